@@ -13,6 +13,8 @@ MOVED = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/RESULTS.md": "results.md",
+    "examples/notebooks/look_at_a_store.ipynb": "notebooks/look_at_a_store.ipynb",
+    "examples/notebooks/train_from_a_store.ipynb": "notebooks/train_from_a_store.ipynb",
 }
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from unistore.converters.files.paths import is_inside, is_store
 from unistore.converters.registry import families, get_family
 from unistore.converters.survey import Survey
-from unistore.errors import Problem
+from unistore.errors import Problem, first_few
 
 __all__ = ["nothing_found"]
 
@@ -18,14 +18,7 @@ _SHOWN = 3
 def nothing_found(paths: Sequence[Path], surveyed: Survey, family: str = "") -> Problem:
     """One Problem in a line: stores, an empty folder, other families, formats that are not read.
 
-    Parameters
-    ----------
-    paths
-        As the user gave them; they exist.
-    surveyed
-        Their survey.
-    family
-        The family that was named; empty: none.
+    The paths exist; `family` is the one that was named, empty: none.
     """
     listed = ", ".join(map(str, paths))
     wanted = family.replace("_", " ")
@@ -42,8 +35,7 @@ def nothing_found(paths: Sequence[Path], surveyed: Survey, family: str = "") -> 
         commands = " or ".join(f"unistore convert {get_family(name).command}" for name, _ in others)
         return Problem(listed, f"holds no source of {wanted}, but {counts}", commands, "family")
     if unread := surveyed.unread():
-        more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
-        message = f"holds nothing that is read: {'; '.join(unread[:_SHOWN])}{more}"
+        message = f"holds nothing that is read: {first_few(unread, _SHOWN, '; ')}"
         cure = "load them with their own library and save the values as .npy or HDF5"
         return Problem(listed, message, cure, "format")
     links = (link for path in paths for link in path.rglob("*") if not is_inside(link, paths))

@@ -34,24 +34,20 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments, describe_type, matches_type
 
-__all__ = ["RESERVED", "Option", "Options", "declared", "option"]
+__all__ = ["COLUMNS", "MAP", "RESERVED", "Columns", "Option", "Options", "declared", "option"]
 
-_FLAGS = (
-    "codec",
-    "split",
-    "split_by",
-    "overwrite",
-    "restart",
-    "work",
-    "workers",
-    "memory",
-    "scheduler",
-    "on_error",
-    "follow_links_to",
-)
+Columns = Literal["exact", "union", "intersection"]
+"""What to do when sources have different columns: refuse, fill what is missing, take the common ones."""
+COLUMNS = "What to do with fields that only some files have: refuse, fill, leave out."
+"""Help of an option ``columns``."""
+MAP = "Where a field is, if its own name does not tell: x=cloud/East."
+"""Help of an option ``map``."""
+
+_CONTENT = ("codec", "split", "split_by", "on_error", "follow_links_to")
+_RUN = ("overwrite", "restart", "work", "workers", "memory", "scheduler")
 _PRINTED = ("dry_run", "json", "as_json", "help", "debug", "progress")
 _RECORDED = ("sources", "destination", "family", "found", "skipped")
-RESERVED = frozenset((*_FLAGS, *_PRINTED, *_RECORDED))
+RESERVED = frozenset((*_CONTENT, *_RUN, *_PRINTED, *_RECORDED))
 """Names that no family's option has: those of every conversion, and of what stores record beside options."""
 
 _DECLARED = "unistore option"
@@ -59,32 +55,20 @@ _DECLARED = "unistore option"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option.
-
-    Attributes
-    ----------
-    name
-        As in Python: ``"voxel_size"``.
-    hint
-        Its annotation.
-    form
-        ``"one"`` value, ``"several"``, a ``"fixed"`` number of values, or a ``"mapping"`` of names to values.
-    kind
-        Type of one value: ``bool``, ``int``, ``float`` or ``str``.
-    length
-        Number of values of the form ``"fixed"``.
-    choices
-        The words that are allowed; empty: any value.
-    default, help, metavar, least, most
-        As declared.
-    """
+    """One option, as it was declared."""
 
     name: str
+    """As in Python: ``"voxel_size"``."""
     hint: Any
+    """Its annotation."""
     form: Literal["one", "several", "fixed", "mapping"]
+    """One value, several, a fixed number of values, or names with values."""
     kind: type
+    """Type of one value: ``bool``, ``int``, ``float`` or ``str``."""
     length: int
+    """Number of values of the form ``"fixed"``."""
     choices: tuple[str, ...]
+    """The words that are allowed; empty: any value."""
     default: Any
     help: str
     metavar: str | None
@@ -121,12 +105,10 @@ class Option:
 
     def within(self, value: Any) -> bool:
         """Whether the numbers of a settled value are inside the declared bounds."""
-        if self.least is None and self.most is None:
-            return True
         numbers = () if value is None else value if isinstance(value, tuple) else (value,)
-        low = float("-inf") if self.least is None else self.least
-        high = float("inf") if self.most is None else self.most
-        return all(low <= number <= high for number in numbers)
+        return (self.least is None or all(number >= self.least for number in numbers)) and (
+            self.most is None or all(number <= self.most for number in numbers)
+        )
 
     @property
     def bounds(self) -> str:
@@ -203,7 +185,7 @@ def declared(options: type[Options]) -> tuple[Option, ...]:
     InputError
         If an option has the name of one that every conversion has.
     TypeError
-        If an annotation is none of those that this module lists.
+        If an annotation is not one of those that this module lists.
     """
     hints = get_type_hints(options)
     shared = {each.name: each for each in fields(Options)}
@@ -211,7 +193,11 @@ def declared(options: type[Options]) -> tuple[Option, ...]:
     found.sort(key=lambda each: each.name in shared)
     taken = [each for each in found if each.name in RESERVED or each is not shared.get(each.name, each)]
     if taken:
-        raise InputError([_taken(options, each.name) for each in taken])
+        where, package = f"{options.__module__}:{options.__qualname__}", options.__module__.partition(".")[0]
+        cure = f"give it another name in the package {package}"
+        flags = [each.name.replace("_", "-") for each in taken]
+        messages = [f"declares --{flag}, the name of an option of every conversion" for flag in flags]
+        raise InputError([Problem(where, message, cure, "family") for message in messages])
     return tuple(
         Option(
             name=each.name,
@@ -222,13 +208,6 @@ def declared(options: type[Options]) -> tuple[Option, ...]:
         )
         for each in found
     )
-
-
-def _taken(options: type[Options], name: str) -> Problem:
-    package = options.__module__.partition(".")[0]
-    message = f"declares --{name.replace('_', '-')}, the name of an option of every conversion"
-    cure = f"give it another name in the package {package}"
-    return Problem(f"{options.__module__}:{options.__qualname__}", message, cure, "family")
 
 
 def _form_of(hint: Any, where: str) -> dict[str, Any]:
@@ -243,8 +222,8 @@ def _form_of(hint: Any, where: str) -> dict[str, Any]:
     if origin is tuple and len(set(inner) - {Ellipsis}) == 1:
         of_one = _form_of(inner[0], where)
         if of_one["form"] == "one":
-            several = Ellipsis in inner
-            return {**of_one, "form": "several" if several else "fixed", "length": len(inner)}
+            form = "several" if Ellipsis in inner else "fixed"
+            return {**of_one, "form": form, "length": len(inner)}
     if origin in (Mapping, dict) and inner == (str, str):
         return {**one, "form": "mapping", "kind": str}
     msg = f"{where}: an option cannot be {hint!r}; unistore.converters.options lists what it can be"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -153,6 +153,6 @@ class Scanned:
         Whether ``look`` takes the file too; asked of families that set `Converter.by_content`.
     """
 
-    problems: Sequence[Problem] = field(default=(), kw_only=True)
-    excluded: Sequence[str] = field(default=(), kw_only=True)
-    certain: bool = field(default=False, kw_only=True)
+    problems: Sequence[Problem] = ()
+    excluded: Sequence[str] = ()
+    certain: bool = False

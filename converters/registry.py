@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -59,16 +59,18 @@ class Family:
         command line needs it.
     converter
         Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
-    forms
-        `unistore.schemas.expected.Forms`: what the arrays of its stores must be; without it, readers and
-        ``verify`` know only the arrays that every store has.
+    specs
+        `unistore.schemas.array_specs.ArraySpecs`: what the arrays of its stores must be; without it, readers
+        and ``verify`` know only the arrays that every store has.
     validate
-        ``validate(arrays, attributes) -> list[Problem]``: what else is wrong with a store's arrays that have
-        their forms; empty: nothing.
+        ``validate(arrays, attributes) -> list[Problem]``: what else is wrong with arrays that have their
+        specs; empty: nothing.
     rules
         Tuple of rules that the values of its stores obey; empty: none but those of every store.
     export
         ``export(store) -> Iterator[File]``: the files that a store is given back as; empty: none.
+    export_to
+        The same for other formats, by what ``--to`` calls them: ``{"ome-zarr": "package.module:files"}``.
     originals
         Class that compares a store with its sources as other libraries read them; empty: a store is compared
         only with what the converter reads.
@@ -95,10 +97,11 @@ class Family:
     examples: tuple[str, ...] = ()
     options: str
     converter: str
-    forms: str = "unistore.schemas.expected:GENERAL"
+    specs: str = "unistore.schemas.array_specs:GENERAL"
     validate: str = ""
     rules: str = ""
     export: str = ""
+    export_to: Mapping[str, str] = field(default_factory=dict)
     originals: str = ""
     kind: str = "unistore.data.kinds.defaults:rows"
     other_kinds: tuple[str, ...] = ()
@@ -113,17 +116,17 @@ class Family:
         """Its name on the command line: ``"point-cloud"``."""
         return self.name.replace("_", "-")
 
-    def part(self, name: str) -> Any:
-        """Import what a field names: ``part("converter")``.
+    def part(self, name: str, key: str | None = None) -> Any:
+        """Import what a field names: ``part("converter")``, ``part("export_to", "ome-zarr")``.
 
         Raises
         ------
         InputError
             If the family has no such part, or it cannot be imported.
         """
-        reference: str = getattr(self, name)
+        reference: str = getattr(self, name) if key is None else getattr(self, name).get(key, "")
         if not reference:
-            msg = f"family {self.command} has no {name}"
+            msg = f"family {self.command} has no {' '.join(filter(None, (name, key)))}"
             raise InputError(msg)
         try:
             return resolve(reference)
@@ -133,16 +136,8 @@ class Family:
             raise InputError(Problem(f"family {self.command}", message, cure, "family")) from error
 
     def schema_problems(self, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[Problem]:
-        """Every way in which the arrays of a store are none of the family's.
-
-        Parameters
-        ----------
-        arrays
-            `ArrayInfo` of every array, by path.
-        attributes
-            The root's ``unistore`` object.
-        """
-        found: list[Problem] = self.part("forms").problems(arrays, attributes["samples"]["count"])
+        """What is wrong with a store of the family: `ArrayInfo` by path, the root's ``unistore`` object."""
+        found: list[Problem] = self.part("specs").problems(arrays, attributes["samples"]["count"])
         if not found and self.validate:
             found = self.part("validate")(arrays, attributes)
         return found

@@ -23,6 +23,7 @@ from unistore.converters.survey import Owners, of_another, survey
 from unistore.converters.verdicts import EXCLUDED
 from unistore.errors import InputError, Problem, printable
 from unistore.system.packed import Packed, view
+from unistore.system.sizes import count_of
 
 __all__ = ["LookAtAll", "Looked", "Scans", "scan_here", "scan_part", "scan_sources"]
 
@@ -115,7 +116,7 @@ def scan_sources(
     apart |= taken.of_others
     problems = [*found.problems, *taken.problems]
     if not taken.parts and not problems:
-        nothing = Problem(f"{len(found.parts)} source(s)", "are all left out", kind="empty")
+        nothing = Problem(count_of(len(found.parts), "source"), "nothing is left", kind="empty")
         problems.append(_all_of_others(converter, paths, apart) if parts else nothing)
     scan = None
     if taken.parts:
@@ -298,9 +299,8 @@ def _all_of_others(converter: Converter, paths: Sequence[Path], apart: Mapping[P
     listed = ", ".join(map(str, paths))
     others = list(dict.fromkeys(apart.values()))
     family = converter.family.replace("_", " ")
-    message = (
-        f"holds no source of {family}: {len(apart)} file(s) are of {', '.join(others).replace('_', ' ')}"
-    )
+    named = ", ".join(others).replace("_", " ")
+    message = f"holds no source of {family}: {count_of(len(apart), 'file')} of {named}"
     commands = " or ".join(of_another(each).partition(": ")[2] for each in others)
     cure = f"{commands}; or, to take files for {family} all the same, name each"
     return Problem(listed, message, cure, "family")

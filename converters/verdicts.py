@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -21,24 +22,16 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Files, or folders that are not looked into, of one verdict.
-
-    Attributes
-    ----------
-    verdict
-        ``"taken"``, ``"left out"`` or ``"refused"``.
-    why
-        The family and layout, or the reason.
-    files
-        How many.
-    examples
-        The names of the first.
-    """
+    """Files, or folders that are not looked into, of one verdict."""
 
     verdict: str
+    """``"taken"``, ``"left out"`` or ``"refused"``."""
     why: str
+    """The family and layout, or the reason."""
     files: int
+    """How many."""
     examples: tuple[str, ...]
+    """The names of the first."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -47,28 +40,20 @@ class Count:
 
 def counted(files: Iterable[tuple[str, str, Path]]) -> tuple[Count, ...]:
     """Count files, given with verdict and reason; taken ones come first, refused ones last."""
-    groups: dict[tuple[str, str], tuple[list[str], int]] = {}
+    counts, examples = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[str]](list)
     for verdict, why, path in files:
-        examples, count = groups.get((verdict, why), ([], 0))
-        if count < _EXAMPLES:
-            examples.append(printable(path.name))
-        groups[verdict, why] = examples, count + 1
-    order = (TAKEN, LEFT_OUT, REFUSED)
-    return tuple(
-        Count(verdict, why, count, tuple(examples))
-        for (verdict, why), (examples, count) in sorted(
-            groups.items(), key=lambda item: order.index(item[0][0])
-        )
-    )
+        key = verdict, why
+        counts[key] += 1
+        if counts[key] <= _EXAMPLES:
+            examples[key].append(printable(path.name))
+    ordered = sorted(counts, key=lambda key: (TAKEN, LEFT_OUT, REFUSED).index(key[0]))
+    return tuple(Count(*key, counts[key], tuple(examples[key])) for key in ordered)
 
 
 def name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
     """Which of some names of sources a file, or a folder above it, has; None if it has none of them.
 
-    Parameters
-    ----------
-    start
-        Parts of the path that names do not begin with.
+    Names do not begin with the first `start` parts of the path.
     """
     parts = path.parts
     spans = ((lo, hi) for hi in range(len(parts), start, -1) for lo in range(start, hi))

@@ -1,6 +1,7 @@
 """Convert samples of every family, load batches by DataLoader and by Loader, write a page about each store.
 
-Run by ``make demo``; everything it writes goes to ``demo-out/``, which is made anew.
+Run by ``make demo``; everything it writes goes to ``demo-out/``, which is made anew: the sources, and the
+stores that the guides and the training scripts open.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from synthetic import robot_episodes, spike_sequences
+from synthetic import plain_arrays, robot_episodes, spike_sequences
 from torch.utils.data import DataLoader
 
 import unistore
@@ -28,79 +29,106 @@ UNISTORE = Path(sys.executable).with_name("unistore")
 
 @dataclass(frozen=True)
 class Conversion:
-    """One conversion: its sources, the command's options, and the samples to load."""
+    """One conversion in the folder of the demo: sources, options of the command, and the samples to load."""
 
     name: str
     about: str
     family: str
-    sources: Sequence[Path]
+    sources: str
     options: Sequence[str] = ()
     samples: Any = None
 
-
-def conversions() -> list[Conversion]:
-    """What the demo shows, in order."""
-    return [
-        Conversion(
-            "clouds",
-            "REAL airborne lidar (PDAL test data)",
-            "point-cloud",
-            [DATA / "pointcloud" / "thin_a.h5", DATA / "pointcloud" / "thin_b.h5"],
-            ["--voxel-size", "50"],
-            unistore.Segments(voxel=50),
-        ),
-        Conversion(
-            "ct",
-            "REAL computed tomography (crops of a TotalSegmentator test volume)",
-            "ct",
-            [DATA / "ct"],
-            ["--window", "lung", "--window", "bone"],
-            unistore.SparsePoints(window="bone", max_points=5000),
-        ),
-        Conversion(
-            "spike",
-            "REAL spike-camera stream (Spike-Zoo, scene from REDS)",
-            "spike",
-            [DATA / "spike" / "reds_frames_140_162.dat"],
-            ["--voxel-bins", "5"],
-            unistore.Clips(length=1, crop=128),
-        ),
-        Conversion(
-            "spike-sequences",
-            "SYNTHETIC spike sequences with blurred and sharp frames",
-            "spike",
-            [spike_sequences(OUT / "sources" / "spike")],
-            ["--height", "96", "--width", "160", "--voxel-bins", "4"],
-            unistore.Clips(length=3, crop=64),
-        ),
-        Conversion(
-            "robot",
-            "REAL human teleoperation in simulation (robosuite)",
-            "trajectory",
-            [DATA / "trajectory" / "robosuite100_lift_panda_demo.hdf5"],
-            samples=unistore.Windows(history=2, horizon=8, pad="edge"),
-        ),
-        Conversion(
-            "robot-cameras",
-            "SYNTHETIC episodes with three cameras",
-            "trajectory",
-            [robot_episodes(OUT / "sources" / "episodes.hdf5")],
-            samples=unistore.Transitions(),
-        ),
-        Conversion(
-            "rows",
-            "REAL plain arrays (PDAL test data)",
-            "rows",
-            [DATA / "rows" / "autzen_returns.h5"],
-        ),
-    ]
+    @property
+    def words(self) -> list[str]:
+        """Arguments of ``unistore``."""
+        return ["convert", self.family, self.sources, f"{self.name}.zarr", *self.options]
 
 
-def convert(conversion: Conversion, store: Path) -> None:
+REAL = {
+    "clouds": ["pointcloud/thin_a.h5", "pointcloud/thin_b.h5"],
+    "volumes": ["ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"],
+    "stream": ["spike/reds_frames_140_162.dat"],
+    "demos": ["trajectory/robosuite100_lift_panda_demo.hdf5"],
+    "returns": ["rows/autzen_returns.h5"],
+}
+"""Files of tests/data by folder."""
+CONVERSIONS = [
+    Conversion(
+        "clouds",
+        "REAL airborne lidar (PDAL test data)",
+        "point-cloud",
+        "clouds/",
+        ["--voxel-size", "20"],
+        unistore.Segments(voxel=20),
+    ),
+    Conversion(
+        "more-clouds",
+        "one of these files again, to be joined with the others",
+        "point-cloud",
+        "clouds/thin_b.h5",
+        ["--voxel-size", "20"],
+    ),
+    Conversion(
+        "volumes",
+        "REAL computed tomography (crops of a TotalSegmentator test volume)",
+        "ct",
+        "volumes/",
+        ["--window", "lung", "--window", "bone"],
+        unistore.SparsePoints(window="bone", max_points=5000),
+    ),
+    Conversion(
+        "stream",
+        "REAL spike-camera stream (Spike-Zoo, scene from REDS)",
+        "spike",
+        "stream/",
+        ["--voxel-bins", "5"],
+        unistore.Clips(length=1, crop=128),
+    ),
+    Conversion(
+        "recordings",
+        "SYNTHETIC spike sequences with blurred and sharp frames",
+        "spike",
+        "recordings/",
+        ["--height", "96", "--width", "160", "--voxel-bins", "5"],
+        unistore.Clips(length=3, crop=64),
+    ),
+    Conversion(
+        "demos",
+        "REAL human teleoperation in simulation (robosuite)",
+        "trajectory",
+        "demos/",
+        samples=unistore.Windows(history=2, horizon=8, pad="edge"),
+    ),
+    Conversion(
+        "episodes",
+        "SYNTHETIC episodes with three cameras",
+        "trajectory",
+        "episodes/",
+        samples=unistore.Transitions(),
+    ),
+    Conversion("returns", "REAL plain arrays (PDAL test data)", "rows", "returns/"),
+    Conversion("arrays", "SYNTHETIC plain arrays", "rows", "arrays/", ["--split", "train=0.5,val=0.5"]),
+]
+"""What the demo shows, in order; the guides open these stores."""
+
+
+def lay_out(folder: Path) -> None:
+    """Put the sources of all conversions into a folder."""
+    for name, files in REAL.items():
+        (folder / name).mkdir(parents=True)
+        for file in files:
+            shutil.copy(DATA / file, folder / name)
+    spike_sequences(folder / "recordings")
+    (folder / "episodes").mkdir()
+    robot_episodes(folder / "episodes" / "run.hdf5")
+    plain_arrays(folder / "arrays")
+
+
+def convert(conversion: Conversion) -> None:
     """Show the command, run it, and say what it wrote."""
-    words = ["convert", conversion.family, *map(str, conversion.sources), str(store), *conversion.options]
-    print("$ unistore " + " ".join(word.removeprefix(f"{ROOT}/") for word in words), flush=True)
-    done = subprocess.run([str(UNISTORE), *words, "--json"], cwd=ROOT, capture_output=True, check=False)
+    print("$ unistore " + " ".join(conversion.words), flush=True)
+    command = [str(UNISTORE), *conversion.words, "--json"]
+    done = subprocess.run(command, cwd=OUT, capture_output=True, check=False)
     if done.returncode:
         sys.exit(done.stdout.decode() + done.stderr.decode())
     report = json.loads(done.stdout)
@@ -139,16 +167,16 @@ def tensors(batch: dict[str, Any]) -> dict[str, torch.Tensor]:
 def main() -> None:
     """Run the demo."""
     shutil.rmtree(OUT, ignore_errors=True)
-    (OUT / "sources").mkdir(parents=True)
+    lay_out(OUT)
     pages = []
-    for conversion in conversions():
+    for conversion in CONVERSIONS:
         store = OUT / f"{conversion.name}.zarr"
         print(f"\n{conversion.name}: {conversion.about}", flush=True)
-        convert(conversion, store)
+        convert(conversion)
         load(conversion, store)
         pages.append(store.with_suffix(".html"))
         pages[-1].write_text(unistore.inspect(store).to_html(), encoding="utf-8")
-    print("\nPages with pictures of samples, to open in a browser:")
+    print(f"\nEvery example of the guides runs in {OUT.name}/. Pages with pictures, to open in a browser:")
     print("\n".join(f"  {page.relative_to(ROOT)}" for page in pages))
 
 

@@ -8,7 +8,7 @@ import cv2
 import h5py
 import numpy as np
 
-__all__ = ["point_clouds", "robot_episodes", "spike_sequences"]
+__all__ = ["plain_arrays", "point_clouds", "robot_episodes", "spike_sequences"]
 
 SEQUENCES, FRAMES, HEIGHT, WIDTH = 2, 8, 96, 160
 STEPS = 16
@@ -77,3 +77,12 @@ def robot_episodes(path: Path) -> Path:
         terminals[ends] = 1
         file["terminals"] = terminals
     return path
+
+
+def plain_arrays(root: Path) -> None:
+    """Two files of ``data`` (120, 8) and ``label`` (120,): which of the first three columns is largest."""
+    rng = np.random.default_rng(3)
+    root.mkdir(parents=True)
+    for name in ("a", "b"):
+        data = rng.random((120, 8), np.float32)
+        np.savez(root / f"{name}.npz", data=data, label=data[:, :3].argmax(axis=1))

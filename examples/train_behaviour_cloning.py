@@ -1,6 +1,6 @@
 """A policy learns the next actions of a demonstration from its states; run ``make demo`` first.
 
-``python examples/train_behaviour_cloning.py [demo-out/robot.zarr]``
+``python examples/train_behaviour_cloning.py [demo-out/demos.zarr]``
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ def train(store: str, steps: int = 600, workers: int = 2) -> list[float]:
 
 
 if __name__ == "__main__":
-    losses = train(*sys.argv[1:] or ["demo-out/robot.zarr"])
+    losses = train(*sys.argv[1:] or ["demo-out/demos.zarr"])
     print(f"mean square {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses)} steps")

@@ -1,6 +1,6 @@
 """An autoencoder of the voxels inside a CT window, never of the whole volume; run ``make demo`` first.
 
-``python examples/train_ct_autoencoder.py [demo-out/ct.zarr]``
+``python examples/train_ct_autoencoder.py [demo-out/volumes.zarr]``
 """
 
 from __future__ import annotations
@@ -57,5 +57,5 @@ def train(store: str, steps: int = 200, workers: int = 2) -> list[float]:
 
 
 if __name__ == "__main__":
-    losses = train(*sys.argv[1:] or ["demo-out/ct.zarr"])
+    losses = train(*sys.argv[1:] or ["demo-out/volumes.zarr"])
     print(f"mean square {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses)} steps")

@@ -1,6 +1,6 @@
 """A few convolutions sharpen frames with the help of spikes; run ``make demo`` first.
 
-``python examples/train_deblur.py [demo-out/spike-sequences.zarr]``
+``python examples/train_deblur.py [demo-out/recordings.zarr]``
 """
 
 from __future__ import annotations
@@ -55,5 +55,5 @@ def train(store: str, steps: int = 200, workers: int = 2) -> list[float]:
 
 
 if __name__ == "__main__":
-    losses = train(*sys.argv[1:] or ["demo-out/spike-sequences.zarr"])
+    losses = train(*sys.argv[1:] or ["demo-out/recordings.zarr"])
     print(f"mean difference {255 * losses[0]:.1f} → {255 * losses[-1]:.1f} of 255 in {len(losses)} steps")

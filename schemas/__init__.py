@@ -1,1 +1,1 @@
-"""What a store of each family contains: one package a family, and what they share."""
+"""What a store of each family contains: one package per family, and what they share."""

@@ -1,16 +1,12 @@
-"""What a schema needs to know of an array in order to judge it: its shape and its dtype."""
+"""Shape and dtype of an array, as schemas check them, and names that arrays can have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from unistore.errors import Problem
-
-__all__ = ["ArrayInfo", "count_problems", "name_problem"]
+__all__ = ["ArrayInfo", "name_problem"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +26,16 @@ class ArrayInfo:
 
     @property
     def kind(self) -> str:
-        """Letter of numpy for the kind of number: ``"f"``, ``"i"``, ``"u"``, ``"b"``, ``"c"``."""
+        """Numpy's ``dtype.kind``: ``"f"``, ``"i"``, ``"u"``, ``"b"`` or ``"c"``."""
         return np.dtype(self.dtype).kind
 
 
-def count_problems(attributes: Mapping[str, Any], rows: int, what: str) -> list[Problem]:
-    """Problem of a root whose sample count is not the number of rows of its sample table.
-
-    Parameters
-    ----------
-    attributes
-        The root's ``unistore`` attributes; without a count nothing is wrong.
-    rows
-        Rows there are.
-    what
-        What a row is: ``"frames"``.
-    """
-    count = attributes.get("samples", {}).get("count", rows)
-    if count == rows:
-        return []
-    return [Problem("samples", f"count is {count}, but there are {rows} {what}", kind="count")]
-
-
 def name_problem(path: str) -> str | None:
-    """Say why a path cannot name an array in a Zarr v3 store; None if it can.
+    """Why a path cannot name an array of a Zarr v3 store, or None.
 
     Zarr v3 core, "Node names": no empty name, none made of dots alone, none that begins with ``__``. Beyond
-    that, ``zarr.json`` would collide with a node's own file, and control characters, backslashes and parts
-    above 255 bytes do not survive every file system.
+    that, ``zarr.json`` is a node's own file, and not every file system has names with control characters or
+    backslashes, or of more than 255 bytes.
     """
     for part in path.split("/"):
         if part.strip(".") == "":

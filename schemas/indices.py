@@ -1,8 +1,8 @@
-"""Arrays that say where others are to be read: every reader takes them from here, held against their form.
+"""Index arrays of a store (offsets, codes, extents), checked against their specs while they are read.
 
-Axes, dtype and rows of an array are judged when it is opened, values when they are read: a small array once
-for each open store, a large one in the rows that are taken. What contradicts the other arrays of the store is
-a `StoreError`; ``unistore verify`` finds the same by the same forms (`unistore.schemas.expected`).
+Axes, dtype and rows of an array are checked when it is opened. Values are checked when they are read: all
+values of a small array once per open store, and the rows that are taken of a large one. Readers raise a
+`StoreError`; ``unistore verify`` checks the same specs (`unistore.schemas.array_specs`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError
+from unistore.schemas.array_spec import SAMPLES, ArraySpec, offsets_errors
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.forms import SAMPLES, Form, offsets_errors
 from unistore.schemas.store_view import ArrayView, StoreView
 
 __all__ = [
@@ -31,8 +31,8 @@ __all__ = [
     "whole",
 ]
 
-_KEPT = 32 << 20
-"""Bytes up to which an index array is kept in memory; larger ones are read where needed."""
+_CACHED_BYTES = 32 << 20
+"""Index arrays of up to so many bytes are cached in memory."""
 
 
 def contradiction(store: StoreView, path: str, message: str) -> StoreError:
@@ -51,61 +51,61 @@ def contradiction(store: StoreView, path: str, message: str) -> StoreError:
 
 
 def check_array(store: StoreView, array: ArrayView) -> None:
-    """Refuse an array of other axes, dtype or rows than a store of this family has at its path.
+    """Check axes, dtype and rows of an array against its spec.
 
     Raises
     ------
     StoreError
         Naming store, array, what was found and what was expected.
     """
-    form = _form(store, array.path)
-    error = form.array_error(ArrayInfo(array.shape, array.dtype.name), lambda path: _shape(store, path))
+    spec = _spec(store, array.path)
+    error = spec.array_error(ArrayInfo(array.shape, array.dtype.name), lambda path: _shape(store, path))
     if error is not None:
         raise contradiction(store, array.path, error)
 
 
 def whole(store: StoreView, path: str) -> NDArray[Any]:
-    """All values of an index array, read-only; a small one is read once for each open store.
+    """All values of an index array, read-only; a small array is read once per open store.
 
     Raises
     ------
     StoreError
-        If they contradict the arrays that they lead to.
+        If values contradict the spec of the array.
     """
-    kept: NDArray[Any] | None = store.kept_indices.get(path)
-    if kept is not None:
-        return kept
+    cached: NDArray[Any] | None = store.cached_indices.get(path)
+    if cached is not None:
+        return cached
     array = store.array(path)
     try:
         values = array.read()
     except MemoryError as error:
         message = f"has shape {array.shape} of {array.dtype}, more than the memory of this machine"
         raise contradiction(store, path, message) from error
-    _raise_first(store, path, _form(store, path).value_errors(values, lambda other: _shape(store, other)))
+    _raise_first(store, path, _spec(store, path).value_errors(values, lambda other: _shape(store, other)))
     values.flags.writeable = False
-    if values.nbytes <= _KEPT:
-        store.kept_indices[path] = values
+    if values.nbytes <= _CACHED_BYTES:
+        store.cached_indices[path] = values
     return values
 
 
 class Column:
-    """An index array, axis 0 first: kept in memory while small, so that finding a sample reads nothing.
+    """An index array. A small one is cached in memory, so that finding a sample reads no file.
 
     Parameters
     ----------
     store
         The store.
     path
-        Of the array.
+        Path of the array.
     """
 
     def __init__(self, store: StoreView, path: str) -> None:
         self._store = store
         self._path = path
         self._array = store.array(path)
-        self._form = _form(store, path)
+        self._spec = _spec(store, path)
         size = prod(self._array.shape) * self._array.dtype.itemsize
-        self._values = whole(store, path) if size <= _KEPT else None
+        self._values = whole(store, path) if size <= _CACHED_BYTES else None
 
     def __len__(self) -> int:
         return int(self._array.shape[0])
@@ -115,20 +115,20 @@ class Column:
         if self._values is not None:
             return self._values[rows]
         values = self._array.read_rows(rows)
-        _raise_first(self._store, self._path, self._form.row_errors(values, rows, self._shape_of))
+        _raise_first(self._store, self._path, self._spec.row_errors(values, rows, self._shape_of))
         return values
 
     def ranges(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of offsets: where the values of each row begin and end, (k,) each."""
+        """For offsets: begin and end of the range of each row, (k,) each."""
         lo, hi = self.take(rows), self.take(rows + 1)
         if self._values is None:
-            error = self._form.span_error(lo, hi, rows, self._shape_of)
+            error = self._spec.span_error(lo, hi, rows, self._shape_of)
             if error is not None:
                 raise contradiction(self._store, self._path, error)
         return lo, hi
 
     def lengths(self) -> NDArray[np.int64]:
-        """Of offsets: how many values each row has, (n,)."""
+        """For offsets: lengths of all ranges, (n,)."""
         return np.diff(whole(self._store, self._path))
 
     def _shape_of(self, path: str) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ class Column:
 
 
 def texts(store: StoreView, path: str) -> list[str]:
-    """Strings of the column of text at `path`.
+    """Strings of the text column at `path`.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def texts(store: StoreView, path: str) -> list[str]:
 
 
 def first_rows(store: StoreView) -> NDArray[np.int64]:
-    """First row of every source, (sources,): rising from 0, inside the main table.
+    """First row of every source in the main table, (sources,), ascending from 0.
 
     Raises
     ------
@@ -174,12 +174,12 @@ def first_rows(store: StoreView) -> NDArray[np.int64]:
 
 
 def source_rows(store: StoreView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First row and number of rows of every source, (sources,) each: back to back, all of the main table.
+    """First row and number of rows of every source in the main table, (sources,) each.
 
     Raises
     ------
     StoreError
-        If they do not cover the main table so.
+        If the sources do not follow each other or do not cover the main table.
     """
     first, rows = first_rows(store), whole(store, "sources/rows")
     ends = np.cumsum(rows)
@@ -197,7 +197,7 @@ def source_rows(store: StoreView) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) -> None:
-    """Refuse codes of splits that have no name."""
+    """Raise a `StoreError` if a split code has no name."""
     wrong = codes >= max(1, len(names))
     if wrong.any():
         at = int(np.argmax(wrong))
@@ -206,8 +206,8 @@ def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) ->
 
 
 def _main_rows(store: StoreView) -> int:
-    """Rows that the sources have together."""
-    main = store.forms.main_rows
+    """Rows of the main table."""
+    main = store.specs.main_rows
     if main is not None:
         return _shape(store, main)[0]
     columns = table_columns(store, store.attributes.get("main_table", ""))
@@ -215,7 +215,7 @@ def _main_rows(store: StoreView) -> int:
 
 
 def table_columns(store: StoreView, table: str) -> list[str]:
-    """Paths of the columns of a table: those of its arrays that are described by its row axis."""
+    """Paths of the columns of a table: its arrays whose first axis is the table's row axis."""
     fields = store.attributes["fields"]
     described = [path for path in store.paths() if path.startswith(f"{table}/") and fields[path].get("axes")]
     axes = {path: fields[path]["axes"][0] for path in described}
@@ -223,8 +223,8 @@ def table_columns(store: StoreView, table: str) -> list[str]:
     return [path for path, axis in axes.items() if axis == rows[0]] if rows else []
 
 
-def _form(store: StoreView, path: str) -> Form:
-    return store.forms.of(path, store.attributes["fields"])
+def _spec(store: StoreView, path: str) -> ArraySpec:
+    return store.specs.of(path, store.attributes["fields"])
 
 
 def _shape(store: StoreView, path: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Value rules of a family: what they read of a store, and how they report what is broken."""
+"""Value rules of a family: how they read a store and report what is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem, StoreError, UnsupportedError
-from unistore.schemas.forms import SAMPLES, Form
+from unistore.schemas.array_spec import SAMPLES, ArraySpec
 from unistore.schemas.store_view import ArrayView, StoreView
 
 __all__ = ["Rule", "UnreadableError", "View", "broken", "first_row"]
@@ -22,19 +22,11 @@ BLOCK = 32 << 20
 
 
 class UnreadableError(Exception):
-    """An array is damaged, so that a rule about it cannot be checked; already reported."""
+    """A rule needs an array that is damaged, which is reported already."""
 
 
 class View:
-    """A store's arrays for rules.
-
-    Parameters
-    ----------
-    store
-        The store.
-    damaged
-        Paths of the arrays that are damaged.
-    """
+    """The arrays of a store that rules read; those at the paths `damaged` raise `UnreadableError`."""
 
     def __init__(self, store: StoreView, damaged: frozenset[str] = frozenset()) -> None:
         self.store = store
@@ -49,9 +41,9 @@ class View:
         """Paths of all arrays, damaged or not."""
         return self.store.paths()
 
-    def form(self, path: str) -> Form:
+    def spec(self, path: str) -> ArraySpec:
         """What an array must be."""
-        return self.store.forms.of(path, self.store.attributes["fields"])
+        return self.store.specs.of(path, self.store.attributes["fields"])
 
     def under(self, prefix: str) -> list[str]:
         """Paths of all arrays that begin with `prefix`."""
@@ -59,37 +51,39 @@ class View:
 
     def shape(self, path: str) -> tuple[int, ...]:
         """Shape of an array; of `SAMPLES`, (samples,)."""
-        return (self.store.sample_count,) if path == SAMPLES else self._array(path).shape
+        return (self.store.sample_count,) if path == SAMPLES else self.array(path).shape
 
     def whole(self, path: str) -> NDArray[Any]:
         """All of an array."""
-        return self._array(path).read()
+        return self.array(path).read()
 
     def rows(self, path: str, lo: int, hi: int) -> NDArray[Any]:
         """Rows ``lo:hi`` of an array."""
-        return self._array(path).read(lo, hi)
+        return self.array(path).read(lo, hi)
 
     def blocks(self, path: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """All rows of an array in blocks, each with the number of its first row."""
-        array = self._array(path)
+        array = self.array(path)
         step = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
         step = step // array.chunk_shape[0] * array.chunk_shape[0] or step
         for lo in range(0, len(array), step):
             yield lo, array.read(lo, min(len(array), lo + step))
 
-    def _array(self, path: str) -> ArrayView:
+    def array(self, path: str) -> ArrayView:
+        """Open an array; `UnreadableError` if it is damaged."""
         if path in self._damaged:
             raise UnreadableError(path)
         try:
             return self.store.array(path)
-        except (StoreError, UnsupportedError) as error:  # of an array that its form refers to
+        except (StoreError, UnsupportedError) as error:  # of an array that a spec refers to
             if self._damaged:
                 raise UnreadableError(path) from error
             raise
 
     def planes(self, path: str, row: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """One row of an array in blocks along axis 1, each with the number of its first plane."""
-        (count, *rest), array = self.shape(path)[1:], self.store.array(path)
+        array = self.array(path)
+        count, *rest = array.shape[1:]
         layer = array.chunk_shape[1]
         step = layer * max(1, BLOCK // max(1, layer * prod(rest) * array.dtype.itemsize))
         for lo in range(0, count, step):
@@ -98,14 +92,14 @@ class View:
 
 
 Rule = Callable[[View], Iterator[Problem]]
-"""One rule: yields every way in which a store breaks it."""
+"""A rule yields a problem for every violation in a store."""
 
 
 def broken(location: str, message: str) -> Problem:
-    """A broken value rule."""
+    """The problem of a violated value rule."""
     return Problem(location, message, _CURE, "values")
 
 
 def first_row(wrong: Any) -> int:
-    """Number of the first row that is wrong, from one bool a row."""
+    """Index of the first row that is True, from one bool per row."""
     return int(np.flatnonzero(wrong)[0])

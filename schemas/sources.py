@@ -1,8 +1,8 @@
-"""Arrays that say what sources were, the same in several families."""
+"""Arrays about sources that several families have."""
 
 from __future__ import annotations
 
 __all__ = ["HDF5_ATTRIBUTES"]
 
 HDF5_ATTRIBUTES = "sources/hdf5_attributes"
-"""Text, one a source: attributes of its HDF5 file, JSON."""
+"""Text column with one row per source: attributes of its HDF5 file, as JSON."""

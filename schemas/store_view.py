@@ -1,4 +1,4 @@
-"""What families and rules see of an open store: arrays and attributes, for reading."""
+"""Read-only interface of an open store, for families and rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.expected import Forms
+from unistore.schemas.array_specs import ArraySpecs
 
 __all__ = ["ArrayView", "StoreView"]
 
@@ -24,7 +24,7 @@ class ArrayView(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Extent of every axis, rows first."""
+        """Length of every axis, rows first."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -32,7 +32,7 @@ class ArrayView(Protocol):
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
-        """Extent of a chunk on every axis."""
+        """Shape of a chunk."""
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -42,16 +42,16 @@ class ArrayView(Protocol):
         """Rows."""
 
     def read(self, lo: int = 0, hi: int | None = None) -> NDArray[Any]:
-        """Rows ``lo:hi`` of axis 0, to its end where None: with no arguments, the whole array."""
+        """Rows ``lo:hi`` of axis 0; None: up to the end."""
 
     def read_box(self, lo: Sequence[int], hi: Sequence[int]) -> NDArray[Any]:
-        """The box ``lo <= i < hi``, one number an axis; shape ``hi - lo``."""
+        """The box ``lo <= i < hi``, one number per axis; shape ``hi - lo``."""
 
     def read_rows(self, rows: Rows) -> NDArray[Any]:
         """Whole rows of axis 0 in the order given, duplicates included; (n, *shape[1:])."""
 
     def read_ranges(self, lo: Rows, hi: Rows) -> NDArray[Any]:
-        """Rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, one range behind the other."""
+        """Rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, concatenated."""
 
 
 class StoreView(Protocol):
@@ -66,7 +66,7 @@ class StoreView(Protocol):
         """Family of the store: ``"point_cloud"``."""
 
     @property
-    def forms(self) -> Forms:
+    def specs(self) -> ArraySpecs:
         """What its arrays must be."""
 
     @property
@@ -75,11 +75,11 @@ class StoreView(Protocol):
 
     @property
     def sample_count(self) -> int:
-        """Samples."""
+        """Number of samples."""
 
     @property
-    def kept_indices(self) -> dict[str, NDArray[Any]]:
-        """Small index arrays that were read and checked, by path; see `unistore.schemas.indices.whole`."""
+    def cached_indices(self) -> dict[str, NDArray[Any]]:
+        """Small index arrays that were read and checked, by path; see `unistore.schemas.indices`."""
 
     def has(self, path: str) -> bool:
         """Whether the store has an array at `path`."""
@@ -88,7 +88,7 @@ class StoreView(Protocol):
         """Paths of all arrays, sorted."""
 
     def array(self, path: str) -> ArrayView:
-        """Array at `path`, opened once; a `StoreError` if there is none or its form is not the schema's."""
+        """Array at `path`, opened once; a `StoreError` if there is none or it violates its spec."""
 
     def group(self, path: str) -> dict[str, Any]:
         """Attributes of the group at `path` (``"windows/lung"``)."""
@@ -97,4 +97,4 @@ class StoreView(Protocol):
         """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
 
     def split_names(self) -> list[str]:
-        """Names of the splits by code; none: no splits."""
+        """Names of the splits by code; empty if there are no splits."""

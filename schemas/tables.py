@@ -1,4 +1,4 @@
-"""Fields and tables: the vocabulary in which schemas, converters and the plan talk.
+"""Fields (arrays of a store) and tables (arrays that share axis 0).
 
 Axis 0 of every array is a row of a table. A sample is a few row ranges plus, for images and volumes, a box.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
-__all__ = ["Field", "Table", "own_axes"]
+__all__ = ["Field", "Table", "bounds_field", "own_axes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +27,8 @@ class Field:
     row_shape
         Shape after axis 0: ``()`` for a column, ``(3,)`` for coordinates, ``(D, H, W)`` for volumes.
     axes
-        One name an axis, axis 0 included: ``("point", "coordinate")``. Arrays of one group, and of the groups
-        above it, share a name where they share the axis: see `own_axes` for axes that they do not.
+        One name per axis, axis 0 included: ``("point", "coordinate")``. Arrays of a group and of the groups
+        above it use the same name for the same axis; `own_axes` names axes that only one array has.
     unit
         Unit of the values (``"m"``, ``"HU"``, ``"s"``), or None.
     description
@@ -63,23 +64,25 @@ class Field:
 
     @property
     def described(self) -> dict[str, object]:
-        """Attributes of the array, beside its own the CF conventions' ``units`` and ``long_name``."""
+        """`attributes`, and ``units`` and ``long_name`` of the CF conventions."""
         names = {"units": self.unit, "long_name": self.description or None}
         return {name: value for name, value in names.items() if value is not None} | dict(self.attributes)
 
     @property
     def row_bytes(self) -> int:
         """Uncompressed bytes of one row."""
-        count = 1
-        for extent in self.row_shape:
-            count *= extent
-        return count * np.dtype(self.dtype).itemsize
+        return prod(self.row_shape) * np.dtype(self.dtype).itemsize
 
 
 def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:
     """Names of axes that only one column has: ``("rgb_component",)``; numbered from 1 if several."""
     name = f"{column.rpartition('/')[2]}_{axis}"
     return (name,) if count == 1 else tuple(f"{name}_{number}" for number in range(1, count + 1))
+
+
+def bounds_field(path: str, axis: str, description: str) -> Field:
+    """Offsets (n + 1,) i8 that divide rows into n ranges, one per `axis`: ``"segment"``, ``"volume"``."""
+    return Field(path=path, dtype="int64", axes=(f"{axis}_bound",), description=description)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +95,10 @@ class Table:
         Path of the group: ``"points"``, ``"voxels/0.5"``.
     fields
         The columns; ``field.path`` is ``f"{name}/{field.name}"``. Column names may themselves hold
-        slashes (``steps/observation/joint`` is column ``observation/joint`` of ``steps``): `column` tells.
+        slashes: ``steps/observation/joint`` is column ``observation/joint`` of ``steps``.
     spilled
         False: row counts are known from the scan and rows are read straight into shards.
-        True: rows depend on the data; they are derived once a source, spilled, and packed afterwards.
+        True: rows depend on the data; they are derived once per source, spilled, and packed afterwards.
     """
 
     name: str

@@ -1,15 +1,16 @@
-"""Text columns: a flat array of UTF-8 bytes and one of offsets, as no variable-length dtype is portable."""
+"""Text columns: a flat array of UTF-8 bytes and one of offsets, as Zarr v3 has no standard string dtype."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.tables import Field, own_axes
+from unistore.schemas.tables import Field, bounds_field, own_axes
 
 __all__ = ["text_arrays", "text_values"]
 
@@ -24,7 +25,7 @@ def text_arrays(
     path
         Path of the group: ``"volumes/name"``.
     strings
-        One string a row. Undecodable bytes of file names (surrogates) are written as backslash escapes.
+        One string per row. Undecodable bytes of file names (surrogates) are written as backslash escapes.
     axis
         What a string belongs to: ``"volume"``.
     description
@@ -37,31 +38,19 @@ def text_arrays(
         ``data[offsets[i]:offsets[i + 1]]``.
     """
     column = path.rpartition("/")[2]
-    encoded, bounds = bytearray(), array("q", [0])
+    encoded, ends = bytearray(), array("q", [0])
     for string in strings:
         encoded += string.encode("utf-8", "backslashreplace")
-        bounds.append(len(encoded))
-    data, offsets = np.frombuffer(bytes(encoded), np.uint8), np.array(bounds, np.int64)
-    return [
-        (
-            Field(
-                path=f"{path}/data",
-                dtype="uint8",
-                axes=own_axes(column, "byte", 1),
-                description=f"{description or column}: UTF-8 text of all rows",
-            ),
-            data,
-        ),
-        (
-            Field(
-                path=f"{path}/offsets",
-                dtype="int64",
-                axes=(f"{axis}_bound",),
-                description=f"string i is data[offsets[i]:offsets[i + 1]], one a {axis}",
-            ),
-            offsets,
-        ),
-    ]
+        ends.append(len(encoded))
+    data, offsets = np.frombuffer(bytes(encoded), np.uint8), np.array(ends, np.int64)
+    data_field = Field(
+        path=f"{path}/data",
+        dtype="uint8",
+        axes=own_axes(column, "byte", 1),
+        description=f"{description or column}: UTF-8 text of all rows",
+    )
+    bounds = f"string i is data[offsets[i]:offsets[i + 1]], one a {axis}"
+    return [(data_field, data), (bounds_field(f"{path}/offsets", axis, bounds), offsets)]
 
 
 def text_values(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str]:
@@ -75,6 +64,4 @@ def text_values(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str
         (n + 1,) i8.
     """
     raw = data.tobytes()
-    return [
-        raw[lo:hi].decode("utf-8") for lo, hi in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-    ]
+    return [raw[lo:hi].decode() for lo, hi in pairwise(offsets.tolist())]

@@ -1,10 +1,12 @@
-"""How all tests run: examples without a deadline, and the longest tests first.
+"""How all tests run: examples without a deadline, without waiting for a disk, and the longest tests first.
 
 How long an example takes is the machine's affair; a test that hangs is ended anyway.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,13 @@ if TYPE_CHECKING:
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# No power is cut here, so nothing need reach a disk; a descriptor that is none is an error all the same.
+os.fsync = os.fstat  # type: ignore[assignment]
+os.sync = lambda: None
+
+# imported once, not by every process that is forked from it
+multiprocessing.set_forkserver_preload(["pytest", "torch", "unistore.conversion.convert"])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from unistore.integrity.receipt import Receipt as Receipt
     from unistore.integrity.repair import Repaired as Repaired
     from unistore.integrity.repair import repair as repair
-    from unistore.integrity.run import Verified as Verified
-    from unistore.integrity.run import verify as verify
+    from unistore.integrity.verify import Verified as Verified
+    from unistore.integrity.verify import verify as verify
     from unistore.loader import Loader as Loader
     from unistore.loader import LoaderError as LoaderError
     from unistore.loader import SampleError as SampleError
@@ -55,49 +55,28 @@ if TYPE_CHECKING:
     from unistore.store.reader import Store as Store
     from unistore.store.zarr_group import open_zarr as open_zarr
 
-_HOME = {
-    "At": "order.permutation",
-    "Checkup": "report.checkup",
-    "Clips": "data.kinds",
-    "Collate": "data.collate",
-    "ConversionError": "errors",
-    "CorruptionError": "errors",
-    "Dataset": "data.dataset",
-    "Exported": "exporting.run",
-    "InputError": "errors",
-    "Inspection": "report.inspection",
-    "Loader": "loader",
-    "LoaderError": "loader",
-    "NoStoreError": "errors",
-    "Patches": "data.kinds",
-    "Problem": "errors",
-    "Receipt": "integrity.receipt",
-    "Repaired": "integrity.repair",
-    "ReplayBuffer": "data.kinds.replay",
-    "Report": "conversion.report",
-    "Rows": "data.kinds",
-    "SampleError": "loader",
-    "Segments": "data.kinds",
-    "Shuffle": "order.sampler",
-    "SparsePoints": "data.kinds",
-    "Store": "store.reader",
-    "StoreError": "errors",
-    "Transitions": "data.kinds",
-    "UnistoreError": "errors",
-    "UnsupportedError": "errors",
-    "Verified": "integrity.run",
-    "Volumes": "data.kinds",
-    "Windows": "data.kinds",
-    "WorkerDiedError": "loader",
-    "collate": "data.collate",
-    "convert": "conversion.convert",
-    "doctor": "report.checkup",
-    "export": "exporting.run",
-    "inspect": "report.inspection",
-    "open_zarr": "store.zarr_group",
-    "repair": "integrity.repair",
-    "verify": "integrity.run",
+_NAMES = {
+    "conversion.convert": "convert",
+    "conversion.report": "Report",
+    "data.collate": "Collate collate",
+    "data.dataset": "Dataset",
+    "data.kinds": "Clips Patches Rows Segments SparsePoints Transitions Volumes Windows",
+    "data.kinds.replay": "ReplayBuffer",
+    "errors": "ConversionError CorruptionError InputError NoStoreError Problem StoreError UnistoreError "
+    "UnsupportedError",
+    "exporting.run": "Exported export",
+    "integrity.receipt": "Receipt",
+    "integrity.repair": "Repaired repair",
+    "integrity.verify": "Verified verify",
+    "loader": "Loader LoaderError SampleError WorkerDiedError",
+    "order.permutation": "At",
+    "order.sampler": "Shuffle",
+    "report.checkup": "Checkup doctor",
+    "report.inspection": "Inspection inspect",
+    "store.reader": "Store",
+    "store.zarr_group": "open_zarr",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 """Module of each public name; the imports above say the same to type checkers, and a test compares both."""
 
 __all__ = sorted(_HOME)  # noqa: PLE0605

@@ -5,7 +5,7 @@
     UnistoreError                  exit code 1
     ├── InputError                 exit code 2: source files or arguments are wrong; lists every Problem
     ├── StoreError                 a store is unfinished, or lacks something
-    │   ├── NoStoreError           exit code 2: what was named is no store
+    │   ├── NoStoreError           exit code 2: there is no store where one was named
     │   └── CorruptionError        bytes on disk contradict their checksum, index or frame
     ├── UnsupportedError           a valid Zarr feature that the engine does not implement; names it
     ├── ConversionError            writing failed (disk full, rights, source changed); resumable
@@ -31,6 +31,7 @@ __all__ = [
     "UnistoreError",
     "UnsupportedError",
     "WorkerDiedError",
+    "first_few",
     "printable",
 ]
 
@@ -65,7 +66,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in ("location", "message"):  # they quote files of others
-            object.__setattr__(self, name, _escaped(getattr(self, name)))
+            object.__setattr__(self, name, printable(getattr(self, name), line_feeds=True))
 
     def __str__(self) -> str:
         cure = f" ({self.cure})" if self.cure else ""
@@ -80,18 +81,6 @@ class Problem:
             "kind": self.kind,
             "source": self.source,
         }
-
-
-def _escaped(text: str) -> str:
-    r"""Text without control characters other than line feeds, nor stray bytes: they become ``\x1b``."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char
-        if char.isprintable() or char == "\n"
-        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
-        for char in text
-    )
 
 
 class UnistoreError(Exception):
@@ -173,12 +162,22 @@ class WorkerDiedError(LoaderError):
     """A worker process ended on its own: killed, out of memory, or crashed in native code."""
 
 
-def printable(name: str) -> str:
-    r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``."""
-    if name.isprintable():
-        return name
-    return "".join(char if char.isprintable() else _escape(char) for char in name)
+def printable(text: str, *, line_feeds: bool = False) -> str:
+    r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``.
+
+    With `line_feeds`, line feeds are kept.
+    """
+    if text.isprintable():
+        return text
+    kept = "\n" if line_feeds else ""
+    return "".join(char if char.isprintable() or char in kept else _escape(char) for char in text)
 
 
 def _escape(char: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def first_few(names: Sequence[str], most: int = 4, separator: str = ", ") -> str:
+    """The first `most` names, printable, and how many more there are: ``"a, b and 3 more"``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(map(printable, names[:most])) + more

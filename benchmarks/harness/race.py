@@ -234,7 +234,7 @@ def _run(way: Way, batch: int, connection: Connection) -> None:
         if feed is not None:
             feed.close()
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        pass
+        return  # the parent process has ended
     except BaseException:
         connection.send(("failed", traceback.format_exc()))
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.options import Columns
 from unistore.errors import Problem, printable
 
 __all__ = [
@@ -31,18 +30,12 @@ _MAX_TABLE_COLUMNS = 6
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Dtype and row shape of a column in one source.
-
-    Attributes
-    ----------
-    dtype
-        NumPy's dtype string, byte order included: ``">f4"``.
-    row_shape
-        Shape after axis 0.
-    """
+    """Dtype and row shape of a column in one source."""
 
     dtype: str
+    """NumPy's dtype string, byte order included: ``">f4"``."""
     row_shape: tuple[int, ...] = ()
+    """Shape after axis 0."""
 
     def __str__(self) -> str:
         name = np.dtype(self.dtype).name
@@ -51,22 +44,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Dtype and row shape of a column in the store.
-
-    Attributes
-    ----------
-    dtype
-        NumPy dtype name, native: the smallest that represents every source's values exactly.
-    row_shape
-        Shape after axis 0, the same in every source.
-    attributes
-        ``source_dtype``: the dtype in all sources, or the indices of the sources by dtype. ``missing_in``:
-        indices of the sources without the column, where it is filled.
-    """
+    """Dtype and row shape of a column in the store."""
 
     dtype: str
+    """NumPy dtype name, native: the smallest that represents every source's values exactly."""
     row_shape: tuple[int, ...]
+    """Shape after axis 0, the same in every source."""
     attributes: Mapping[str, Any]
+    """``source_dtype``: the dtype in all sources, or the indices of the sources by dtype. ``missing_in``:
+    indices of the sources without the column, where it is filled."""
 
 
 def storable(dtype: np.dtype[Any]) -> bool:
@@ -90,10 +76,8 @@ def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 def promote(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any] | None:
     """Smallest storable dtype that represents all values of all `dtypes` exactly, or None."""
-    for candidate in map(np.dtype, _STORABLE):
-        if all(is_lossless(dtype, candidate) for dtype in dtypes):
-            return candidate
-    return None
+    storable = map(np.dtype, _STORABLE)
+    return next((each for each in storable if all(is_lossless(dtype, each) for dtype in dtypes)), None)
 
 
 def missing_value(dtype: str) -> float | bool:
@@ -102,22 +86,13 @@ def missing_value(dtype: str) -> float | bool:
 
 
 def reconcile(
-    found: Iterable[tuple[str, Mapping[str, Column]]], mode: Columns
+    found: Iterable[tuple[str, Mapping[str, Column]]], mode: str
 ) -> tuple[dict[str, Merged], list[Problem]]:
-    """Merge the columns of all sources.
+    """Merge the columns of all sources, given with the names of these.
 
-    Parameters
-    ----------
-    found
-        Name of each source and its columns.
-    mode
-        What to do with columns that some sources lack.
-
-    Returns
-    -------
-    dict of Merged, list of Problem
-        Columns in the order of their first appearance; if they cannot be merged, one Problem with a table of
-        columns and sources.
+    Those that some sources lack are refused (``"exact"``), filled (``"union"``) or left out
+    (``"intersection"``). Columns are in the order of their first appearance; if they cannot be merged, there
+    is one Problem with a table of columns and sources.
     """
     sets: dict[tuple[tuple[str, Column], ...], _ColumnSet] = {}
     numbers = array("i")
@@ -179,28 +154,24 @@ def _merge(columns: Sequence[Column | None], numbers: NDArray[np.intc]) -> Merge
 def _columns_differ(
     found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool
 ) -> Problem:
-    """Problem with a table: a line for each column, one table column for all sources with equal cells."""
+    """Problem with a table: a line for each column, one numbered column for all sources with equal cells."""
     sources_by_cells: dict[tuple[str, ...], tuple[str, int]] = {}
     for each in found:
         cells = tuple(str(each.columns[name]) if name in each.columns else "-" for name in names)
         first, others = sources_by_cells.get(cells, (each.source, -1))
         sources_by_cells[cells] = first, others + each.count
-    heads = [first + (f" (+{others})" if others else "") for first, others in sources_by_cells.values()]
-    lines = [
-        ["column", *heads],
-        *([printable(name), *(cells[i] for cells in sources_by_cells)] for i, name in enumerate(names)),
-    ]
-    shown = [line[: _MAX_TABLE_COLUMNS + 1] for line in lines]
-    widths = [max(len(line[i]) for line in shown) for i in range(len(shown[0]))]
-    table = "\n".join(
-        "    " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in shown
-    )
-    rest = len(heads) - _MAX_TABLE_COLUMNS
+    named = [first + (f" (+{others})" if others else "") for first, others in sources_by_cells.values()]
+    columns = [("column", *map(printable, names))]
+    columns += [(f"({i})", *cells) for i, cells in enumerate(sources_by_cells, 1)]
+    widths = [max(map(len, column)) for column in columns[: _MAX_TABLE_COLUMNS + 1]]
+    lines = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*columns, strict=True))
+    table = "\n".join(f"    {line}" for line in lines)
+    legend = "".join(f"\n    ({i}) {name}" for i, name in enumerate(named[:_MAX_TABLE_COLUMNS], 1))
+    rest = len(named) - _MAX_TABLE_COLUMNS
     more = f"\n    and {rest} further combinations" if rest > 0 else ""
     cure = (
         "--columns union fills what is missing, --columns intersection takes what all have"
         if resolvable
         else "no one shape and dtype holds them all: convert them apart, or rename with --map"
     )
-    return Problem(f"{count} sources", f"columns differ:\n{table}{more}\n   ", cure, "columns")
+    return Problem(f"{count} sources", f"columns differ:\n{table}{legend}{more}\n   ", cure, "columns")

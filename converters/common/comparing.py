@@ -15,16 +15,10 @@ __all__ = ["blocks_difference", "difference"]
 
 
 def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str | None:
-    """Describe the first difference of two arrays; None if they are equal.
+    """Describe the first difference of two arrays with rows on axis 0; None if they are equal.
 
-    Values of different dtypes are compared in a dtype that represents all values of both exactly.
-
-    Parameters
-    ----------
-    stored, other
-        Arrays with rows on axis 0.
-    first
-        Number of row 0, for the message.
+    Values of different dtypes are compared in a dtype that represents all values of both exactly. The message
+    counts rows from `first`.
     """
     if stored.shape != other.shape:
         return f"shapes {stored.shape} and {other.shape}"
@@ -39,9 +33,8 @@ def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str
     wrong = (one != two).reshape(len(stored), -1)
     row = int(np.flatnonzero(wrong.any(axis=1))[0])
     at = int(np.flatnonzero(wrong[row])[0])
-    values = stored.reshape(len(stored), -1)[row, at], other.reshape(len(other), -1)[row, at]
-    differing = int(np.count_nonzero(wrong))
-    return f"row {first + row}: {values[0]!s} and {values[1]!s}, {differing} of {wrong.size} values differ"
+    here, there = (values.reshape(len(values), -1)[row, at] for values in (stored, other))
+    return f"row {first + row}: {here} and {there}, {np.count_nonzero(wrong)} of {wrong.size} values differ"
 
 
 def blocks_difference(values: Values, read: Callable[[int, int], NDArray[Any]]) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Problem, first_few
 
 __all__ = ["Exclusion", "ProblemCollector", "with_source"]
 
@@ -20,13 +20,9 @@ _LISTED = 5
 class Exclusion:
     """Names that a scan leaves out. It records which of them were found.
 
-    Parameters
-    ----------
-    names
-        As in messages: of a source, of a folder with sources, or of a part of a source
-        (``"a.hdf5: data/demo_3"``).
-    other_families
-        Files of other families, with every link resolved; left out under any name.
+    Names are as in messages: of a source, of a folder with sources, or of a part of a source
+    (``"a.hdf5: data/demo_3"``). Files of other families, with every link resolved, are left out under any
+    name.
     """
 
     def __init__(self, names: Iterable[str], other_families: Iterable[Path] = ()) -> None:
@@ -62,18 +58,10 @@ class Exclusion:
 
     def notes(self) -> list[str]:
         """A note on what was left out."""
-        return [f"left out: {_list_some(list(self._found))}"] if self._found else []
+        return [f"left out: {first_few(list(self._found), _LISTED)}"] if self._found else []
 
     def not_found(self, expected: Iterable[str], existing: Iterable[str]) -> list[Problem]:
-        """A Problem for each name that was not found, with similar names as a suggestion.
-
-        Parameters
-        ----------
-        expected
-            Names that must leave something out.
-        existing
-            Names of all sources and their parts.
-        """
+        """A Problem for each expected name that left nothing out, with similar existing names to suggest."""
         absent = sorted({name.rstrip("/") for name in expected} - set(self._found))
         if not absent:
             return []
@@ -82,26 +70,20 @@ class Exclusion:
 
 
 class ProblemCollector:
-    """Collects the problems of several attempts, so that all are raised together.
-
-    Parameters
-    ----------
-    problems
-        List to collect them in; a new one if not given.
-    """
+    """Collects the problems of several attempts in a list, which may be given, to raise all together."""
 
     def __init__(self, problems: list[Problem] | None = None) -> None:
         self.problems: list[Problem] = [] if problems is None else problems
 
     @contextmanager
-    def attempt(self, location: str, source: str = "") -> Iterator[None]:
+    def attempt(self, location: str) -> Iterator[None]:
         """Collect what is raised inside as problems, see `as_problem`."""
         try:
             with as_problem(location):
                 yield
         except InputError as error:
             problems = error.problems or [Problem(location, str(error))]
-            self.problems += with_source(source, problems) if source else problems
+            self.problems += problems
 
     def check(self) -> None:
         """Raise the collected problems.
@@ -128,11 +110,6 @@ def _not_found(name: str, existing: Sequence[str]) -> Problem:
     stem = name.rsplit("/", 1)[-1].partition(".")[0]
     similar = [each for each in existing if each.rsplit("/", 1)[-1].partition(".")[0] == stem]
     similar = similar or difflib.get_close_matches(name, existing, _LISTED, cutoff=0.6)
-    cure = f"is it {_list_some(similar)}? names are" if similar else "names are"
+    cure = f"is it {first_few(similar, _LISTED)}? names are" if similar else "names are"
     message = "leaves nothing out: nothing here has this name"
     return Problem(f"--exclude {name}", message, f"{cure} as inspect and messages give them", "exclude")
-
-
-def _list_some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(printable(name) for name in names[:_LISTED]) + more

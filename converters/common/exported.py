@@ -15,8 +15,7 @@ __all__ = ["Blocks", "File", "Form", "Values", "array_values", "converted"]
 Blocks = Callable[[], Iterator[NDArray[Any]]]
 """Each call returns an iterator over all rows of an array, in blocks along axis 0."""
 
-Form = Literal["hdf5", "npy", "npz", "png", "raw"]
-
+Form = Literal["hdf5", "npy", "npz", "png", "raw", "zarr"]
 
 _NUMERIC_KINDS = "biufc"
 
@@ -61,15 +60,20 @@ class File:
     name
         Path below the destination, with ``/``; from the store, so it must be checked before use.
     form
-        ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"`` (RGB), or ``"raw"`` (the bytes themselves).
+        ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"`` (RGB), ``"raw"`` (the bytes themselves), or ``"zarr"``: a
+        folder, a Zarr v3 group.
     source
         Index of its source in ``sources/``.
     values
         Arrays by path inside the file; files of a single array have the path ``""``.
     attributes
-        Attributes of HDF5 groups and datasets by path, ``""`` for the root.
+        Attributes of HDF5 or Zarr groups and arrays by path, ``""`` for the root.
     compressed
         Whether HDF5 datasets are compressed (gzip and shuffle, chunks of 8,192 rows).
+    axes
+        Names of the axes of every array of a Zarr group.
+    notes
+        What the user is told of the export, each sentence once.
     """
 
     name: str
@@ -78,6 +82,8 @@ class File:
     values: Mapping[str, Values]
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     compressed: bool = False
+    axes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def array_values(values: NDArray[Any]) -> Values:

@@ -20,24 +20,15 @@ _NUMBER = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One dataset of a source that was compared.
-
-    Attributes
-    ----------
-    location
-        File and dataset, for messages.
-    file
-        The file.
-    values
-        Number of values that were compared.
-    difference
-        Description of the first difference, or None.
-    """
+    """One dataset of a source that was compared."""
 
     location: str
+    """File and dataset, for messages."""
     file: Path
     values: int
+    """How many were compared."""
     difference: str | None
+    """Description of the first difference; None if there is none."""
 
 
 @contextmanager

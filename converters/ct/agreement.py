@@ -1,4 +1,4 @@
-"""What the volumes of one store must agree on, and what they may lack."""
+"""Merge the volumes of a store: common dtypes, extents and windows, and contradictions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ __all__ = ["Agreement", "agree", "sorted_names"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What holds for all volumes of one store.
+    """What all volumes of one store have in common.
 
     Attributes
     ----------
     image
-        Native dtype name that holds every image exactly; None where no volume has one.
+        Native dtype name that can represent every image exactly; None if no volume has an image.
     shape
         Largest extent on each axis.
     windows
-        Windows of the store: those asked for, then those that files brought.
+        Windows of the store: those of the options, then those of files.
     values
         dtype name of the values of each window's points, and of each ``sdf/<name>``.
+    scaled
+        dtype name of the values of each window that some files bring as floats, where they turn out to be
+        scaled to 0…1.
     labels
         Native dtype name that holds every label volume of a name exactly, by name; floats may be 0 and 1.
     """
@@ -40,13 +43,14 @@ class Agreement:
     shape: tuple[int, int, int]
     windows: tuple[Window, ...]
     values: Mapping[str, str]
+    scaled: Mapping[str, str]
     labels: Mapping[str, str]
 
 
 def agree(
     volumes: Sequence[ScannedVolume], asked: Sequence[Window], sparse: str, names: Sequence[str]
 ) -> Agreement:
-    """Bring all volumes to one form.
+    """Find what all volumes have in common.
 
     Parameters
     ----------
@@ -57,12 +61,12 @@ def agree(
     sparse
         ``"auto"``, ``"coords"`` or ``"mask"``.
     names
-        How messages name each volume.
+        Name of each volume in messages.
 
     Raises
     ------
     InputError
-        With everything that they do not agree on.
+        With every contradiction between volumes.
     """
     problems = [*_check_images(volumes, names), *_check_names(volumes, asked, names)]
     found = {name: window for volume in volumes for name, window in volume.named.items()}
@@ -73,6 +77,7 @@ def agree(
     listed = [f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes]
     image = _promoted(dtypes, listed, "volumes", problems) if dtypes else None
     values: dict[str, str] = {}
+    scaled: dict[str, str] = {}
     for name in windows:
         points = [v.sparse[name] for v in volumes if name in v.sparse and name not in v.windows]
         kinds = [np.dtype(np.uint8) for v in volumes if name in v.windows]
@@ -82,6 +87,12 @@ def agree(
             continue
         problems += _check_window(name, found, sparse if points else "auto")
         values[name] = _promoted(kinds, map(str, kinds), f"window {name!r}", problems) or ""
+        floats = [
+            v.windows[name].dtype for v in volumes if name in v.windows and v.windows[name].dtype.kind == "f"
+        ]
+        if floats:
+            kinds += floats
+            scaled[name] = _promoted(kinds, map(str, kinds), f"window {name!r}", problems) or ""
     sdf = sorted_names(name for volume in volumes for name in volume.sdf)
     for name in sdf:
         kinds = [np.dtype(volume.sdf[name].dtype) for volume in volumes if name in volume.sdf]
@@ -100,6 +111,7 @@ def agree(
         shape=(shape[0], shape[1], shape[2]),
         windows=tuple(windows.values()),
         values=values,
+        scaled=scaled,
         labels=labels,
     )
 
@@ -132,7 +144,7 @@ def _check_images(volumes: Sequence[ScannedVolume], names: Sequence[str]) -> lis
 def _check_names(
     volumes: Sequence[ScannedVolume], asked: Sequence[Window], names: Sequence[str]
 ) -> list[Problem]:
-    """A window's name must mean one width and level everywhere."""
+    """Problems of window names with different widths or levels."""
     meant: dict[str, tuple[Window, str]] = {window.name: (window, "--window") for window in asked}
     problems = []
     for volume, where in zip(volumes, names, strict=True):
@@ -146,7 +158,7 @@ def _check_names(
 
 
 def _check_window(name: str, found: Mapping[str, Window], sparse: str) -> list[Problem]:
-    """Whether a window can be had although there are no intensities to compute it from."""
+    """Problems of a window that cannot be computed, as there are no intensities."""
     where = f"window {name!r}"
     if name not in found:
         message = "is in no file, and there are no intensities to compute it from"

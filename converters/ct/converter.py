@@ -1,8 +1,8 @@
 """CT volumes: images, windows as points or bit masks, masks, labels, distance fields.
 
-A source is one volume. `scan` reads headers; `derive` reads every volume once, slab by slab, and only
-counts and checks; `settle` then knows how many points each window has and chooses its form; `read` computes
-the rows that a shard needs, or some planes of one. Of a volume nothing is kept but points a plane.
+A source is one volume. `scan` reads headers. `derive` reads every volume once, slab by slab, to count and
+check voxels. `settle` then chooses points or bits for each window. `read` computes the rows that a shard
+needs, or some planes of one. Only the number of points per plane is kept of a volume.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CtConverter(CtOptions, Converter):
         return scan_volume(part, self.resolution)
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedVolume]) -> Scan:
-        """Bring all volumes to one form; see `agree`."""
+        """Find what all volumes have in common; see `agree`."""
         asked = [parse_window(each) for each in self.window]
         agreement = agree(scanned, asked, self.sparse, [part.name for part in parts])
         windows = [
@@ -80,13 +80,13 @@ class CtConverter(CtOptions, Converter):
         return VolumeReader.of(scan, source).facts()
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
-        """Choose each window's form; give offsets, extents, names and geometry."""
+        """Choose points or bits for each window; index arrays of offsets, extents, names and geometry."""
         return settle(scan, facts)
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Read rows of volumes, masks, labels, windows (one a volume), or points of a window or field."""
+        """Read rows of volumes, masks, labels, windows (one per volume), or points of a window or field."""
         if hi <= lo:
             return
         volume = VolumeReader.of(scan, source)
@@ -106,5 +106,5 @@ class CtConverter(CtOptions, Converter):
 
 def _found_of(agreement: Agreement) -> dict[str, Any]:
     """Dtypes of what is settled later: of points, and of labels where there are any."""
-    labels = {"labels": dict(agreement.labels)} if agreement.labels else {}
-    return {"values": dict(agreement.values), **labels}
+    found = {"values": agreement.values, "scaled": agreement.scaled, "labels": agreement.labels}
+    return {name: dict(dtypes) for name, dtypes in found.items() if dtypes or name == "values"}

@@ -16,7 +16,7 @@ from unistore.converters.common.stored import row_blocks, source_dtype
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.points import largest_point
 from unistore.schemas.indices import Column, contradiction, whole
-from unistore.schemas.store_view import StoreView
+from unistore.schemas.store_view import ArrayView, StoreView
 
 __all__ = ["Volume", "files", "volumes"]
 
@@ -74,6 +74,11 @@ class Volume:
             return Values(self.extent, np.dtype(np.uint8), lambda: self._bits(f"{group}/mask"))
         return Values(self.extent, np.dtype(np.uint8), lambda: self._filled(group))
 
+    def scaled(self, group: str) -> Values:
+        """A window as voxels with the values of its points, and 0 elsewhere, (D, H, W)."""
+        values = self.store.array(f"{group}/values")
+        return Values(self.extent, values.dtype, lambda: self._filled(group, values))
+
     def label(self, group: str) -> Values:
         """A label as it was in the source, (D, H, W)."""
         path = f"{group}/label" if self.store.has(f"{group}/label") else f"{group}/mask"
@@ -119,19 +124,22 @@ class Volume:
         for slab in self._slabs(path, -(-width // 8), 1):
             yield np.unpackbits(slab, axis=2, count=width, bitorder="little")
 
-    def _filled(self, group: str) -> Iterator[NDArray[np.uint8]]:
-        """Points, which stand in C order, as voxels of 1."""
+    def _filled(self, group: str, values: ArrayView | None = None) -> Iterator[NDArray[Any]]:
+        """Points, which stand in C order, as voxels of 1 or of their values."""
         depth, *plane = self.extent
         points = self._listed(group)
+        done = int(Column(self.store, f"{group}/offsets").ranges(np.array([self.number]))[0][0])
         listed = next(points, None)
         step = self._step(1)
         for lo in range(0, depth, step):
             hi = min(depth, lo + step)
-            out = np.zeros((hi - lo, *plane), np.uint8)
+            out = np.zeros((hi - lo, *plane), np.uint8 if values is None else values.dtype)
             while listed is not None:
                 ends = int(np.searchsorted(listed[:, 0], hi))
                 at = listed[:ends].astype(np.int64)
-                out[at[:, 0] - lo, at[:, 1], at[:, 2]] = 1
+                inside = 1 if values is None else values.read(done, done + ends)
+                out[at[:, 0] - lo, at[:, 1], at[:, 2]] = inside
+                done += ends
                 if ends < len(listed):
                     listed = listed[ends:]
                     break
@@ -205,6 +213,8 @@ def _window(volume: Volume, group: str, attributes: Mapping[str, Any]) -> File:
     """A window as voxels, or, where its points have values of their own, as points."""
     width, level = (np.format_float_positional(attributes[name], trim="-") for name in ("width", "level"))
     name = f"windows/{group.partition('/')[2]}_w{width}_l{level}"
+    if str(attributes["values"]).startswith("as in the scaled window"):
+        return _file(volume, f"{name}.npy", "npy", {"": volume.scaled(group)})
     if not str(attributes["values"]).startswith("as in the sparse file"):
         return _file(volume, f"{name}.npy", "npy", {"": volume.mask(group)})
     coords, values = volume.points(group)

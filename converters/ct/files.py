@@ -12,7 +12,7 @@ from unistore.converters.ct.names import mask_id, window_of
 from unistore.errors import Problem, printable
 from unistore.schemas.ct.windows import Window
 
-__all__ = ["Grouped", "VolumeFiles", "WindowFile", "place_of"]
+__all__ = ["Grouped", "VolumeFiles", "WindowFile", "file_location"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class VolumeFiles:
     Attributes
     ----------
     path
-        What names the volume: its case folder, or its file.
+        Case folder or file of the volume; gives its name.
     images
         ``ct_original`` files by their N (0 where the name has none); one for other files.
     windows
@@ -44,6 +44,8 @@ class VolumeFiles:
         Label volumes and masks that are paired with the image by name: ``img_seg.npy`` of ``img.npy``.
     info
         ``info.json``.
+    metadata
+        ``metadata.csv`` of the set that a case belongs to.
     problems
         What is wrong with the files' names; the volume's own name is put before it.
     """
@@ -55,19 +57,20 @@ class VolumeFiles:
     masks: dict[str, Path] = field(default_factory=dict)
     labels: dict[str, Path] = field(default_factory=dict)
     info: Path | None = None
+    metadata: Path | None = None
     problems: list[Problem] = field(default_factory=list)
 
     def paths(self) -> tuple[Path, ...]:
         """All of them, the one that names the volume first."""
         windows = (item.path for item in (*self.windows, *self.archives))
-        info = () if self.info is None else (self.info,)
-        found = (*self.images.values(), *windows, *self.masks.values(), *self.labels.values(), *info)
+        texts = [path for path in (self.info, self.metadata) if path is not None]
+        found = (*self.images.values(), *windows, *self.masks.values(), *self.labels.values(), *texts)
         return tuple(sorted(found, key=lambda file: file != self.path))
 
     def add_image(self, file: Path, resolution: int) -> None:
         """Add a ``ct_original`` file; a second one of its N is a problem."""
         if resolution in self.images:
-            self._twice(file, self.images[resolution])
+            self._duplicate_problem(file, self.images[resolution])
         else:
             self.images[resolution] = file
 
@@ -80,14 +83,14 @@ class VolumeFiles:
         name = mask.removeprefix(f"{case}_")
         name = "binary" if name == case else name
         if name in self.masks:
-            self._twice(file, self.masks[name])
+            self._duplicate_problem(file, self.masks[name])
         self.masks[name] = file
         return True
 
     def add_label(self, file: Path, name: str) -> None:
         """Add a label volume or mask by the name of its field; a second one of that name is a problem."""
         if name in self.labels:
-            self._twice(file, self.labels[name])
+            self._duplicate_problem(file, self.labels[name])
         self.labels.setdefault(name, file)
 
     def add_window(self, file: Path, known: Collection[str]) -> bool:
@@ -102,14 +105,14 @@ class VolumeFiles:
             self.windows.append(WindowFile(file, named[1].name, named[1]))
         return named is not None
 
-    def _twice(self, file: Path, other: Path) -> None:
+    def _duplicate_problem(self, file: Path, other: Path) -> None:
         message = f"has {printable(other.name)} and {printable(file.name)}, which are called the same"
         self.problems.append(Problem("", message, "keep one of them", "layout"))
 
 
 @dataclass(slots=True)
 class Grouped:
-    """Volumes as they are put together, files that belong to none and why, remarks, and what is wrong."""
+    """Volumes, files that are left out with the reason, remarks, and problems."""
 
     volumes: list[VolumeFiles] = field(default_factory=list)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
@@ -117,7 +120,7 @@ class Grouped:
     problems: list[Problem] = field(default_factory=list)
 
 
-def place_of(file: Path, volume: Path, name: str) -> str:
+def file_location(file: Path, volume: Path, name: str) -> str:
     """How messages call a file of a volume at the path `volume`, which they call `name`."""
     if file == volume:
         return name

@@ -1,4 +1,4 @@
-"""Which files make a CT volume: those of a case folder, or else each file of voxels."""
+"""Group files into CT volumes: one per case folder, or one per file of voxels."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from unistore.converters.ct.layouts import format_of, suffixes
 from unistore.converters.ct.layouts.cases import add_case, case_folders, folder_of
 from unistore.converters.ct.layouts.foreign import FOREIGN, FOREIGN_CURE, foreign_message, known_formats
 from unistore.converters.ct.layouts.loose import add_loose
-from unistore.converters.ct.names import INFO, POINTS
+from unistore.converters.ct.layouts.metadata import tables_of
+from unistore.converters.ct.names import INFO, METADATA, POINTS
 from unistore.converters.files.paths import expand, natural_key, relative_names
 from unistore.converters.parts import Found, Part
 from unistore.errors import Problem
 
 __all__ = ["find_volumes"]
 
-_NAMED = "metadata.csv"
-"""Lies beside many sets of cases: said to be left out."""
-
 
 def find_volumes(
     paths: Sequence[Path], known: Collection[str] = (), exclusion: Exclusion | None = None
 ) -> Found:
-    """Group the files that the given paths stand for into volumes, a `Part` each with its `VolumeFiles`.
+    """Group the files of the given paths into volumes: one `Part` each, with its `VolumeFiles`.
 
     Parameters
     ----------
@@ -34,19 +32,20 @@ def find_volumes(
     known
         Names of windows besides the presets.
     exclusion
-        Its `is_other_family` tells which files to pass over.
+        Files of other families are skipped.
 
     Raises
     ------
     InputError
-        A path does not exist, holds nothing, or leads elsewhere.
+        If a path does not exist, is empty, or is a link out of the given paths.
     """
     grouped = Grouped()
     given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
     roots = [path if path.is_dir() else path.parent for path in paths]
     arrays: list[Path] = []
     infos: set[Path] = set()
-    for file in expand(paths, (*suffixes(), POINTS, INFO, _NAMED, *FOREIGN)):
+    tables: set[Path] = set()
+    for file in expand(paths, (*suffixes(), POINTS, INFO, METADATA, *FOREIGN)):
         name = file.name.lower()
         if exclusion is not None and exclusion.is_other_family(file):
             continue
@@ -54,6 +53,8 @@ def find_volumes(
             arrays.append(file)
         elif name == INFO:
             infos.add(file)
+        elif name == METADATA and file not in given:
+            tables.add(file)
         elif file in given:
             grouped.problems.append(_unread(file))
         else:
@@ -64,8 +65,11 @@ def find_volumes(
         cases.get(folder_of(file), outside).append(file)
     for folder, files in cases.items():
         add_case(folder, files, infos, known, grouped)
+        grouped.volumes[-1].metadata = next((each for each in tables_of(folder) if each in tables), None)
     add_loose(outside, given, known, grouped)
     grouped.left_out += [(file, "lies in no case folder") for file in infos - {case / INFO for case in cases}]
+    used = {volume.metadata for volume in grouped.volumes}
+    grouped.left_out += [(file, f"is no {known_formats()} file") for file in tables - used]
     if not grouped.volumes and not grouped.problems:
         grouped.problems = _nothing(paths, [file for file, _ in grouped.left_out])
     return _found(grouped, tuple(paths))
@@ -86,14 +90,14 @@ def _found(grouped: Grouped, roots: tuple[Path, ...]) -> Found:
 
 
 def _nothing(paths: Sequence[Path], left_out: Sequence[Path]) -> list[Problem]:
-    """What is said where there is no volume: what the files of other formats are, if there are any."""
+    """Problems if there is no volume: the files of other formats, if there are any."""
     foreign = [_unread(file) for file in sorted(left_out) if foreign_message(file)]
     listed = ", ".join(map(str, paths))
     return foreign or [Problem(listed, f"no {known_formats()} volume here", "see the CT layouts", "missing")]
 
 
 def _unread(file: Path) -> Problem:
-    """What is said of a file that was given, and is of no format that is read."""
+    """Problem of a given file whose format is not read."""
     read = f"CT volumes are {known_formats()} files"
     foreign = foreign_message(file)
     if foreign:

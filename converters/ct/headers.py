@@ -1,8 +1,8 @@
-"""What the files of one CT volume hold, from their headers: shapes, dtypes, agreement. No voxel is read."""
+"""Read the headers of the files of one CT volume: shapes, dtypes, whether they agree. No voxel is read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,9 +10,10 @@ from pathlib import Path
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.common.faults import as_problem
-from unistore.converters.ct.files import VolumeFiles, WindowFile, place_of
+from unistore.converters.ct.files import VolumeFiles, WindowFile, file_location
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.info import read_info
+from unistore.converters.ct.layouts.metadata import read_row
 from unistore.converters.ct.layouts.npz import SPARSE_MEMBERS, Points, read_points_header
 from unistore.converters.ct.source import VoxelSource
 from unistore.converters.parts import Part, Scanned
@@ -36,11 +37,11 @@ class ScannedVolume(Scanned):
     image
         The chosen image.
     extent
-        D, H, W; None where only points are known.
+        D, H, W; None if there are only points.
     windows
         Dense windows by name.
     sparse
-        Sparse windows by name; used where nothing else holds the window.
+        Sparse windows by name; used if there is no image and no dense window.
     sdf
         Distance fields by name.
     masks
@@ -55,6 +56,8 @@ class ScannedVolume(Scanned):
         What states each of them: ``"info.json"``, or ``"the volume's file"``.
     info
         Text of ``info.json``.
+    metadata
+        Row of ``metadata.csv`` as JSON text; empty: it has none.
     """
 
     files: VolumeFiles
@@ -69,6 +72,7 @@ class ScannedVolume(Scanned):
     geometry: Mapping[str, list[float]]
     stated_by: Mapping[str, str]
     info: str
+    metadata: str
 
 
 def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
@@ -87,7 +91,7 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
         With all problems of all its files.
     """
     files: VolumeFiles = part.detail
-    place = partial(place_of, volume=files.path, name=part.name)
+    location = partial(file_location, volume=files.path, name=part.name)
     collected = ProblemCollector([replace(problem, location=part.name) for problem in files.problems])
     image: VoxelSource | None = None
     geometry: dict[str, list[float]] = {}
@@ -95,55 +99,39 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
     with collected.attempt(part.name):
         if files.images:
             path = _chosen(files.images, resolution, part.name)
-            image = _opened(path, "a volume", place(path))
+            image = _opened(path, "a volume", location(path))
             geometry = image.geometry()
             stated_by = dict.fromkeys(geometry, "the volume's file")
-    windows: dict[str, VoxelSource] = {}
-    named: dict[str, Window] = {}
-    for item in files.windows:
-        with collected.attempt(where := place(item.path)):
-            if item.name in windows:
-                message = (
-                    f"is a second window {item.name!r} of this volume, beside {windows[item.name].location}"
-                )
-                raise InputError(Problem(where, message, "keep one of them", "window"))
-            windows[item.name] = _opened(item.path, "a window", where)
-            named.setdefault(item.name, item.window or PRESETS[item.name])
-    masks: dict[str, VoxelSource] = {}
-    for name, path in files.masks.items():
-        with collected.attempt(where := place(path)):
-            if (bad := name_problem(f"masks/{name}")) is not None:
-                raise InputError(Problem(where, f"cannot name a mask: {bad}", "rename it", "name"))
-            masks[name] = _opened(path, "a mask", where)
-    labels: dict[str, VoxelSource] = {}
-    for name, path in files.labels.items():
-        with collected.attempt(where := place(path)):
-            if (bad := name_problem(f"labels/{name}")) is not None:
-                raise InputError(Problem(where, f"cannot name a label: {bad}", "rename it", "name"))
-            labels[name] = _opened(path, "a label", where)
+    windows = _open_windows(files.windows, location, collected)
+    named = {item.name: item.window or PRESETS[item.name] for item in files.windows if item.name in windows}
+    masks = _open_named(files.masks, "mask", location, collected)
+    labels = _open_named(files.labels, "label", location, collected)
     dense = [*([image] if image else []), *windows.values(), *masks.values(), *labels.values()]
     several = len([size for size in files.images if size]) > 1
     collected.problems += _differing(dense, several)
     sparse: dict[str, Points] = {}
     sdf: dict[str, Points] = {}
     for item in files.archives:
-        with collected.attempt(where := place(item.path)):
+        with collected.attempt(where := location(item.path)):
             points = read_points_header(item.path, where)
             is_window = points.members == SPARSE_MEMBERS
             if (window := _window_of_points(item, where, is_window)) is not None:
                 named.setdefault(item.name, window)
             target = sparse if is_window else sdf
             if item.name in target:
-                raise InputError(
-                    Problem(where, f"is a second file for {item.name!r}", "keep one of them", "window")
-                )
+                message = f"is a second file for {item.name!r}"
+                raise InputError(Problem(where, message, "keep one of them", "window"))
             target[item.name] = points
     info = ""
     if files.info is not None:
-        with collected.attempt(where := place(files.info)):
+        with collected.attempt(where := location(files.info)):
             info, stated = read_info(files.info, where)
             geometry |= stated
             stated_by |= dict.fromkeys(stated, "info.json")
+    metadata = ""
+    if files.metadata is not None:
+        with collected.attempt(where := location(files.metadata)):
+            metadata = read_row(files.metadata, files.path.name, where)
     collected.check()
     return ScannedVolume(
         files=files,
@@ -158,11 +146,39 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
         geometry=geometry,
         stated_by=stated_by,
         info=info,
+        metadata=metadata,
     )
 
 
+def _open_windows(
+    files: Sequence[WindowFile], location: Callable[[Path], str], collected: ProblemCollector
+) -> dict[str, VoxelSource]:
+    windows: dict[str, VoxelSource] = {}
+    for item in files:
+        with collected.attempt(where := location(item.path)):
+            if item.name in windows:
+                other = windows[item.name].location
+                message = f"is a second window {item.name!r} of this volume, beside {other}"
+                raise InputError(Problem(where, message, "keep one of them", "window"))
+            windows[item.name] = _opened(item.path, "a window", where)
+    return windows
+
+
+def _open_named(
+    files: Mapping[str, Path], kind: str, location: Callable[[Path], str], collected: ProblemCollector
+) -> dict[str, VoxelSource]:
+    """Masks or labels, by name."""
+    found: dict[str, VoxelSource] = {}
+    for name, path in files.items():
+        with collected.attempt(where := location(path)):
+            if (bad := name_problem(f"{kind}s/{name}")) is not None:
+                raise InputError(Problem(where, f"cannot name a {kind}: {bad}", "rename it", "name"))
+            found[name] = _opened(path, f"a {kind}", where)
+    return found
+
+
 def _chosen(images: Mapping[int, Path], resolution: int | None, where: str) -> Path:
-    """The image to take of a case that may have several."""
+    """The image of a case that may have several."""
     sizes = sorted(images)
     if len(sizes) > 1 and resolution not in images:
         asked = f"--resolution {resolution} is none of them" if resolution else "choose one"
@@ -177,7 +193,7 @@ def _chosen(images: Mapping[int, Path], resolution: int | None, where: str) -> P
 
 
 def _differing(dense: Sequence[VoxelSource], several: bool) -> list[Problem]:
-    """Windows, masks, labels of another shape than the image, or the first of them where there is none."""
+    """Problems of windows, masks and labels whose shape is not that of the first file (the image, if any)."""
     cure = "choose the other --resolution" if several else "make it again from this volume"
     return [
         Problem(each.location, f"has shape {each.shape}, its volume {dense[0].shape}", cure, "shape")
@@ -187,7 +203,7 @@ def _differing(dense: Sequence[VoxelSource], several: bool) -> list[Problem]:
 
 
 def _opened(path: Path, what: str, where: str) -> VoxelSource:
-    """A file whose header says that it can be stored."""
+    """Open a file and check that its dtype and shape can be stored."""
     with as_problem(where):
         source = open_voxels(path, where)
     shape = source.shape
@@ -210,7 +226,7 @@ def _opened(path: Path, what: str, where: str) -> VoxelSource:
 
 
 def _window_of_points(item: WindowFile, where: str, is_window: bool) -> Window | None:
-    """Window that a file of points is of; None for a distance field."""
+    """Window of a file of points; None for a distance field."""
     if (unnamed := name_problem(f"windows/{item.name}")) is not None:
         raise InputError(Problem(where, f"cannot name a window: {unnamed}", "rename it", "name"))
     if not is_window:

@@ -40,9 +40,9 @@ def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
 
 
 def inside(window: Window | None, dtype: np.dtype[Any]) -> Inside:
-    """Make the test of a window on voxels of a dtype; None: of a mask, whose voxels are 1."""
+    """Make the test of a window on voxels of a dtype; None: of a mask: 1, or of floats any above 0."""
     if window is None:
-        return lambda values: values == 1
+        return (lambda values: values > 0) if dtype.kind == "f" else (lambda values: values == 1)
     limit = bounds(window, dtype.newbyteorder("="))
     if limit is None:
         return lambda values: np.zeros_like(values, np.bool_)

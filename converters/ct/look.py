@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
@@ -12,9 +12,11 @@ from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suff
 from unistore.converters.ct.layouts.cases import folder_of
 from unistore.converters.ct.layouts.foreign import FOREIGN_CURE, foreign_message, known_formats
 from unistore.converters.ct.layouts.info import read_info
+from unistore.converters.ct.layouts.metadata import tables_of
 from unistore.converters.ct.layouts.npz import members_of
 from unistore.converters.ct.names import (
     INFO,
+    METADATA,
     POINTS,
     WORDS,
     image_resolution,
@@ -57,6 +59,8 @@ def look(file: Candidate) -> Verdict:
     if path.name == INFO and _in_case(path.parent, file.roots):
         read_info(path, location)
         return Taken("cases", "describes the volume of a case folder")
+    if path.name == METADATA and any(_lists(path, case, file.roots) for case in _cases_beside(path)):
+        return Taken("cases", "has a row for each of these case folders")
     foreign = foreign_message(path)
     return LeftOut(f"{foreign}: {FOREIGN_CURE}" if foreign else f"is no {known_formats()} file")
 
@@ -152,7 +156,7 @@ def _label_of_rows(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Pa
 
 
 def _opened(path: Path) -> VoxelSource | None:
-    """A partner's header; None where it cannot be read, which is that file's own problem."""
+    """Header of another file, or None if it cannot be read, which is reported for that file."""
     try:
         with as_problem(str(path)):
             return open_voxels(path)
@@ -161,9 +165,9 @@ def _opened(path: Path) -> VoxelSource | None:
 
 
 def _file_of(bare: Path, roots: Sequence[Path]) -> Path | None:
-    """The file of a path without ending, among what was given."""
+    """The file of a path without suffix, if it is among the given paths."""
     for ending in suffixes():
-        path = f"{bare}{ending}"  # as text: asked for many names of which few are there
+        path = f"{bare}{ending}"  # text, not Path: faster, as most do not exist
         if os.path.exists(path) and is_inside(Path(path), roots):  # noqa: PTH110
             return Path(path)
     return None
@@ -207,8 +211,21 @@ def _in_case(folder: Path, roots: Sequence[Path]) -> bool:
     )
 
 
+def _cases_beside(table: Path) -> Iterator[Path]:
+    """Folders that may be the cases of a table."""
+    for folder in (table.parent, table.parent / "processed"):
+        if folder.is_dir():
+            yield from (each for each in folder.iterdir() if each.is_dir())
+
+
+def _lists(table: Path, case: Path, roots: Sequence[Path]) -> bool:
+    """Whether a folder is a case, and this the table that it takes its row of."""
+    found = (each for each in tables_of(case) if each.exists() and is_inside(each, roots))
+    return _in_case(case, roots) and next(found, None) == table
+
+
 def _has_companions(folder: Path, roots: Sequence[Path]) -> bool:
-    """Whether a folder has what lies beside the volume of a case: windows, or masks and ``info.json``."""
+    """Whether a folder has windows, or masks and ``info.json``, as a case has."""
     return _holds(folder / "windows", is_case_window, roots) or (
         (folder / INFO).exists() and _holds(folder / "masks", lambda file: mask_id(file) is not None, roots)
     )
@@ -219,7 +236,7 @@ def _has_image(folder: Path, roots: Sequence[Path]) -> bool:
 
 
 def _holds(folder: Path, wanted: Callable[[Path], bool], roots: Sequence[Path], start: str = "") -> bool:
-    """Whether there is such a file in a folder, by names (that begin so) alone, among what was given."""
+    """Whether a folder has a file inside `roots` that `wanted` accepts and whose name begins with `start`."""
     try:
         names = os.listdir(folder)  # noqa: PTH208  a third of the time: asked for many files
     except OSError:

@@ -11,6 +11,7 @@ from unistore.schemas.ct.windows import PRESETS, Window
 
 __all__ = [
     "INFO",
+    "METADATA",
     "POINTS",
     "WORDS",
     "image_resolution",
@@ -21,6 +22,8 @@ __all__ = [
 ]
 
 INFO = "info.json"
+METADATA = "metadata.csv"
+"""Has a row for each of a set of case folders."""
 POINTS = ".npz"
 """Ending of files of points: sparse windows and distance fields."""
 

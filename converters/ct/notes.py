@@ -1,4 +1,4 @@
-"""Remarks about a CT scan: one line each, for the user to see what was taken for what."""
+"""Remarks about a CT scan, one line each: how files were interpreted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from unistore.converters.ct.agreement import Agreement
 from unistore.converters.ct.headers import ScannedVolume
 from unistore.converters.ct.layouts import suffix_of
+from unistore.converters.ct.names import METADATA
 from unistore.converters.files.paths import natural_key
 from unistore.errors import printable
 from unistore.schemas.ct.windows import Window
@@ -23,7 +24,7 @@ def notes_of(
     asked: Sequence[Window],
     sparse: str,
 ) -> list[str]:
-    """One-line remarks: what was taken for what, what is missing where."""
+    """One-line remarks: how files were interpreted, and what volumes lack."""
     files = [volume.files.path for volume in volumes if not volume.files.path.is_dir()]
     cases = len(volumes) - len(files)
     notes = []
@@ -48,6 +49,13 @@ def notes_of(
     brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
     if brought:
         notes.append(f"windows that files brought: {brought}")
+    rows = [volume.metadata for volume in volumes if volume.files.metadata]
+    if "" in rows:
+        notes.append(f"{METADATA}: no row of {rows.count('')} of {len(rows)} volumes, by name")
+    floats = [w for volume in volumes for w in volume.windows.values() if w.dtype.kind == "f"]
+    if floats:
+        first = printable(floats[0].path.name)
+        notes.append(f"windows of floats, masks or scaled to 0…1: {len(floats)} files, such as {first}")
     for name in sorted({name for volume in volumes for name in volume.labels}, key=natural_key):
         labelled = [volume for volume in volumes if name in volume.labels and volume.image]
         for volume in labelled[:1]:

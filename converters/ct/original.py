@@ -17,8 +17,10 @@ from unistore.converters.common.originals import Compared
 from unistore.converters.ct.export import Volume, volumes
 from unistore.converters.ct.layouts import format_of
 from unistore.converters.ct.source import Planes
+from unistore.converters.ct.survey import scaled_tolerance
 from unistore.converters.protocol import Scan
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
+from unistore.schemas.ct.windows import Window
 from unistore.schemas.store_view import StoreView
 
 __all__ = ["Originals"]
@@ -28,7 +30,7 @@ class Originals:
     """Compares the sources of a CT store, one by one."""
 
     def __init__(self, store: StoreView, scan: Scan) -> None:
-        self._scan = scan
+        self._store, self._scan = store, scan
         self._volumes = list(volumes(store))
 
     def compare(self, number: int) -> Iterator[Compared]:
@@ -46,10 +48,18 @@ class Originals:
             found = blocks_difference(image, lambda lo, hi: original[lo:hi])
             yield compared(detail["image"], prod(image.shape), _shapes(image, original) or found)
         for name, file in detail["windows"].items():
-            mask = volume.mask(f"{WINDOWS}/{name}")
-            ones = _opened(source.files[file])
-            found = _shapes(mask, ones) or _mask_difference(mask, ones)
-            yield compared(file, prod(mask.shape), found)
+            group, ones = f"{WINDOWS}/{name}", _opened(source.files[file])
+            mask = volume.mask(group)
+            if str(self._store.group(group)["values"]).startswith("as in"):
+                found = blocks_difference(volume.scaled(group), partial(_planes, ones))
+            elif ones[:0].dtype.kind == "f" and image is not None:
+                window = next(
+                    Window(**w) for w in self._scan.options["found"]["windows"] if w["name"] == name
+                )
+                found = _scaled_difference(image, ones, window)
+            else:
+                found = _mask_difference(mask, ones)
+            yield compared(file, prod(mask.shape), _shapes(mask, ones) or found)
         for family in (MASKS, LABELS):
             for name, file in detail[family].items():
                 label, given = volume.stored_label(f"{family}/{name}"), _opened(source.files[file])
@@ -96,6 +106,20 @@ def _shapes(values: Values, original: Planes) -> str | None:
 
 def _planes(original: Planes, lo: int, hi: int) -> NDArray[Any]:
     return original[lo:hi]
+
+
+def _scaled_difference(image: Values, scaled: Planes, window: Window) -> str | None:
+    """Where an image, limited to a window and scaled to 0…1, differs from a file, or its mask does."""
+    at = 0
+    for block in image.blocks():
+        given, exact = scaled[at : at + len(block)], block.astype(np.float64)
+        expected = (np.clip(exact, window.low, window.high) - window.low) / window.width
+        inside = (exact >= window.low) & (exact <= window.high)
+        close = np.abs(expected - given) <= scaled_tolerance(given.dtype)
+        if not (close | np.isnan(expected)).all() and not np.array_equal(inside, given):
+            return f"planes {at} to {at + len(block)} differ"
+        at += len(block)
+    return None
 
 
 def _mask_difference(mask: Values, ones: Planes) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.ct.geometry import geometry
 from unistore.converters.preview import Measure, Preview, bare, parts_of
 from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES, WINDOWS
 from unistore.schemas.indices import Column, whole
@@ -28,7 +29,12 @@ _PERCENTILES = (1, 99)
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one volume."""
     extent = Column(store, f"{VOLUMES}/extent").take(np.array([sample]))[0].tolist()
-    spacing, said = _spacing(store, sample)
+    known = geometry(store, sample)
+    spacing, said = known.spacing or [1.0, 1.0, 1.0], ", spacing unknown"
+    if known.spacing is not None:
+        as_stated = spacing[::-1] if known.reverse else spacing
+        read_as = " read as x, y, z" if known.reverse else ""
+        said = f", {' × '.join(f'{each:g}' for each in as_stated)} mm{read_as}"
     widths = _widths(extent, spacing)
     figure.set_size_inches(10, float(np.clip(9.6 / sum(widths), 2.4, 5)) + 0.9)
     panels = figure.subplots(1, 3, width_ratios=widths)
@@ -71,22 +77,6 @@ def measures(store: StoreView) -> Iterator[Measure]:
 
 
 PREVIEW = Preview(draw=draw, measures=measures)
-
-
-def _spacing(store: StoreView, sample: int) -> tuple[list[float], str]:
-    """Of depth, height and width, and what is said of it.
-
-    Numbers that someone wrote as x, y, z are known by the first two, in the plane, being the same.
-    """
-    path = f"{VOLUMES}/spacing"
-    if not store.has(path):
-        return [1.0, 1.0, 1.0], ", spacing unknown"
-    stated = np.abs(store.array(path).read(sample, sample + 1)[0]).tolist()
-    if not all(np.isfinite(stated)) or not all(stated):
-        return [1.0, 1.0, 1.0], ", spacing unknown"
-    reverse = stated[0] == stated[1] != stated[2]
-    said = f", {' × '.join(f'{each:g}' for each in stated)} mm{' read as x, y, z' if reverse else ''}"
-    return stated[::-1] if reverse else stated, said
 
 
 def _widths(extent: list[int], spacing: list[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Once every volume is counted: each window as points or as bits, offsets, extents, names, geometry."""
+"""Index arrays and tables once voxels are counted: windows as points or bits, offsets, extents, geometry."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
         window = Window(option["name"], option["width"], option["level"])
         group = f"{schema.WINDOWS}/{window.name}"
         counts = np.array([fact[f"points/{window.name}"] for fact in facts], np.int64)
-        values = _value_rule(scan, window)
+        scaled = any(f"scaled/{window.name}" in fact for fact in facts)
+        values = _value_rule(scan, window, scaled=scaled)
         points = _points_table(scan, group, counts, extents, values)
-        encoding = _encoding(scan, window, counts, extents, points)
+        encoding = _encoding(scan, window, counts, extents, points, values)
         if encoding == "coords":
             direct.append(points)
             rows[group] = tuple(counts.tolist())
@@ -69,7 +70,8 @@ def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
     direct += [table for table in classes if table.fields]
     rows[schema.LABELS] = (1,) * len(scan.sources)
     arrays += _class_arrays(scan, schema.LABELS) + _class_arrays(scan, schema.MASKS) + _sdf_arrays(scan)
-    notes = [
+    notes = [_scaled_note(name, groups[f"{schema.WINDOWS}/{name}"]) for name in _scaled_names(facts)]
+    notes += [
         f"{field.path.removesuffix('/label')}: holds more than 0 and 1, so classes, stored as {field.dtype}"
         for field in classes[0].fields
         if field.path.endswith("/label")
@@ -91,10 +93,18 @@ def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
 
 
 def _encoding(
-    scan: Scan, window: Window, counts: NDArray[np.int64], extents: NDArray[np.int32], points: Table
+    scan: Scan,
+    window: Window,
+    counts: NDArray[np.int64],
+    extents: NDArray[np.int32],
+    points: Table,
+    values: str,
 ) -> str:
-    """``"coords"`` or ``"mask"``: as asked for, or whichever has fewer bytes before compression."""
-    if any(window.name in source.detail["sparse"] for source in scan.sources):
+    """``"coords"`` or ``"mask"``: the option, or the one with fewer bytes before compression."""
+    if values.startswith("as in"):
+        if scan.options["sparse"] == "mask":
+            message = "has values of its own, which a mask would lose"
+            raise InputError(Problem(f"window {window.name!r}", message, "--sparse auto or coords", "option"))
         return "coords"
     if scan.options["sparse"] != "auto":
         return str(scan.options["sparse"])
@@ -103,19 +113,35 @@ def _encoding(
     return "coords" if point_bytes < mask_bytes else "mask"
 
 
-def _value_rule(scan: Scan, window: Window) -> str:
+def _value_rule(scan: Scan, window: Window, *, scaled: bool) -> str:
     if any(source.detail["image"] is not None for source in scan.sources):
         return "volumes/image at the point"
     if any(window.name in source.detail["sparse"] for source in scan.sources):
         return "as in the sparse file; 1 where the source is a mask"
-    return "1"
+    return "as in the scaled window" if scaled else "1"
+
+
+def _scaled_names(facts: Sequence[Facts]) -> list[str]:
+    """Windows that some volumes have as floats scaled to 0…1."""
+    names = (name for fact in facts for name in fact if name.startswith("scaled/"))
+    return sorted_names(name.removeprefix("scaled/") for name in names)
+
+
+def _scaled_note(name: str, group: Mapping[str, Any]) -> str:
+    if group["values"].startswith("as in"):
+        return f"windows/{name}: floats scaled to 0…1: the voxels above 0 are its points, with these values"
+    here = f'Volumes(window="{name}", scale=True) gives them'
+    return f"windows/{name}: files of floats scaled to 0…1, as the volumes say; {here}"
 
 
 def _points_table(
     scan: Scan, group: str, counts: NDArray[np.int64], extents: NDArray[np.int32], values: str
 ) -> Table:
     run = int(np.median(counts[counts > 0])) if counts.any() else 1
-    dtype = scan.options["found"]["values"][group.rpartition("/")[2]]
+    name, found = group.rpartition("/")[2], scan.options["found"]
+    dtype = found["scaled" if values.startswith("as in") and name in found.get("scaled", {}) else "values"][
+        name
+    ]
     return points_table(group, int(extents.max(initial=0)), dtype, run, f"value of each point: {values}")
 
 
@@ -149,14 +175,17 @@ def _volume_arrays(
             stated = " or ".join(sorted({d["stated_by"][name] for d in details if name in d["geometry"]}))
             column = _column(name, (count,), description.format(stated), "float64", unit)
             arrays.append((column, values))
-    if any(detail["info"] for detail in details):
-        infos = [detail["info"] for detail in details]
-        arrays += text_arrays("volumes/info", infos, axis="volume", description="info.json of each volume")
+    for name, what in (("info", "info.json"), ("metadata", "row of metadata.csv, as JSON,")):
+        texts = [detail[name] for detail in details]
+        if any(texts):
+            arrays += text_arrays(
+                f"volumes/{name}", texts, axis="volume", description=f"{what} of each volume"
+            )
     return arrays
 
 
 def _names(scan: Scan) -> list[str]:
-    """Names of the volumes: without their formats' endings, unless two files would be called the same."""
+    """Names of the volumes, without suffixes unless two files would have the same name."""
     named = [(source.name, without_suffix(source.name)) for source in scan.sources]
     files = Counter(bare for name, bare in named if bare != name)
     return [name if files[bare] > 1 else bare for name, bare in named]
@@ -254,7 +283,7 @@ def _has_window(detail: Mapping[str, Any], name: str) -> bool:
 
 
 def _present(group: str, present: Sequence[bool]) -> list[tuple[Field, NDArray[Any]]]:
-    """Which volumes have it; nothing where all do."""
+    """Array ``present`` of a group; none if all volumes have it."""
     if all(present):
         return []
     field = Field(

@@ -1,8 +1,8 @@
-"""A volume read a slab at a time, in the order of its file.
+"""Read a volume in slabs, in the order of its file.
 
-No function here holds a whole volume, nor a part of it that grows with its depth: a slab is a megabyte
-of consecutive bytes, so Fortran-ordered files (the last axis slowest) are as cheap to read as C-ordered ones.
-Only where planes are wanted in their order is a Fortran-ordered file read more than once, once a `BAND`.
+Memory does not grow with the depth of a volume: a slab is about a megabyte of consecutive bytes, so that
+Fortran-ordered files (the last axis is the slowest) are read as fast as C-ordered ones. Only if planes are
+needed in order is a Fortran-ordered file read several times, once for each `BAND`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = [
     "Box",
     "Slab",
     "band_bytes",
-    "in_one_order",
     "planes",
     "read_image",
+    "same_order",
     "slab_bytes",
     "slabs",
     "together",
 ]
 
 SLAB = 1 << 20
-"""Bytes of a slab: it stays in a core's own cache through every comparison made on it."""
+"""Bytes of a slab, so that it stays in the cache of a core while it is compared."""
 BAND = 32 << 20
-"""Bytes of planes that are taken out of Fortran-ordered files at once."""
+"""Bytes of planes that are read from Fortran-ordered files in one pass."""
 
 Box = tuple[slice, slice, slice]
 
@@ -44,10 +44,10 @@ class Slab:
     Attributes
     ----------
     box
-        Where it lies: depth (counted from the first plane asked for), height and width ranges. Width ranges
-        begin at multiples of 8.
+        Its depth (counted from the first plane read), height and width ranges. Width ranges begin at
+        multiples of 8.
     values
-        Its voxels, (d, h, w), native byte order; valid until the next slab is asked for.
+        Its voxels, (d, h, w), native byte order; overwritten by the next slab.
     """
 
     box: Box
@@ -55,7 +55,7 @@ class Slab:
 
 
 def slabs(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[Slab]:
-    """Cut planes ``lo:hi`` into slabs along the file's slowest axis (depth; width in Fortran order).
+    """Slabs of planes ``lo:hi`` along the file's slowest axis (depth; width in Fortran order).
 
     Raises
     ------
@@ -66,15 +66,15 @@ def slabs(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[Sla
     hi = depth if hi is None else hi
     every, count = slice(None), _count(file)
     if file.fortran_order:
-        for first, values in _cut(file, 0, width, count):
+        for first, values in _slices(file, 0, width, count):
             yield Slab((every, every, slice(first, first + values.shape[2])), values[lo:hi])
         return
-    for first, values in _cut(file, lo, hi, count):
+    for first, values in _slices(file, lo, hi, count):
         yield Slab((slice(first - lo, first - lo + len(values)), every, every), values)
 
 
-def _cut(file: VoxelSource, begin: int, end: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Voxels ``begin:end`` of the slowest axis, `count` at a time: the first's number, and (d, h, w)."""
+def _slices(file: VoxelSource, begin: int, end: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Indices ``begin:end`` of the slowest axis, `count` at a time: the first index, and voxels (d, h, w)."""
     depth, height, width = file.shape
     plane = (height, depth) if file.fortran_order else (height, width)
     buffer = np.empty((max(0, min(count, end - begin)), *plane), file.dtype.newbyteorder("="))
@@ -86,12 +86,12 @@ def _cut(file: VoxelSource, begin: int, end: int, count: int) -> Iterator[tuple[
 
 
 def slab_bytes(file: VoxelSource) -> int:
-    """Bytes of a slab of a file: more than `SLAB` where one plane is larger."""
+    """Bytes of a slab of a file: more than `SLAB` if one plane is larger."""
     return _count(file) * _plane_bytes(file)
 
 
 def band_bytes(file: VoxelSource) -> int:
-    """Bytes of a band of planes of a file: more than `BAND` where one plane is larger."""
+    """Bytes of a band of planes of a file: more than `BAND` if one plane is larger."""
     return max(BAND, math.prod(file.shape[1:]) * file.dtype.itemsize)
 
 
@@ -109,15 +109,15 @@ def _plane_bytes(file: VoxelSource) -> int:
 def together(
     files: Sequence[VoxelSource], share: int = 0, of: int = 1
 ) -> Iterator[tuple[Box, list[NDArray[Any]]]]:
-    """Voxels of files of one shape, the same places of all of them at once; each file is read once.
+    """The same boxes of several files of one shape at a time; each file is read once.
 
-    Where one of them is Fortran-ordered and another is not, that one is read once a `BAND`.
+    If the files have different orders, Fortran-ordered ones are read once for each `BAND`.
 
     Parameters
     ----------
     share, of
-        Take one of so many shares of the volume, from 0 on; they can be read at the same time. Of files of
-        different orders there is one share.
+        Read only share number `share` of `of` shares, for several threads. Files of different orders have one
+        share only.
 
     Yields
     ------
@@ -125,12 +125,12 @@ def together(
         As in `Slab`, with the voxels of every file.
     """
     every = slice(None)
-    if in_one_order(files):
+    if same_order(files):
         fortran, count = files[0].fortran_order, min(map(_count, files))
         extent = files[0].shape[2 if fortran else 0]
         cuts = -(-extent // count)
         begin, end = (min(extent, cuts * number // of * count) for number in (share, share + 1))
-        for several in zip(*(_cut(file, begin, end, count) for file in files), strict=True):
+        for several in zip(*(_slices(file, begin, end, count) for file in files), strict=True):
             first, values = several[0]
             last = first + values.shape[2 if fortran else 0]
             box = (every, every, slice(first, last)) if fortran else (slice(first, last), every, every)
@@ -140,13 +140,13 @@ def together(
         yield (slice(lo, hi), every, every), [_box(file, lo, hi) for file in files]
 
 
-def in_one_order(files: Sequence[VoxelSource]) -> bool:
+def same_order(files: Sequence[VoxelSource]) -> bool:
     """Whether all files have the same slowest axis."""
     return len({file.fortran_order for file in files}) == 1
 
 
 def planes(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Planes ``lo:hi`` in their order, some at a time: number of the first, and (n, H, W), C-contiguous."""
+    """Planes ``lo:hi`` in order, some at a time: index of the first, and (n, H, W), C-contiguous."""
     hi = file.shape[0] if hi is None else hi
     if not file.fortran_order:
         for slab in slabs(file, lo, hi):
@@ -157,7 +157,7 @@ def planes(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[tu
 
 
 def _bands(files: Sequence[VoxelSource], lo: int, hi: int) -> Iterator[tuple[int, int]]:
-    """Cut planes ``lo:hi`` into ranges of `BAND` bytes of all files together, of one plane at least."""
+    """Ranges of planes ``lo:hi`` with `BAND` bytes in all files together, at least one plane each."""
     plane = sum(math.prod(file.shape[1:]) * file.dtype.itemsize for file in files)
     step = max(1, BAND // max(1, plane))
     for first in range(lo, hi, step):
@@ -173,7 +173,7 @@ def _box(file: VoxelSource, lo: int, hi: int) -> NDArray[Any]:
 def read_image(file: VoxelSource, out: NDArray[Any], lo: int = 0, hi: int | None = None) -> None:
     """Read planes ``lo:hi`` into the corner of `out`, (D, H, W) or larger, converting to its dtype.
 
-    Where the file's bytes are `out`'s bytes they are read straight into it.
+    If order and dtype are the same, the file is read into `out` without a copy.
     """
     depth, height, width = file.shape
     hi = depth if hi is None else hi

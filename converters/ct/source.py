@@ -1,7 +1,7 @@
-"""What a format of CT volumes is: how a file of it is opened, and how its voxels are read.
+"""The interface of formats of CT volumes: open a file, read its voxels.
 
-A format is one module of `unistore.converters.ct.layouts`: a subclass of `VoxelSource`, and a `Format` that
-says which files are its own. Slabs, windows, masks and tables are made of a `VoxelSource` alone.
+A format is a module of `unistore.converters.ct.layouts` with a subclass of `VoxelSource`, and a `Format` with
+the suffixes of its files. All other code uses `VoxelSource` only.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ the source is in Fortran order. It may be of any n, and calls may come in any or
 
 @dataclass(frozen=True, kw_only=True)
 class VoxelSource(ABC):
-    """A volume in a file, of which no more than a header has been read. No handle is kept.
+    """A volume in a file, of which only the header has been read. It holds no open file.
 
-    A frozen dataclass of hashable fields: it is the key under which what was counted in a volume is kept.
+    It is a frozen dataclass with hashable fields, as it is the key of caches.
 
     Attributes
     ----------
     path
         The file.
     location
-        What an error calls it.
+        Name of the file in messages.
     shape
-        (D, H, W); other numbers of axes are refused by the scan, with all other problems.
+        (D, H, W); the scan reports other numbers of axes.
     dtype
         As in the file, byte order included.
     fortran_order
-        Whether the file holds plane after plane of the last axis, (W, H, D) in C order.
+        Whether the last axis is the slowest in the file: (W, H, D) in C order.
     spacing, origin
-        Three numbers each, in mm, in the order of `shape`; None where the file does not state them.
+        Three numbers each, in mm, in the order of `shape`; None if the file does not state them.
     direction
-        Nine direction cosines, row by row; None where the file does not state them.
+        Nine direction cosines, row by row; None if the file does not state them.
     memory
-        Bytes that `open` holds until it is closed, besides the planes that are read.
+        Bytes in memory while the file is open, besides the planes that are read.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class VoxelSource(ABC):
 
     @abstractmethod
     def open(self) -> AbstractContextManager[Read]:
-        """Open the file for reading planes; several threads may each have it open.
+        """Open the file for reading planes; several threads may open it at the same time.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class VoxelSource(ABC):
 
 
 class Planes(Protocol):
-    """Voxels of a volume, read without a `VoxelSource`: a NumPy memory map is one."""
+    """Voxels of a volume, read without a `VoxelSource`; a NumPy memory map, for example."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -101,9 +101,9 @@ class Format:
     open
         ``open(path, location)`` reads the header and checks the file's size against it; raises `InputError`.
     original
-        Opens a file for ``verify --against``: with other code than `open`, so that a mistake there shows.
+        Opens a file for ``verify --against``, with other code than `open`, so that mistakes are found.
     ct_only
-        Whether every such file is a CT volume. Where not, file names and headers decide.
+        Whether every such file is a CT volume; if not, file names and headers decide.
     """
 
     suffixes: tuple[str, ...]

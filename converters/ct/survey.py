@@ -1,4 +1,4 @@
-"""Every voxel of a volume looked at once: how many each window has, and whether masks are what they say."""
+"""Read every voxel of a volume once: count the voxels of windows, and check masks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.ct.inside import Inside, inside
-from unistore.converters.ct.slabs import SLAB, in_one_order, slab_bytes, slabs, together
+from unistore.converters.ct.slabs import SLAB, same_order, slab_bytes, slabs, together
 from unistore.converters.ct.source import VoxelSource
+from unistore.schemas.ct.limiting import limit
 from unistore.schemas.ct.windows import Window
 from unistore.system.workers import usable_cores
 
 __all__ = [
-    "Agreed",
+    "MaskComparison",
     "Ones",
     "State",
     "Survey",
-    "kept_ones",
-    "kept_survey",
-    "most_shares",
+    "cached_ones",
+    "cached_survey",
+    "max_threads",
     "ones_of",
+    "scaled_differences",
+    "scaled_tolerance",
     "state_of",
     "survey",
 ]
@@ -35,12 +38,12 @@ State = tuple[tuple[int, int], ...]
 """Size and modification time of files."""
 
 THREADS = 4
-"""Threads that look at a volume at the same time, at most."""
+"""Threads that read a volume, at most."""
 
 
 @dataclass(slots=True)
-class Agreed:
-    """How a mask agrees with a window: its ones, its voxels that are neither 0 nor 1, those that differ."""
+class MaskComparison:
+    """A mask compared with a window: its ones, its voxels that are neither 0 nor 1, differing voxels."""
 
     ones: int = 0
     others: int = 0
@@ -49,7 +52,7 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What an image holds.
+    """Counts of an image.
 
     Attributes
     ----------
@@ -58,20 +61,24 @@ class Survey:
     nan
         Voxels that are not a number; they are in no window.
     masks
-        How the masks agree with the windows of their names.
+        Comparison of masks with the windows of the same names.
     """
 
     counts: Mapping[str, NDArray[np.int64]]
     nan: int
-    masks: Mapping[str, Agreed]
+    masks: Mapping[str, MaskComparison]
 
 
 @dataclass(frozen=True, slots=True)
 class Ones:
-    """What a mask holds: its ones in each plane, (D,), and how many voxels are neither 0 nor 1."""
+    """What a mask holds: its ones in each plane, (D,), and how many voxels are neither 0 nor 1.
+
+    Where it is `scaled`, of floats between 0 and 1, `counts` has the voxels above 0.
+    """
 
     counts: NDArray[np.int64]
     others: int
+    scaled: bool = False
 
 
 def survey(image: VoxelSource, tests: Mapping[str, Inside], masks: Mapping[str, VoxelSource]) -> Survey:
@@ -87,12 +94,12 @@ def survey(image: VoxelSource, tests: Mapping[str, Inside], masks: Mapping[str, 
         Files that should hold 1 inside some of the windows and 0 elsewhere, of the image's shape.
     """
     if not tests and image.dtype.kind != "f":
-        return Survey({}, 0, {name: Agreed() for name in masks})
-    shares = min(max(1, int(usable_cores())), most_shares([image, *masks.values()]))
+        return Survey({}, 0, {name: MaskComparison() for name in masks})
+    shares = min(max(1, int(usable_cores())), max_threads([image, *masks.values()]))
     with ThreadPoolExecutor(shares, "unistore-survey") as pool:
         parts = list(pool.map(lambda share: _survey(image, tests, masks, share, shares), range(shares)))
     counts = {name: np.sum([part.counts[name] for part in parts], axis=0) for name in tests}
-    agreed = {name: Agreed() for name in masks}
+    agreed = {name: MaskComparison() for name in masks}
     for part in parts:
         for name, result in agreed.items():
             result.ones += part.masks[name].ones
@@ -101,17 +108,17 @@ def survey(image: VoxelSource, tests: Mapping[str, Inside], masks: Mapping[str, 
     return Survey(counts, sum(part.nan for part in parts), agreed)
 
 
-def most_shares(files: Sequence[VoxelSource]) -> int:
-    """Threads that `survey` may use: one where each would hold much, or where orders differ."""
+def max_threads(files: Sequence[VoxelSource]) -> int:
+    """Threads that `survey` may use: one if slabs are large or orders differ."""
     small = max(map(slab_bytes, files), default=0) <= 2 * SLAB
-    return THREADS if small and in_one_order(files) else 1
+    return THREADS if small and same_order(files) else 1
 
 
 def _survey(
     image: VoxelSource, tests: Mapping[str, Inside], masks: Mapping[str, VoxelSource], share: int, of: int
 ) -> Survey:
     counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
-    agreed = {name: Agreed() for name in masks}
+    agreed = {name: MaskComparison() for name in masks}
     floats, nan = image.dtype.kind == "f", 0
     for box, (values, *given) in together([image, *masks.values()], share, of):
         if floats:
@@ -129,24 +136,48 @@ def _survey(
 
 def ones_of(mask: VoxelSource) -> Ones:
     """Look at every voxel of a mask once."""
-    counts, others = np.zeros(mask.shape[0], np.int64), 0
+    counts, above = np.zeros((2, mask.shape[0]), np.int64)
+    others = outside = 0
     for slab in slabs(mask):
         ones = slab.values == 1
         counts[slab.box[0]] += _per_plane(ones)
         others += _others(slab.values)
-    return Ones(counts, others)
+        if mask.dtype.kind == "f":
+            above[slab.box[0]] += _per_plane(slab.values > 0)
+            outside += slab.values.size - int(np.count_nonzero((slab.values >= 0) & (slab.values <= 1)))
+    scaled = mask.dtype.kind == "f" and others > 0 and not outside
+    return Ones(above if scaled else counts, others, scaled)
 
 
-# What was found is kept for the shards of the same volume; `state` notices a changed file.
+def scaled_differences(image: VoxelSource, given: VoxelSource, window: Window) -> int:
+    """Voxels of a file that are not those of an image, limited to a window and scaled to 0…1.
+
+    They may differ by a few roundings of float32, or of the file's dtype if that is coarser; where the image
+    is NaN, any value will do.
+    """
+    tolerance, differing = scaled_tolerance(given.dtype), 0
+    for _, (values, scaled) in together([image, given]):
+        expected = limit(values, window.low, window.high, scale=True)
+        close = np.abs(expected - scaled) <= tolerance
+        differing += int(np.count_nonzero(~(close | np.isnan(expected))))
+    return differing
+
+
+def scaled_tolerance(dtype: np.dtype[Any]) -> float:
+    """How far a scaled value of a dtype may lie from its exact one."""
+    return 4 * max(float(np.finfo(dtype).eps), float(np.finfo(np.float32).eps))
+
+
+# Results are cached for the shards of the same volume; with `state` in the key, changed files are read again.
 
 
 def state_of(paths: Iterable[Path]) -> State:
-    """Tells one content of files from another."""
+    """State of files, which differs after a change."""
     return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, paths))
 
 
 @lru_cache(maxsize=512)
-def kept_survey(
+def cached_survey(
     image: VoxelSource,
     masks: tuple[tuple[str, VoxelSource], ...],
     windows: tuple[tuple[str, Window], ...],
@@ -158,12 +189,12 @@ def kept_survey(
 
 
 @lru_cache(maxsize=512)
-def kept_ones(mask: VoxelSource, state: State) -> Ones:  # noqa: ARG001
+def cached_ones(mask: VoxelSource, state: State) -> Ones:  # noqa: ARG001
     """`ones_of` a mask, kept."""
     return ones_of(mask)
 
 
-def _compare(found: NDArray[np.bool_], given: NDArray[Any], result: Agreed) -> None:
+def _compare(found: NDArray[np.bool_], given: NDArray[Any], result: MaskComparison) -> None:
     """Add what differs; ``result.ones`` counts how many more ones the mask has than voxels were found."""
     if np.array_equal(found.view(np.uint8), given.view(np.uint8) if given.itemsize == 1 else given):
         return

@@ -1,4 +1,4 @@
-"""Sources and tables of volumes that agree."""
+"""Sources and tables of a scan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unistore.converters.ct.agreement import Agreement, sorted_names
 from unistore.converters.ct.headers import ScannedVolume
 from unistore.converters.ct.layouts.npz import BLOCK
 from unistore.converters.ct.slabs import band_bytes, slab_bytes
-from unistore.converters.ct.survey import most_shares
+from unistore.converters.ct.survey import max_threads
 from unistore.converters.ct.voxels import bit_shape, list_bytes
 from unistore.converters.protocol import Source
 from unistore.schemas.ct import fields as schema
@@ -22,16 +22,17 @@ from unistore.schemas.tables import Field, Table
 __all__ = ["make_source", "make_tables", "points_table", "possible_tables"]
 
 _BUFFERS = 2 << 20
-"""Bytes held besides the voxels while files are read: counts, headers, what the allocator keeps."""
+"""Bytes in memory besides the voxels while files are read: counts, headers, allocator."""
 _SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing")
 
 
 def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreement: Agreement) -> Source:
-    """Source of one volume, with all that reading it needs to know again.
+    """Source of one volume, with all that is needed to read it.
 
     ``detail`` holds places in ``files`` instead of paths: ``image``, ``windows`` (name → file), ``sparse``,
     ``masks``, ``labels`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file,
-    ``mask_dtypes`` and ``label_dtypes``; ``geometry``, and what states it (``stated_by``); ``info``.
+    ``mask_dtypes`` and ``label_dtypes``; ``geometry``, and what states it (``stated_by``); ``info``,
+    ``metadata``.
     """
     files: list[Path] = []
 
@@ -57,12 +58,14 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
         "geometry": volume.geometry,
         "stated_by": volume.stated_by,
         "info": volume.info,
+        "metadata": volume.metadata,
     }
-    if volume.files.info is not None:
-        at(volume.files.info)
+    for path in (volume.files.info, volume.files.metadata):
+        if path is not None:
+            at(path)
     rows = {schema.VOLUMES: 1, schema.MASKS: 1}
     rows |= {f"{schema.SDF}/{n}": points.count for n, points in volume.sdf.items()}
-    held, lists = _held(volume)
+    held, lists = _reading_memory(volume)
     listed = 40 * max((points.count for points in sparse.values()), default=0)  # these may have to be sorted
     listed += 64 * max((min(points.count, BLOCK) for points in volume.sdf.values()), default=0)
     return Source(
@@ -77,21 +80,21 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
     )
 
 
-def _held(volume: ScannedVolume) -> tuple[int, int]:
-    """Bytes held while a volume is read: slabs of its files, or bands where an order differs; its points."""
+def _reading_memory(volume: ScannedVolume) -> tuple[int, int]:
+    """Bytes in memory while a volume is read (slabs, or bands if orders differ), and of its points."""
     dense = [*volume.windows.values(), *volume.masks.values(), *volume.labels.values()]
     dense += [volume.image] if volume.image else []
     slab = max(map(slab_bytes, dense), default=0)
     bands = any(each.fortran_order for each in dense)
     band = max(map(band_bytes, dense)) if bands else 0
-    shares = most_shares(dense)
+    shares = max_threads(dense)
     held = _BUFFERS + shares * (len(volume.windows) + 4) * slab + 2 * band
     held += shares * sum(each.memory for each in dense)
     return held, max(map(list_bytes, dense), default=0)
 
 
 def _split_of(path: Path, roots: Sequence[Path]) -> str | None:
-    """Name of the innermost folder called train, val, test or the like, inside what was given."""
+    """Name of the innermost folder called train, val, test or similar, inside the given paths."""
     for root in (root.resolve() for root in roots):
         if root.is_dir() and path.is_relative_to(root):
             for part in reversed((root.name, *path.relative_to(root).parts[:-1])):
@@ -103,7 +106,7 @@ def _split_of(path: Path, roots: Sequence[Path]) -> str | None:
 def make_tables(
     volumes: Sequence[ScannedVolume], agreement: Agreement, tile: tuple[int, int, int]
 ) -> tuple[Table, ...]:
-    """Tables whose rows are known from headers: volumes, distance fields; masks, unless they hold classes."""
+    """Tables with rows known from headers: volumes, distance fields, masks (unless they hold classes)."""
     fields: tuple[Field, ...] = (schema.extent_field(),)
     if agreement.image is not None:
         fields = (schema.image_field(agreement.image, agreement.shape, tile),)
@@ -130,7 +133,7 @@ def make_tables(
 
 
 def points_table(group: str, edge: int, dtype: str, run: int, description: str) -> Table:
-    """Table of points in a box of at most `edge` voxels an axis, with a value each."""
+    """Table of points with values, in a box of at most `edge` voxels per axis."""
     return Table(
         name=group,
         fields=(schema.coords_field(group, edge, run), schema.values_field(group, dtype, run, description)),
@@ -140,7 +143,7 @@ def points_table(group: str, edge: int, dtype: str, run: int, description: str) 
 def possible_tables(
     volumes: Sequence[ScannedVolume], agreement: Agreement, tile: tuple[int, int, int], sparse: str
 ) -> tuple[tuple[Table, int], ...]:
-    """Tables of windows and labels, which are settled once they are counted, with their most rows."""
+    """Possible tables of windows and labels, with their maximum of rows; `settle` chooses among them."""
     names = [window.name for window in agreement.windows]
     found: list[tuple[Table, int]] = []
     if agreement.labels:
@@ -153,8 +156,11 @@ def possible_tables(
         listed = sum(volume.sparse[name].count for volume in volumes if name in volume.sparse)
         points = sum(prod(volume.extent) for volume in volumes if volume.extent is not None)
         group = f"{schema.WINDOWS}/{name}"
-        table = points_table(group, max(agreement.shape), agreement.values[name], 1, "")
-        if sparse == "auto" and not listed:  # masks are smaller where there are more
+        dtype = agreement.scaled.get(name, agreement.values[name])
+        table = points_table(group, max(agreement.shape), dtype, 1, "")
+        if (
+            sparse == "auto" and not listed and name not in agreement.scaled
+        ):  # masks are smaller where there are more
             bits = sum(prod(bit_shape(volume.extent)) for volume in volumes if volume.extent is not None)
             points = bits // sum(field.row_bytes for field in table.fields)
         if sparse != "mask" or listed:

@@ -1,4 +1,4 @@
-"""One volume's voxels, points and masks, read from its files as its source describes them."""
+"""Read voxels, points and masks of one volume from its files."""
 
 from __future__ import annotations
 
@@ -11,20 +11,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.files import place_of
+from unistore.converters.ct.files import file_location
 from unistore.converters.ct.inside import inside
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.npz import (
     SDF_MEMBERS,
     SPARSE_MEMBERS,
     check_range,
-    in_order,
     load_points,
     point_blocks,
+    sort_points,
 )
 from unistore.converters.ct.slabs import read_image
 from unistore.converters.ct.source import VoxelSource
-from unistore.converters.ct.survey import Agreed, State, Survey, kept_ones, kept_survey, state_of
+from unistore.converters.ct.survey import (
+    MaskComparison,
+    State,
+    Survey,
+    cached_ones,
+    cached_survey,
+    scaled_differences,
+    state_of,
+)
 from unistore.converters.ct.voxels import point_coords, read_bits, read_points
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
@@ -38,7 +46,7 @@ Extent = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class VolumeReader:
-    """Reads what one source describes.
+    """Reads the volume of one source.
 
     Attributes
     ----------
@@ -64,25 +72,27 @@ class VolumeReader:
         Returns
         -------
         Facts
-            ``points/<window>`` (), ``nan`` (), ``extent`` (3,), and of each label how many voxels
-            are neither 0 nor 1, ``others/labels/<label>`` (), and of each mask; all i8.
+            ``points/<window>`` (), ``nan`` (), ``extent`` (3,), ``scaled/<window>`` () of windows that came
+            as floats scaled to 0…1, and of each label how many voxels are neither 0 nor 1,
+            ``others/labels/<label>`` (), and of each mask; all i8.
 
         Raises
         ------
         InputError
-            Everything that is wrong with the volume's values.
+            With every problem of the volume's values.
         """
         problems: list[Problem] = []
         counts = dict.fromkeys(self.windows, 0)
         nan = 0
         image = self._image
+        scaled = [name for name, file in self._files("windows") if self._is_scaled(file)]
         if image is None:
             for name, file in self._files("windows"):
                 counts[name] = self._check_mask(file, problems)
             for name, file in self._files("sparse"):
                 counts[name] = self._check_sparse(name, file, problems)
         else:
-            found = self._surveyed(image)
+            found = self._survey_image(image)
             nan = found.nan
             counts |= {name: int(planes.sum()) for name, planes in found.counts.items()}
             for name, agreed in found.masks.items():
@@ -93,18 +103,19 @@ class VolumeReader:
             for name, file in self._files(family)
         }
         for name, file in self._files("sdf"):
-            index = (index for index, _ in point_blocks(self._path(file), SDF_MEMBERS, self._place(file)))
-            self._collect(problems, check_range, index, self._cube(name), self._place(file))
+            index = (index for index, _ in point_blocks(self._path(file), SDF_MEMBERS, self._location(file)))
+            self._collect(problems, check_range, index, self._point_bounds(name), self._location(file))
         if problems:
             raise InputError(problems)
         facts = {f"points/{name}": np.int64(count) for name, count in counts.items()}
+        facts |= {f"scaled/{name}": np.int64(1) for name in scaled}
         facts |= {"nan": np.int64(nan)} | {f"others/{name}": np.int64(n) for name, n in others.items()}
         return {name: np.asarray(value) for name, value in facts.items()} | {
             "extent": np.array(self.extent())
         }
 
     def extent(self) -> Extent:
-        """D, H, W: of the image or a mask; else the cube that point files state; else what holds all."""
+        """D, H, W: of the image or a mask, else of the cube that point files state, else of all points."""
         known = self.source.detail["extent"]
         if known is not None:
             return known[0], known[1], known[2]
@@ -114,7 +125,7 @@ class VolumeReader:
         longest = np.zeros(3, np.int64)
         for kind, members in (("sparse", SPARSE_MEMBERS), ("sdf", SDF_MEMBERS)):
             for _, file in self._files(kind):
-                for index, _ in point_blocks(self._path(file), members, self._place(file)):
+                for index, _ in point_blocks(self._path(file), members, self._location(file)):
                     longest = np.maximum(longest, index.max(axis=0).astype(np.int64) + 1)
         depth, height, width = longest.tolist()
         return depth, height, width
@@ -142,8 +153,8 @@ class VolumeReader:
             read_image(image, blocks["image"], lo, hi)
             return
         for name, file in self._files("windows"):
-            if name in blocks:
-                mask = self._file(file)
+            mask = self._file(file)
+            if name in blocks and (image is None or mask.dtype.kind != "f"):
                 read_bits(mask, {name: inside(None, mask.dtype)}, {name: blocks.pop(name)}, lo, hi)
         if blocks and image is not None:
             tests = {name: inside(self.windows[name], image.dtype) for name in blocks}
@@ -162,7 +173,7 @@ class VolumeReader:
         sparse = self.source.detail["sparse"].get(name)
         if sparse is not None and self._image is None:
             index, values = _sparse_points(
-                self._path(sparse), state_of([self._path(sparse)]), self._place(sparse)
+                self._path(sparse), state_of([self._path(sparse)]), self._location(sparse)
             )
             out["coords"][...] = index[lo:hi]
             out["values"][...] = values[lo:hi]
@@ -170,10 +181,10 @@ class VolumeReader:
         file, window, counts = self._image, None, None
         if file is not None:
             window = self.windows[name]
-            counts = self._surveyed(file).counts[name] if lo else None
+            counts = self._survey_image(file).counts[name] if lo else None
         else:
             file = self._file(self.source.detail["windows"][name])
-            counts = kept_ones(file, state_of([file.path])).counts if lo else None
+            counts = cached_ones(file, state_of([file.path])).counts if lo else None
         test = inside(window, file.dtype)
         for at, first, flat, values in read_points(file, test, lo, hi, counts):
             point_coords(flat, first, file.shape, out["coords"][at])
@@ -183,57 +194,67 @@ class VolumeReader:
         """Read points `lo` to `hi` of a distance field, in the file's order."""
         file = self.source.detail["sdf"][name]
         at = 0
-        for index, values in point_blocks(self._path(file), SDF_MEMBERS, self._place(file), lo, hi):
+        for index, values in point_blocks(self._path(file), SDF_MEMBERS, self._location(file), lo, hi):
             out["coords"][at : at + len(index)] = index
             out["values"][at : at + len(index)] = values
             at += len(index)
 
     def _check_window(
-        self, name: str, image: VoxelSource, agreed: Agreed, count: int, problems: list[Problem]
+        self, name: str, image: VoxelSource, agreed: MaskComparison, count: int, problems: list[Problem]
     ) -> None:
         """A Problem where a window that also came as a file is no mask, or differs from the image."""
-        place = self._place(self.source.detail["windows"][name])
-        if agreed.others:
-            problems.append(_no_mask(agreed.others, place))
-        elif agreed.differing:
+        file = self.source.detail["windows"][name]
+        location, differing = self._location(file), agreed.differing
+        told = f"it has {agreed.ones} ones, the volume {count} voxels inside"
+        if agreed.others and self._is_scaled(file):
+            differing = scaled_differences(image, self._file(file), self.windows[name])
+            told = "it holds floats from 0 to 1, but not (value - low) / width"
+        elif agreed.others:
+            problems.append(_not_a_mask(agreed.others, location))
+            return
+        if differing:
             message = (
-                f"differs from window {self.windows[name]} of {image.location} in {agreed.differing} "
-                f"voxels: it has {agreed.ones} ones, the volume {count} voxels inside"
+                f"differs from window {self.windows[name]} of {image.location} in {differing} voxels: {told}"
             )
             cure = "make it again from this volume, or take it away: it is computed anyway"
-            problems.append(Problem(place, message, cure, "window"))
+            problems.append(Problem(location, message, cure, "window"))
+
+    def _is_scaled(self, file: int) -> bool:
+        """Whether a window came as floats scaled to 0…1."""
+        mask = self._file(file)
+        return mask.dtype.kind == "f" and cached_ones(mask, state_of([mask.path])).scaled
 
     def _check_mask(self, file: int, problems: list[Problem]) -> int:
-        """Number of ones in a mask; a Problem if it holds anything but 0 and 1."""
+        """Number of ones in a mask, or above 0 in a scaled window; a Problem if it is neither."""
         mask = self._file(file)
-        found = kept_ones(mask, state_of([mask.path]))
-        if found.others:
-            problems.append(_no_mask(found.others, self._place(file)))
+        found = cached_ones(mask, state_of([mask.path]))
+        if found.others and not found.scaled:
+            problems.append(_not_a_mask(found.others, self._location(file)))
         return int(found.counts.sum())
 
     def _check_classes(self, family: str, file: int, problems: list[Problem]) -> int:
         """How many voxels of a label or mask are neither 0 nor 1; a Problem if these are floats."""
         label = self._file(file)
-        others = kept_ones(label, state_of([label.path])).others
+        others = cached_ones(label, state_of([label.path])).others
         if others and label.dtype.kind == "f" and family == MASKS:
-            problems.append(_no_mask(others, self._place(file)))
+            problems.append(_not_a_mask(others, self._location(file)))
         elif others and label.dtype.kind == "f":
             message = f"is taken for a label by its name, but is {label.dtype} and no mask of 0 and 1"
             cure = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
-            problems.append(Problem(self._place(file), message, cure, "dtype"))
+            problems.append(Problem(self._location(file), message, cure, "dtype"))
         return others
 
-    def _surveyed(self, image: VoxelSource) -> Survey:
+    def _survey_image(self, image: VoxelSource) -> Survey:
         """What the image holds of all windows, and how those that also came as files agree with it."""
         masks = tuple((name, self._file(file)) for name, file in self._files("windows"))
         state = state_of([image.path, *(file.path for _, file in masks)])
-        return kept_survey(image, masks, tuple(self.windows.items()), state)
+        return cached_survey(image, masks, tuple(self.windows.items()), state)
 
     def _check_sparse(self, name: str, file: int, problems: list[Problem]) -> int:
-        place = self._place(file)
-        index, values = load_points(self._path(file), SPARSE_MEMBERS, place)
-        self._collect(problems, check_range, [index], self._cube(name), place)
-        self._collect(problems, in_order, index, values, place)
+        location = self._location(file)
+        index, values = load_points(self._path(file), SPARSE_MEMBERS, location)
+        self._collect(problems, check_range, [index], self._point_bounds(name), location)
+        self._collect(problems, sort_points, index, values, location)
         return len(index)
 
     @staticmethod
@@ -243,7 +264,7 @@ class VolumeReader:
         except InputError as error:
             problems += error.problems
 
-    def _cube(self, name: str) -> Extent | None:
+    def _point_bounds(self, name: str) -> Extent | None:
         """Where a point file's indices must lie: the cube it states, else its volume, else unknown."""
         stated = self.source.detail["resolution"].get(name, 0)
         if stated:
@@ -263,19 +284,19 @@ class VolumeReader:
         return self.source.files[file]
 
     def _file(self, file: int) -> VoxelSource:
-        return open_voxels(self._path(file), self._place(file))
+        return open_voxels(self._path(file), self._location(file))
 
-    def _place(self, file: int) -> str:
-        return place_of(self._path(file), self.source.path, self.source.name)
+    def _location(self, file: int) -> str:
+        return file_location(self._path(file), self.source.path, self.source.name)
 
 
-def _no_mask(others: int, place: str) -> Problem:
+def _not_a_mask(others: int, location: str) -> Problem:
     message = f"holds {others} values that are neither 0 nor 1: it is no mask"
     cure = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
-    return Problem(place, message, cure, "values")
+    return Problem(location, message, cure, "values")
 
 
 @lru_cache(maxsize=1)
-def _sparse_points(path: Path, state: State, place: str) -> tuple[NDArray[Any], NDArray[Any]]:  # noqa: ARG001
+def _sparse_points(path: Path, state: State, location: str) -> tuple[NDArray[Any], NDArray[Any]]:  # noqa: ARG001
     """Points of a sparse window in C order, kept for the next shard of the same volume."""
-    return in_order(*load_points(path, SPARSE_MEMBERS, place), place)
+    return sort_points(*load_points(path, SPARSE_MEMBERS, location), location)

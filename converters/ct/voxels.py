@@ -1,4 +1,4 @@
-"""Voxels of a window or mask as bits or as points, computed from a volume slab by slab."""
+"""Voxels of a window or mask as bits or points, computed from a volume in slabs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unistore.converters.ct.source import VoxelSource
 __all__ = ["bit_shape", "list_bytes", "point_coords", "read_bits", "read_points"]
 
 LISTED = 1 << 19
-"""Voxels whose points are listed at once, or a plane where that has more."""
+"""Voxels whose points are computed at a time, or one plane if that has more."""
 
 
 def read_bits(
@@ -39,7 +39,7 @@ def bit_shape(extent: Sequence[int]) -> tuple[int, int, int]:
 
 
 def list_bytes(file: VoxelSource) -> int:
-    """Bytes that `read_points` holds besides some planes: index, coordinates, what divides them, values."""
+    """Bytes that `read_points` allocates besides planes: indices, coordinates, temporary arrays, values."""
     return 40 * max(LISTED, math.prod(file.shape[1:]))
 
 
@@ -53,13 +53,13 @@ def read_points(
     test
         The window.
     counts
-        Its points in each plane, (D,): planes before `lo` are then not read.
+        Its points in each plane, (D,); if given, planes before point `lo` are not read.
 
     Yields
     ------
     at, first, flat, values
-        Place of these points counted from `lo`; their C-order indices, counted from plane `first`, for
-        `point_coords`; and their voxels (n,).
+        Slice of these points, counted from `lo`; their C-order indices counted from plane `first`, for
+        `point_coords`; and their voxels, (n,).
     """
     begin, before = 0, 0
     if counts is not None:

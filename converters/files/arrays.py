@@ -106,7 +106,7 @@ def list_arrays(
     path
         The file.
     name
-        What messages call it.
+        Its name in messages.
     roots
         Folders that links inside HDF5 files may lead to.
     attributes
@@ -165,7 +165,7 @@ def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterato
     Parameters
     ----------
     path, name
-        The file, and what messages call it.
+        The file, and its name in messages.
     reverse_axes
         Whether the rows of HDF5 datasets are on the last axis.
 

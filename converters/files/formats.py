@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["has_ending", "is_about", "unread_format", "why_left_out"]
+from unistore.errors import Problem
+
+__all__ = ["HDF5_SIGNATURE", "has_ending", "is_about", "lfs_pointer_problem", "unread_format", "why_left_out"]
 
 _DOCUMENT = re.compile(
     r"(readme|license|licence|copying|citation|changelog|notes?)\b.*|.*\.(md|rst)", re.IGNORECASE
@@ -61,7 +63,8 @@ _FORMAT_NAMES = {
 """By lower-case suffix; the longest one that matches counts."""
 
 
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_LFS_POINTER = b"version https://git-lfs"
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HDF5_SUFFIX = ".h5"
 _HDF5_OFFSETS = (0, 512, 1024, 2048)
 """Offsets of the signature: behind a user block, such as that of MATLAB."""
@@ -96,10 +99,17 @@ def _is_hdf5(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            head = file.read(_HDF5_OFFSETS[-1] + len(_HDF5_SIGNATURE))
+            head = file.read(_HDF5_OFFSETS[-1] + len(HDF5_SIGNATURE))
     except OSError:
         return False
-    return any(head.startswith(_HDF5_SIGNATURE, offset) for offset in _HDF5_OFFSETS)
+    return any(head.startswith(HDF5_SIGNATURE, offset) for offset in _HDF5_OFFSETS)
+
+
+def lfs_pointer_problem(head: bytes, location: str) -> Problem | None:
+    """Problem of a file that begins with `head`, if it is a Git LFS pointer, or None."""
+    if not head.startswith(_LFS_POINTER):
+        return None
+    return Problem(location, "is a Git LFS pointer, not the file itself", "run `git lfs pull`", "format")
 
 
 def unread_format(path: Path) -> str:
@@ -110,7 +120,7 @@ def unread_format(path: Path) -> str:
 
 
 def is_about(path: Path) -> bool:
-    """Whether a file documents the others, by its name."""
+    """Whether a file is documentation, by its name."""
     return _DOCUMENT.fullmatch(path.name) is not None
 
 

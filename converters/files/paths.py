@@ -258,22 +258,22 @@ def is_store(folder: Path) -> bool:
 
 
 def folders_of_targets(links: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
-    """The fewest folders that hold what links lead to, and none of the given paths."""
+    """The fewest folders that contain all targets of links and none of the given paths."""
     given = [real_path(root) for root in roots]
     targets = {real_path(link) for link in links}
     return _covering({each if each.is_dir() else each.parent for each in targets}, given)
 
 
-def _covering(folders: set[Path], apart: Sequence[Path]) -> list[Path]:
+def _covering(folders: set[Path], excluded: Sequence[Path]) -> list[Path]:
     if not folders:
         return []
     top = Path(os.path.commonpath(folders))
-    if top in folders or not any(each.is_relative_to(top) for each in apart):
+    if top in folders or not any(each.is_relative_to(top) for each in excluded):
         return [top]
     groups: dict[str, set[Path]] = {}
     for folder in folders:
         groups.setdefault(folder.relative_to(top).parts[0], set()).add(folder)
-    return [each for name in sorted(groups) for each in _covering(groups[name], apart)]
+    return [each for name in sorted(groups) for each in _covering(groups[name], excluded)]
 
 
 def _outside_problem(path: Path) -> Problem:

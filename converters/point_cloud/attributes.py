@@ -1,4 +1,4 @@
-"""Attributes of point cloud files: those of groups, of columns, of segments; and where an export has them."""
+"""Attributes of groups, columns and segments of point cloud files, and their places in an export."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ def file_attributes(
     file, tree
         The open file, and what `walk` found in it.
     columns
-        Datasets that are columns: those of others are not in the store, nor are their attributes.
+        Datasets that are columns; attributes of other datasets are not kept.
     segments
         Names of the groups in ``segments``.
     members
-        Datasets of each of them, of which the first has a row a point.
+        Datasets of each segment; the first has one row per point.
     """
     inside = _Segments(file, segments, members)
 
-    def counted(_path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
-        """An export counts the points of every segment again."""
+    def is_recounted(_path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
+        """Whether an export writes the same value anyway."""
         return name == COUNT and item is inside.group and entry == {"dtype": "<i8", "value": inside.points}
 
-    return read_attributes(chain(objects_of(file, tree, columns.__contains__), inside), counted)
+    return read_attributes(chain(objects_of(file, tree, columns.__contains__), inside), is_recounted)
 
 
 class _Segments:
-    """Groups of segments and their datasets, where no link leads to them.
+    """Iterates over groups of segments and their datasets that are not behind links.
 
     Attributes
     ----------
     group, points
-        The segment that was reached, and its points; None where they cannot be counted.
+        The current segment and its number of points; None if unknown.
     """
 
     def __init__(self, file: h5py.File, segments: Sequence[str], members: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class _Segments:
         for key in self._segments:
             path = f"segments/{key}"
             names = (key, *(f"{key}/{member}" for member in self._members))
-            if not _is_inside(parent, key) or not any(_has_attributes(parent, name) for name in names):
+            if not _is_hard_link(parent, key) or not any(_has_attributes(parent, name) for name in names):
                 continue
             group = _member(parent, key)
             if not isinstance(group, h5py.Group):
@@ -87,18 +87,18 @@ class _Segments:
             yield from datasets.items()
 
 
-def _is_inside(group: h5py.h5g.GroupID, name: str) -> bool:
-    """Whether a name below a group is no link to elsewhere."""
+def _is_hard_link(group: h5py.h5g.GroupID, name: str) -> bool:
+    """Whether a name below a group is a hard link."""
     try:
         kind = group.links.get_info(name.encode("utf-8", "surrogateescape")).type
     except (KeyError, OSError, RuntimeError):
-        return False  # what is wrong with it is told where it is read
+        return False  # reported where it is read
     return bool(kind == h5py.h5l.TYPE_HARD)
 
 
 def _has_attributes(group: h5py.h5g.GroupID, name: str) -> bool:
-    """Whether something below a group has attributes, told without opening it."""
-    if not _is_inside(group, name):
+    """Whether an object below a group has attributes; does not open it."""
+    if not _is_hard_link(group, name):
         return False
     try:
         return bool(h5py.h5o.get_info(group, name.encode("utf-8", "surrogateescape")).num_attrs)
@@ -107,8 +107,8 @@ def _has_attributes(group: h5py.h5g.GroupID, name: str) -> bool:
 
 
 def _member(group: h5py.h5g.GroupID, name: str) -> h5py.Group | h5py.Dataset | None:
-    """A group or dataset that lies in a group itself; None if there is none."""
-    if not _is_inside(group, name):
+    """A group or dataset below a group, or None if there is none or it is behind a link."""
+    if not _is_hard_link(group, name):
         return None
     try:
         item = h5py.h5o.open(group, name.encode("utf-8", "surrogateescape"))
@@ -120,26 +120,26 @@ def _member(group: h5py.h5g.GroupID, name: str) -> h5py.Group | h5py.Dataset | N
 
 
 def kept_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:
-    """Attributes of a source as it had them, by path and name."""
+    """Attributes that a source had, by path and name."""
     count = len(cloud.store.array("sources/rows"))
     return parse_attributes(attribute_texts(cloud.store, count)[cloud.source.number])
 
 
 def pointsuite_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:
-    """The same, at the paths that a PointSuite file has for what they belong to.
+    """Attributes that a source had, at the paths of a PointSuite file.
 
-    Where the columns of several segments become one, attributes of the first one that has them are given.
+    If the columns of several segments become one, it has the attributes of the first that has any.
     """
-    places = _places(cloud.layout)
+    places = _pointsuite_paths(cloud.layout)
     found: dict[str, dict[str, Any]] = {}
     for path, values in kept_attributes(cloud).items():
-        for place in _placed(path, places):
+        for place in _exported_paths(path, places):
             found[place] = {**values, **found.get(place, {})}
     return found
 
 
-def _places(layout: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Paths in a PointSuite file of each column, and of the group that holds the columns."""
+def _pointsuite_paths(layout: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Paths in a PointSuite file, by path of the column (or of the group of columns) in the source."""
     xyz = layout["xyz"]
     axes = [f"data/{axis}" for axis in "xyz"]
     places = (
@@ -150,7 +150,7 @@ def _places(layout: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {**places, group: ("data",)} if group else places
 
 
-def _placed(path: str, places: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _exported_paths(path: str, places: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     group, _, rest = path.partition("/")
     if group != "segments" or not rest:
         return places.get(path, (path,))

@@ -1,4 +1,4 @@
-"""Sorting more rows than memory holds: rows are put into buckets, which are then worked on one by one."""
+"""Out-of-core bucket sort: rows are distributed to buckets, which are then processed one by one."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.workspace import Column, Form, Workspace
+from unistore.converters.point_cloud.workspace import Column, ColumnType, Workspace
 
-__all__ = ["Buckets", "Read", "Rows", "Split", "key_ranges", "position", "reader"]
+__all__ = ["BucketOrder", "Buckets", "Read", "Rows", "index_dtype", "key_ranges", "reader"]
 
 _BINS = 1 << 12
 
 Ints = NDArray[np.int64]
 Read = Callable[[int, int], NDArray[Any]]
-"""``read(lo, hi)``: rows of a column, not to be changed."""
+"""``read(lo, hi)``: rows of a column; do not modify them."""
 
 
 def reader(column: Column) -> Read:
-    """How rows of a column are read."""
+    """Function that reads rows of a column."""
     return lambda lo, hi: column[lo:hi]
 
 
-def position(rows: int) -> str:
-    """Dtype of a position among so many rows."""
+def index_dtype(rows: int) -> str:
+    """Dtype for indices of `rows` rows."""
     return "<u4" if rows <= 1 << 32 else "<i8"
 
 
 class Rows:
-    """Rows ``lo:hi`` of some columns, read when they are asked for."""
+    """Rows ``lo:hi`` of some columns, read on demand."""
 
     def __init__(self, columns: Mapping[str, Read], lo: int, hi: int) -> None:
         self._columns, self._lo, self._hi = columns, lo, hi
@@ -44,13 +44,13 @@ class Rows:
         return self._columns[key](self._lo, self._hi)
 
     def steps(self, limit: int) -> Iterator[Rows]:
-        """Parts of at most `limit` rows."""
+        """The rows in steps of at most `limit`."""
         for lo in range(self._lo, self._hi, limit):
             yield Rows(self._columns, lo, min(lo + limit, self._hi))
 
 
-class Split:
-    """Rows sorted by the buckets they go into, in their own order inside each.
+class BucketOrder:
+    """Stable sort of rows by their buckets.
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ class Split:
     Attributes
     ----------
     order
-        Rows in the order of their buckets; None: as they are.
+        Rows in the order of their buckets; None if they are in order.
     parts
-        Number of each bucket, and where its rows begin and end in that order.
+        ``(bucket, lo, hi)``: each bucket and its rows ``lo:hi`` in that order.
     """
 
     def __init__(self, numbers: NDArray[np.integer[Any]]) -> None:
@@ -87,25 +87,25 @@ class Split:
 
 
 class Buckets:
-    """Columns whose rows are put into buckets, each bucket's in the order in which they came.
+    """Columns whose rows are distributed to buckets; inside a bucket rows keep their order.
 
     Parameters
     ----------
     work
-        Where the columns are.
+        Creates the columns.
     sizes
         Rows that each bucket will hold.
-    forms
+    types
         dtype and row shape of each column, by name.
     """
 
-    def __init__(self, work: Workspace, sizes: Ints, forms: Mapping[str, Form]) -> None:
+    def __init__(self, work: Workspace, sizes: Ints, types: Mapping[str, ColumnType]) -> None:
         self._bounds = [0, *np.cumsum(sizes).tolist()]
-        self._columns = {key: work.column(form, self._bounds[-1]) for key, form in forms.items()}
+        self._columns = {key: work.column(form, self._bounds[-1]) for key, form in types.items()}
         self._reads = {key: reader(column) for key, column in self._columns.items()}
-        self._next = {key: self._bounds.copy() for key in forms}
+        self._next = {key: self._bounds.copy() for key in types}
 
-    def put(self, split: Split, columns: Mapping[str, NDArray[Any]]) -> None:
+    def put(self, split: BucketOrder, columns: Mapping[str, NDArray[Any]]) -> None:
         """Put rows of one or more columns."""
         for key, values in columns.items():
             column, following, rows = self._columns[key], self._next[key], split.sort(values)
@@ -122,68 +122,65 @@ class Buckets:
 
 
 def key_ranges(
-    rows: Rows, ends: Mapping[str, tuple[int, int]], forms: Mapping[str, Form], work: Workspace
+    rows: Rows, ends: Mapping[str, tuple[int, int]], types: Mapping[str, ColumnType], work: Workspace
 ) -> Iterator[Rows]:
-    """Cut rows into ranges of keys, in the order of the keys.
+    """Divide rows into ranges of keys, in the order of the keys.
 
-    A range has at most a step of rows, or one key: rows are cut by their first key into ranges, one that has
-    more is cut finer, at last by the further keys.
+    Each range has at most a step of rows, or rows of one key only. Rows are divided by their first key;
+    ranges with more rows are divided further, by the same key and then by the next keys.
 
     Parameters
     ----------
     rows
-        The rows; those of one range stay in their order.
+        The rows; they keep their order inside a range.
     ends
-        Smallest and largest of each key (a column of integers), the most significant first.
-    forms
-        dtype and row shape of all columns that are wanted, keys included.
+        Minimum and maximum of each key (a column of integers), the most significant key first.
+    types
+        dtype and row shape of all wanted columns, keys included.
+    work
+        Creates the columns.
     """
-    uneven = [key for key, (lowest, highest) in ends.items() if highest > lowest]
-    if len(rows) <= work.step or not uneven:
+    varying = [key for key, (lowest, highest) in ends.items() if highest > lowest]
+    if len(rows) <= work.step or not varying:
         yield rows
         return
-    key = uneven[0]
+    key = varying[0]
     lowest, highest = ends[key]
     width = (highest - lowest) // _BINS + 1
     counts = np.zeros((highest - lowest) // width + 1, np.int64)
     for part in rows.steps(work.step):
         counts += np.bincount((part.read(key) - lowest) // width, minlength=len(counts))
-    bucket_of = _grouped(counts, work.step)
-    with work.inner() as inner:
-        buckets = Buckets(inner, np.bincount(bucket_of, counts).astype(np.int64), forms)
+    bucket_of = _group_bins(counts, work.step)
+    with work.nested() as nested:
+        buckets = Buckets(nested, np.bincount(bucket_of, counts).astype(np.int64), types)
         for part in rows.steps(work.step):
             values = part.read(key)
-            split = Split(bucket_of[(values - lowest) // width])
-            for name in forms:
+            split = BucketOrder(bucket_of[(values - lowest) // width])
+            for name in types:
                 buckets.put(split, {name: values if name == key else part.read(name)})
         for bucket in buckets:
             if len(bucket):
-                yield from key_ranges(bucket, _ends(bucket, ends, work.step), forms, inner)
+                yield from key_ranges(bucket, _ends(bucket, ends, work.step), types, nested)
 
 
 def _ends(rows: Rows, keys: Mapping[str, tuple[int, int]], step: int) -> Mapping[str, tuple[int, int]]:
-    """Smallest and largest of each key; not looked for where nothing will be cut."""
+    """Minimum and maximum of each key; `keys` as they are if there is at most a step of rows."""
     if len(rows) <= step:
         return keys
-    each = {key: [_least_and_most(part.read(key)) for part in rows.steps(step)] for key in keys}
-    return {
-        key: (min(low for low, _ in found), max(high for _, high in found)) for key, found in each.items()
-    }
+    found = {}
+    for key in keys:
+        steps = (part.read(key) for part in rows.steps(step))
+        lows, highs = zip(*((values.min(), values.max()) for values in steps), strict=True)
+        found[key] = int(min(lows)), int(max(highs))
+    return found
 
 
-def _least_and_most(values: Ints) -> tuple[int, int]:
-    return int(values.min()), int(values.max())
+def _group_bins(counts: Ints, limit: int) -> Ints:
+    """Bucket of each bin, (n,), for the rows in each bin, (n,).
 
-
-def _grouped(counts: Ints, limit: int) -> Ints:
-    """Bucket of each of some neighbours: fewer than `limit` rows together, or one of more than half as many.
-
-    Parameters
-    ----------
-    counts
-        Rows of each, (n,).
+    A bucket is one bin with more than half of `limit` rows, or neighbouring bins with fewer than `limit`.
     """
     half = max(1, limit // 2)
-    alone = (counts > half).astype(np.int64)
-    buckets = (np.cumsum(counts) - counts) // half + np.cumsum(alone) + np.cumsum(alone) - alone
+    large = (counts > half).astype(np.int64)
+    buckets = (np.cumsum(counts) - counts) // half + 2 * np.cumsum(large) - large
     return np.asarray(np.unique(buckets, return_inverse=True)[1], np.int64)

@@ -1,4 +1,4 @@
-"""One folder a class: ``chair/train/0001.npy`` is of class ``chair``."""
+"""Classes by folder: ``chair/train/0001.npy`` has class ``chair``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.point_cloud.source import LABEL, Layout
 from unistore.errors import printable
 
-__all__ = ["class_notes", "folder_classes", "labelled"]
+__all__ = ["class_notes", "folder_classes", "with_folder_labels"]
 
 _CLASS = re.compile(r"[^\d]+|\d{8}")
-"""Scenes, areas and parts are numbered; classes are not, but for the synsets of ShapeNet."""
+"""Names with numbers are scenes, areas or parts, not classes, except for the synset numbers of ShapeNet."""
 _DTYPE = "<i4"
 _SHOWN = 8
 
 
 def folder_classes(parts: Sequence[Part]) -> list[tuple[int, str] | None]:
-    """Number and name of each part's class, in the order of the names; None for all where folders are none.
+    """Number and name of the class of each part; numbers follow the sorted names.
 
-    Classes are folders, at least two, one of them with several files; those called after a split are none.
+    None for all parts unless there are at least two class folders, one of them with several files. Folders
+    named after a split are skipped.
     """
     named = [_class_of(part) for part in parts]
     names = sorted({name for name in named if name is not None})
@@ -41,16 +42,16 @@ def _class_of(part: Part) -> str | None:
     return found if found is not None and _CLASS.fullmatch(found) else None
 
 
-def labelled(
+def with_folder_labels(
     layouts: Sequence[Layout], classes: Sequence[tuple[int, str] | None], mapping: Mapping[str, str]
 ) -> list[Layout]:
-    """Layouts whose only segments have their folders' classes for labels, unless any has labels or segments.
+    """Add the class of its folder to each layout as the label of its segment.
 
-    ``--map label=`` leaves them out.
+    Not if any layout has labels or segments, or ``--map label=`` leaves the label out.
     """
     own = {key for each in layouts for key in (*each.columns, *each.segment_columns)}
-    cut = any(each.segmented is not None for each in layouts)
-    if cut or LABEL in mapping or any(map(is_label, own)):
+    segmented = any(each.segmented is not None for each in layouts)
+    if segmented or LABEL in mapping or any(map(is_label, own)):
         return list(layouts)
     return [
         each
@@ -61,7 +62,7 @@ def labelled(
 
 
 def class_notes(details: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Remark on classes that were taken from folders."""
+    """Remark that labels are the classes of folders, if they are."""
     names = [detail["class"][1] for detail in details if "class" in detail]
     if not names:
         return []

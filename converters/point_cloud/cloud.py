@@ -1,4 +1,4 @@
-"""The sources of a point cloud store, one by one, in their own row order; and the files they become again."""
+"""The sources of a point cloud store, in their own row order, for export and comparison."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from unistore.converters.common.stored import SourceRows, sources_of
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.errors import StoreError
 from unistore.schemas.indices import contradiction, whole
-from unistore.schemas.point_cloud.fields import DECIMAL, POINTS, SEGMENTS
+from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS
+from unistore.schemas.point_cloud.quantum import Quantum, quantum
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["Cloud", "clouds", "hdf5_file", "late"]
+__all__ = ["Cloud", "clouds", "hdf5_file", "lazy_values"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,21 +30,21 @@ class Cloud:
     Attributes
     ----------
     store, source
-        Where it is; its points are rows ``source.lo:source.hi`` of ``points``.
+        Store and source; its points are rows ``source.lo:source.hi`` of ``points``.
     layout
-        What the file was, as ``sources/layout`` tells.
+        Layout of the file, from ``sources/layout``.
     header
         Attributes of the file's header.
     first, last
-        Its segments, the one of number -1 included.
+        Range of its segments, including the one of number -1.
     bounds
         (last - first + 1,) bounds of its segments in ``points``.
     numbers
         (last - first,) numbers of its segments.
     quantum
-        Scale and offset, (2, 3) f8, of quantised coordinates; None where they are floats.
+        Scale and offset, (2, 3) f8, of quantised coordinates; None if they are floats.
     decimal
-        Whether these are those of decimals.
+        Whether coordinates are quantised as decimals.
     """
 
     store: StoreView
@@ -54,8 +55,7 @@ class Cloud:
     last: int
     bounds: NDArray[np.int64]
     numbers: NDArray[np.int64]
-    quantum: NDArray[np.float64] | None
-    decimal: bool
+    quantum: Quantum | None
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
@@ -68,10 +68,8 @@ class Cloud:
         """
         order: NDArray[np.int64] = self._stored("source_row")
         rows = int(order.max(initial=-1)) + 1
-        here = np.zeros(max(0, rows), bool) if order.min(initial=0) >= 0 and rows <= len(order) else None
-        if here is not None:
-            here[order] = True
-        if here is None or not here.all():
+        complete = order.min(initial=0) >= 0 and rows <= len(order)
+        if not complete or not np.bincount(order, minlength=rows).all():
             where = f"{self.store.path}: points/source_row of {self.source.name}"
             msg = f"{where} does not hold every row from 0 on"
             raise StoreError(msg)
@@ -90,9 +88,7 @@ class Cloud:
         """x, y or z in the source's order, (N,) f8 or f4."""
         values = np.ascontiguousarray(self._stored("xyz")[:, axis])
         if self.quantum is not None:
-            scale, offset = self.quantum[:, axis]
-            exact = values.astype(np.float64)
-            values = (exact + offset) / scale if self.decimal else exact * scale + offset
+            values = self.quantum.restored(values, self.source.number, axis)
         return self._in_order(values)
 
     def coordinate_dtype(self, axis: int) -> np.dtype[Any]:
@@ -130,9 +126,7 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
     sources = sources_of(store)
     headers = store.text("sources/header") if store.has("sources/header/data") else ["{}"] * len(sources)
     owner, numbers, offsets = (whole(store, f"{SEGMENTS}/{name}") for name in ("source", "number", "offsets"))
-    xyz = store.array(f"{POINTS}/xyz")
-    quantised = xyz.dtype.kind == "i"
-    scales = [whole(store, f"sources/{name}") for name in ("scale", "offset")] if quantised else []
+    restoring = quantum(store)
     for source in sources:
         first, last = (int(np.searchsorted(owner, source.number, side)) for side in ("left", "right"))
         bounds = offsets[first : last + 1]
@@ -151,15 +145,14 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
             last=last,
             bounds=bounds,
             numbers=numbers[first:last],
-            quantum=np.stack([each[source.number] for each in scales]) if quantised else None,
-            decimal=DECIMAL in xyz.attributes,
+            quantum=restoring,
         )
 
 
 def hdf5_file(
     cloud: Cloud, values: Mapping[str, Values], attributes: Mapping[str, Mapping[str, Any]]
 ) -> File:
-    """An HDF5 file in the place of a source: arrays and attributes by path."""
+    """The HDF5 file that a source is exported as, with arrays and attributes by path."""
     name = cloud.source.name
     return File(
         name=name if name.lower().endswith(SUFFIXES) else f"{name}.h5",
@@ -171,6 +164,6 @@ def hdf5_file(
     )
 
 
-def late(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
-    """Values that are read whole once they are asked for."""
+def lazy_values(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
+    """Values that are read on demand, all at once."""
     return Values(shape, dtype, lambda: iter([read().astype(dtype)]))

@@ -1,19 +1,25 @@
-"""Which columns of a file are x, y and z, and which are others of the points: by name, or by ``--map``."""
+"""Choose the coordinates and the other columns of a file, by their names or by ``--map``."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from unistore.converters.common.columns import Column, storable
 from unistore.converters.files.hdf5.file import location_of
-from unistore.converters.point_cloud.cures import leaving_out, naming, renaming
-from unistore.converters.point_cloud.names import apart, is_coordinates, named_coordinates, unscaled
-from unistore.converters.point_cloud.source import ROLES
+from unistore.converters.point_cloud.cures import how_to_leave_out, how_to_name, how_to_rename
+from unistore.converters.point_cloud.names import (
+    ArrayHeader,
+    distinct_names,
+    is_coordinates,
+    named_coordinates,
+    raw_coordinates,
+)
+from unistore.converters.point_cloud.source import AXES
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.arrays import name_problem
 
@@ -22,31 +28,22 @@ __all__ = [
     "Chosen",
     "case_note",
     "choose",
-    "form_problems",
+    "column_problems",
     "lengths_problem",
     "name_problems",
 ]
 
 _SHOWN = 3
 FEATURES = "features"
-"""Stored name of what follows x, y, z in one array of coordinates."""
+"""Stored name of the values that follow x, y, z in one array."""
 _RESERVED = ("xyz", "source_row", "origin", "index")
 """Names of arrays and sample keys that a source's column cannot have."""
 _WRITE = "write it again as float64"
 
 
-class _Shaped(Protocol):
-    """A dataset or an array."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Columns of a point cloud, each a dataset of the file.
+    """Coordinates and columns of a point cloud, each a dataset of the file.
 
     Attributes
     ----------
@@ -57,11 +54,11 @@ class Chosen:
     xyz_stored
         Their dtypes, byte order included.
     columns
-        Dataset and form of every column, by the name under which it is stored.
+        Dataset and `Column` (dtype and row shape) of each column, by stored name.
     left_out
-        Scalar datasets, which are no columns.
+        Scalar datasets.
     notes
-        What was taken for the coordinates, and which columns were renamed or left out.
+        Remarks: which datasets are the coordinates, which columns were renamed or left out.
     """
 
     rows: int
@@ -73,7 +70,7 @@ class Chosen:
 
 
 def choose(
-    datasets: Mapping[str, _Shaped],
+    datasets: Mapping[str, ArrayHeader],
     group: str,
     mapping: Mapping[str, str],
     name: str,
@@ -83,12 +80,24 @@ def choose(
 ) -> Chosen:
     """Choose coordinates and columns among the datasets of a file.
 
-    Every dataset directly in `group` is a column under its own name, or another where two differ in case
-    alone; x, y and z are known in either case, or one dataset (N, 3) of a name in `COORDINATES`; where
-    `wide`, it may have more values a point, which are the column ``features``. `mapping` gives stored names
-    to datasets (of the group by name, of others by path); an empty dataset name leaves the column of that
-    name out.
-    ``check(dataset, location)`` tells what makes the values of one of them unusable.
+    Every dataset directly in `group` is a column under its own name; a name that differs from another in
+    case only gets a number. The coordinates are x, y and z (in either case), or one dataset (N, 3) whose
+    name is in `COORDINATES`. With `wide` that dataset may have more columns, which become ``features``.
+
+    Parameters
+    ----------
+    datasets
+        Datasets of the file by path.
+    group
+        Path of the group of the columns.
+    mapping
+        ``--map``: dataset (name in the group, or path) by stored name; empty: leave that column out.
+    name
+        Name of the file in messages.
+    check
+        ``check(dataset, location)``: problems that make the values of a dataset unreadable.
+    wide
+        Whether the dataset of coordinates may be (N, 4) or more.
 
     Raises
     ------
@@ -103,13 +112,15 @@ def choose(
     own = _without_raw(own, datasets, mapping, notes)
     stored, problems = _named(own, datasets, mapping, name)
     problems += _coordinates(stored, datasets, name, notes, wide=wide)
-    stored = _apart(stored, mapping, notes)
-    missing = [] if "xyz" in stored else [role for role in ROLES if role not in stored]
+    renamed = distinct_names(stored, mapping)
+    notes += [case_note(key, other) for key, other in renamed.items()]
+    stored = {renamed.get(key, key): path for key, path in stored.items()}
+    missing = [] if "xyz" in stored else [role for role in AXES if role not in stored]
     if missing:
         listed = printable(", ".join(own)) or "none"
         message = f"has no {', '.join(missing)}; columns: {listed}"
-        problems.append(Problem(location_of(name, group), message, naming(datasets), "missing"))
-    xyz = ("xyz",) if "xyz" in stored else ROLES
+        problems.append(Problem(location_of(name, group), message, how_to_name(datasets), "missing"))
+    xyz = ("xyz",) if "xyz" in stored else AXES
     problems += name_problems(stored, xyz, name)
     if problems:
         raise InputError(problems)
@@ -120,7 +131,7 @@ def choose(
             each for path in used.values() for each in check(datasets[path], location_of(name, path))
         ]
     if not problems:
-        problems += _form_problems_of(used, xyz, datasets, name)
+        problems += _dataset_problems(used, xyz, datasets, name)
     whole = datasets[used[xyz[0]]]
     columns = {
         key: (path, Column(datasets[path].dtype.str, datasets[path].shape[1:]))
@@ -142,12 +153,12 @@ def choose(
 
 
 def _without_raw(
-    own: Mapping[str, str], datasets: Mapping[str, _Shaped], mapping: Mapping[str, str], notes: list[str]
+    own: Mapping[str, str], datasets: Mapping[str, ArrayHeader], mapping: Mapping[str, str], notes: list[str]
 ) -> dict[str, str]:
-    """The datasets of a group but X, Y and Z where they are raw integers beside x, y and z."""
-    if set(mapping) & {*ROLES, "xyz"}:
+    """The datasets of a group, without X, Y and Z if they are raw integers beside x, y and z."""
+    if set(mapping) & {*AXES, "xyz"}:
         return dict(own)
-    found = unscaled({key: datasets[path] for key, path in own.items()})
+    found = raw_coordinates({key: datasets[path] for key, path in own.items()})
     raw = tuple(key for key in found if key not in mapping.values())
     if raw:
         notes.append(f"left out, being x, y, z before scaling: {', '.join(raw)}; --map raw_x=X keeps one")
@@ -155,12 +166,12 @@ def _without_raw(
 
 
 def _coordinates(
-    stored: dict[str, str], datasets: Mapping[str, _Shaped], name: str, notes: list[str], *, wide: bool
+    stored: dict[str, str], datasets: Mapping[str, ArrayHeader], name: str, notes: list[str], *, wide: bool
 ) -> list[Problem]:
-    """Name the dataset of coordinates ``xyz`` where neither x, y, z nor xyz is there."""
+    """If there are neither x, y, z nor xyz, store the dataset with a name of coordinates as xyz."""
     if "xyz" in stored and is_coordinates(datasets[stored["xyz"]], wide=wide):
         return []
-    if set(ROLES) & set(stored) or "xyz" in stored:
+    if set(AXES) & set(stored) or "xyz" in stored:
         return []
     found = named_coordinates({key: datasets[path] for key, path in stored.items()}, wide=wide)
     if len(found) > 1:
@@ -175,29 +186,21 @@ def _coordinates(
     return []
 
 
-def _apart(stored: dict[str, str], mapping: Mapping[str, str], notes: list[str]) -> dict[str, str]:
-    """The same, columns that differ in case alone renamed."""
-    renamed = apart(stored, mapping)
-    for key, other in renamed.items():
-        notes.append(case_note(key, other))
-    return {renamed.get(key, key): path for key, path in stored.items()}
-
-
 def case_note(name: str, stored: str) -> str:
-    """Remark on a column that is stored under another name; see `apart`."""
+    """Remark on a column that is renamed; see `distinct_names`."""
     return f"{printable(name)} differs from another column in case alone: stored as {printable(stored)}"
 
 
 def _add_features(
     columns: dict[str, tuple[str, Column]],
     path: str,
-    whole: _Shaped,
+    whole: ArrayHeader,
     name: str,
     notes: list[str],
     *,
     wide: bool,
 ) -> list[Problem]:
-    """Make a column of what follows x, y, z in their dataset."""
+    """Add the values that follow x, y, z in their dataset as a column."""
     if not wide or whole.shape[1] < 3:
         message = f"has shape {whole.shape}, expected (N, 3) for coordinates"
         return [Problem(location_of(name, path), message, "save it as (N, 3)", "shape")]
@@ -205,14 +208,14 @@ def _add_features(
         message = (
             f"has shape {whole.shape}: what follows x, y, z would be stored as {FEATURES!r}, which is there"
         )
-        return [Problem(location_of(name, path), message, renaming(path), "ambiguous")]
+        return [Problem(location_of(name, path), message, how_to_rename(path), "ambiguous")]
     columns[FEATURES] = (path, Column(whole.dtype.str, (whole.shape[1] - 3,)))
     notes.append(f"{printable(path)} {whole.shape}: the first three are x, y, z, the others {FEATURES}")
     return []
 
 
 def _named(
-    own: Mapping[str, str], datasets: Mapping[str, _Shaped], mapping: Mapping[str, str], name: str
+    own: Mapping[str, str], datasets: Mapping[str, ArrayHeader], mapping: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], list[Problem]]:
     """Dataset by stored name."""
     problems: list[Problem] = []
@@ -233,28 +236,28 @@ def _named(
     for key, path in own.items():
         if path in gone or path in mapped.values():
             continue
-        role = key.lower() if key.lower() in (*ROLES, "xyz") else key
+        role = key.lower() if key.lower() in (*AXES, "xyz") else key
         if role == "xyz" and (len(datasets[path].shape) != 2 or datasets[path].shape[1] < 3):
             role = key
         taken = stored.get(role) or mapped.get(role)
         if taken is not None:
             message = f"would be stored as {role!r}, as {printable(taken)} is"
-            problems.append(Problem(location_of(name, path), message, renaming(path), "ambiguous"))
+            problems.append(Problem(location_of(name, path), message, how_to_rename(path), "ambiguous"))
         stored.setdefault(role, path)
     return {**stored, **mapped}, problems
 
 
 def name_problems(stored: Mapping[str, str], coordinates: Sequence[str], name: str) -> list[Problem]:
-    """Problems of names that differ in case alone, that no array can have, or that are kept for others.
+    """Problems of stored names: differing in case only, invalid for an array, or reserved.
 
     Parameters
     ----------
     stored
         Dataset by stored name.
     coordinates
-        Those of the names that are coordinates.
+        Stored names of the coordinates.
     name
-        How messages call the file.
+        Name of the file in messages.
     """
     problems: list[Problem] = []
     alike: dict[str, list[str]] = {}
@@ -264,32 +267,34 @@ def name_problems(stored: Mapping[str, str], coordinates: Sequence[str], name: s
         reason = "this name is kept for something else" if taken else name_problem(key)
         if reason is not None or "/" in key:
             message = f"cannot be stored as {key!r}: {reason or 'it holds a slash'}"
-            problems.append(Problem(location_of(name, stored[key]), message, renaming(stored[key]), "name"))
+            problems.append(
+                Problem(location_of(name, stored[key]), message, how_to_rename(stored[key]), "name")
+            )
     for keys in alike.values():
         if len(keys) > 1:
             message = f"holds both {printable(' and '.join(keys))}"
-            problems.append(Problem(name, message, renaming(stored[keys[1]]), "ambiguous"))
+            problems.append(Problem(name, message, how_to_rename(stored[keys[1]]), "ambiguous"))
     return problems
 
 
-def _form_problems_of(
-    used: Mapping[str, str], xyz: Sequence[str], datasets: Mapping[str, _Shaped], name: str
+def _dataset_problems(
+    used: Mapping[str, str], xyz: Sequence[str], datasets: Mapping[str, ArrayHeader], name: str
 ) -> list[Problem]:
     problems: list[Problem] = []
     for key, path in used.items():
         shape, dtype = datasets[path].shape, datasets[path].dtype
         form = Column(dtype.str, shape[1:])
-        problems += form_problems(form, location_of(name, path), coordinate=key in xyz)
+        problems += column_problems(form, location_of(name, path), coordinate=key in xyz)
         if key in xyz and len(shape) != (2 if xyz == ("xyz",) else 1):
             message = f"has shape {shape}, expected {'(N, 3)' if xyz == ('xyz',) else '(N,)'} for coordinates"
             others = {each: datasets[each] for each in datasets if each != path}
-            problems.append(Problem(location_of(name, path), message, naming(others), "shape"))
+            problems.append(Problem(location_of(name, path), message, how_to_name(others), "shape"))
     problem = lengths_problem({path: datasets[path].shape for path in used.values()}, name)
     return problems if problem is None else [*problems, problem]
 
 
 def lengths_problem(shapes: Mapping[str, tuple[int, ...]], name: str) -> Problem | None:
-    """Problem holding a table of lengths, if columns do not all have the same."""
+    """Problem with a table of lengths, if columns differ in length."""
     lengths = {printable(path): shape[0] if shape else 0 for path, shape in shapes.items()}
     if len(set(lengths.values())) <= 1:
         return None
@@ -297,15 +302,15 @@ def lengths_problem(shapes: Mapping[str, tuple[int, ...]], name: str) -> Problem
     table = "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
     common = Counter(lengths.values()).most_common(1)[0][0]
     odd = [path for path, length in lengths.items() if length != common]
-    cure = f"write the file again, or leave columns out: {leaving_out(*odd[:_SHOWN])}"
+    cure = f"write the file again, or leave columns out: {how_to_leave_out(*odd[:_SHOWN])}"
     return Problem(name, f"columns differ in length:\n{table}\n   ", cure, "length")
 
 
-def _left(location: str) -> str:
-    return f"leave it out: {leaving_out(location.rpartition(': ')[2])}"
+def _leave_out(location: str) -> str:
+    return f"leave it out: {how_to_leave_out(location.rpartition(': ')[2])}"
 
 
-def form_problems(form: Column, location: str, *, coordinate: bool = False) -> list[Problem]:
+def column_problems(form: Column, location: str, *, coordinate: bool = False) -> list[Problem]:
     """Problems of a column's dtype and row shape."""
     dtype = np.dtype(form.dtype)
     largest = {"f": 8, "i": 4, "u": 4}.get(dtype.kind, 0)
@@ -314,9 +319,11 @@ def form_problems(form: Column, location: str, *, coordinate: bool = False) -> l
         return [Problem(location, message, _WRITE, "dtype")]
     if not storable(dtype):
         message = f"has dtype {dtype}, expected bool, integers or floats of up to 8 bytes"
-        return [Problem(location, message, _left(location), "dtype")]
+        return [Problem(location, message, _leave_out(location), "dtype")]
     if 0 in form.row_shape:
         return [
-            Problem(location, f"has rows of shape {form.row_shape}, without values", _left(location), "empty")
+            Problem(
+                location, f"has rows of shape {form.row_shape}, without values", _leave_out(location), "empty"
+            )
         ]
     return []

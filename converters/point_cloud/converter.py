@@ -1,4 +1,4 @@
-"""Point clouds, several files of any format: kept segments, exact coordinates, voxel grids."""
+"""Convert point clouds of any format: segments, exact coordinates, voxel grids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.buckets import Read
-from unistore.converters.point_cloud.classes import class_notes, folder_classes, labelled
+from unistore.converters.point_cloud.classes import class_notes, folder_classes, with_folder_labels
 from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
 from unistore.converters.point_cloud.derive import derive_points
 from unistore.converters.point_cloud.layouts import arrays
@@ -47,15 +47,16 @@ from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
 from unistore.system.packed import Packed, view
+from unistore.system.sizes import count_of
 
 __all__ = ["PointCloudConverter"]
 
-_NOTES = 8
+_MAX_NOTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Described(Scanned):
-    """What one file holds."""
+    """Layout of one file."""
 
     layout: Layout
 
@@ -72,7 +73,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
         return suffixes()
 
     def look(self, file: Candidate) -> Verdict:
-        """Take a file that one of the formats with its suffix is certain of; details may still be wrong."""
+        """Take a file that certainly has one of the formats with its suffix; it may still have problems."""
         if not has_ending(file.path, self.suffixes):
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
         if (owner := _owner(file.path, file.roots)) is not None:
@@ -87,12 +88,12 @@ class PointCloudConverter(PointCloudOptions, Converter):
         return Taken(found.NAME, f"is a point cloud of layout {found.NAME}")
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
-        """Every file is a source, with the columns that lie beside it; arrays that are no cloud are left out.
+        """Every file is a source, with the columns beside it; arrays that are not clouds are left out.
 
-        Lists beside them name splits, of files that are left out too.
+        Lists beside the files name their splits.
         """
         found = super().find(paths, exclusion)
-        kept, left_out = _clouds(found.parts, paths)
+        kept, left_out = _choose_clouds(found.parts, paths)
         lists = read_lists([part.files[0] for part in kept], paths)
 
         def listed(part: Part, of_class: tuple[int, str] | None) -> Listed:
@@ -118,9 +119,11 @@ class PointCloudConverter(PointCloudOptions, Converter):
             return _Described(layout=layout, certain=certain is not None)
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
-        """Bring the columns of all files to one form, and name the rooms that lists tell."""
+        """Reconcile the columns of all files, and add the names of rooms from lists."""
         found = Packed(
-            labelled([each.layout for each in scanned], [part.detail.of_class for part in parts], self.map)
+            with_folder_labels(
+                [each.layout for each in scanned], [part.detail.of_class for part in parts], self.map
+            )
         )
         of_points, differing = reconcile(_forms(parts, found, attrgetter("columns")), self.columns)
         _, of_segments = reconcile(_forms(parts, found, attrgetter("segment_columns")), self.columns)
@@ -191,9 +194,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kinds = Counter(each.format for each in found)
         counted = ", ".join(f"{count} of layout {kind}" for kind, count in kinds.items())
         stored = sum(each.segments for each in found if each.segmented)
-        notes = [f"point cloud: {len(parts)} file(s), {counted}; {stored} segments of their own"]
+        notes = [f"point cloud: {count_of(len(parts), 'file')}, {counted}; {stored} segments of their own"]
         uncut = [part.name for part, each in zip(parts, found, strict=True) if not each.segmented]
-        others = f" and {len(uncut) - 1} other file(s)" if len(uncut) > 1 else ""
+        others = f" and {count_of(len(uncut) - 1, 'other file')}" if len(uncut) > 1 else ""
         if uncut and self.segment is None:
             notes.append(
                 f"{uncut[0]}{others}: no segments, so each file is one (--segment window:50 cuts it)"
@@ -205,9 +208,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
         remarks = [
             f"{part.name}: {note}" for part, each in zip(parts, found, strict=True) for note in each.notes
         ]
-        notes += remarks[:_NOTES]
-        if len(remarks) > _NOTES:
-            notes.append(f"and {len(remarks) - _NOTES} further remarks of this kind")
+        notes += remarks[:_MAX_NOTES]
+        if len(remarks) > _MAX_NOTES:
+            notes.append(f"and {len(remarks) - _MAX_NOTES} further remarks of this kind")
         splits = sorted({split for split in sources.splits if split is not None})
         if splits:
             notes.append(f"splits: {', '.join(splits)}")
@@ -220,16 +223,16 @@ class PointCloudConverter(PointCloudOptions, Converter):
             point_columns(scan),
             scan.shared["segment_columns"],
             self.voxel_size,
-            self._cut,
+            self._make_windows,
             emit,
             folder,
         )
 
-    def _cut(self, points: int, checked: Callable[[], Read], work: Workspace) -> Partition:
+    def _make_windows(self, points: int, read_all: Callable[[], Read], work: Workspace) -> Partition:
         if self.segment is None:
             return consecutive(np.array([points]), np.zeros(1, np.int64))
         size = parse_window(self.segment)
-        return by_windows(checked(), points, size, self.min_points, self.max_points, work)
+        return by_windows(read_all(), points, size, self.min_points, self.max_points, work)
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Index arrays of segments and voxels, and the dtype of the coordinates."""
@@ -238,7 +241,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
     def pack(
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
     ) -> None:
-        """Copy spilled rows; coordinates become floats, or decimals, where not all sources were quantised."""
+        """Copy spilled rows; coordinates become floats or decimals if not all sources were quantised."""
         decimal = table.columns()[column].attributes.get(DECIMAL) if column == "xyz" else None
         if column == "xyz" and rows.dtype.kind == "i" and (decimal is not None or out.dtype.kind == "f"):
             detail = scan.sources[source].detail
@@ -252,18 +255,18 @@ class PointCloudConverter(PointCloudOptions, Converter):
 def _forms(
     parts: Sequence[Part], found: Sequence[Layout], columns: Callable[[Layout], Mapping[str, Any]]
 ) -> Iterator[tuple[str, dict[str, Column]]]:
-    """Name of each file, and the forms of its columns."""
+    """Name of each file, and its columns."""
     for part, each in zip(parts, found, strict=True):
         yield part.name, {key: form for key, (_, form) in columns(each).items()}
 
 
 def _has_class(part: Part, layout: Layout) -> bool:
-    """Whether the label of a source's segment is its folder; see `labelled`."""
+    """Whether the label of a source's segment is the class of its folder."""
     return part.detail.of_class is not None and layout.segmented is None and LABEL in layout.segment_columns
 
 
 def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
-    """File of coordinates that a ``.npy`` file is a column of, if that is one."""
+    """File of coordinates that a ``.npy`` file is a column of, or None."""
     if path.suffix.lower() != ".npy":
         return None
     owner = coordinate_file(path, roots)
@@ -273,14 +276,16 @@ def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
         try:
             with as_problem(str(owner)):
                 return owner if arrays.match(file, {}) is Match.CERTAIN else None
-        except InputError:  # its own problem; the names are enough
+        except InputError:  # reported for that file; its name is enough here
             return owner
 
 
-def _clouds(parts: Sequence[Part], paths: Sequence[Path]) -> tuple[Sequence[Part], list[tuple[Path, str]]]:
-    """Parts that are clouds, with the files beside them; and arrays that are none, and why.
+def _choose_clouds(
+    parts: Sequence[Part], paths: Sequence[Path]
+) -> tuple[Sequence[Part], list[tuple[Path, str]]]:
+    """Parts that are clouds, with their column files; and arrays that are left out, with the reason.
 
-    Arrays of which neither name nor shape says so are clouds only if no other file is one, or if given.
+    Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named them.
     """
     given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
     plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
@@ -304,7 +309,7 @@ def _clouds(parts: Sequence[Part], paths: Sequence[Path]) -> tuple[Sequence[Part
 
 
 def _match(part: Part) -> Match:
-    """How sure it is that arrays are a cloud; a file that cannot be read is for the scan to tell."""
+    """How sure it is that arrays are a cloud; `scan` reports files that cannot be read."""
     with Candidate(part.files[0], part.roots, part.name) as file:
         try:
             with as_problem(part.name):
@@ -314,7 +319,7 @@ def _match(part: Part) -> Match:
 
 
 def _either(file: Candidate) -> Problem:
-    """What is said of a file that two families could read, with a command for each."""
+    """Problem of a file that two families could read, with a command for each."""
     path = shlex.quote(str(file.path))
     stem = file.path.stem
     commands = [
@@ -330,6 +335,6 @@ def _resolved(roots: tuple[Path, ...]) -> list[str]:
 
 
 def _unit(sources: Sequence[Source]) -> str | None:
-    """The unit that every file's format says it has."""
+    """Unit of the coordinates, if it is the same for all files."""
     units = {source.detail["unit"] for source in sources}
     return units.pop() if len(units) == 1 else None

@@ -1,6 +1,6 @@
-"""Exact coordinates: quantised to int32 only where that reproduces every bit.
+"""Lossless quantisation of coordinates to int32, used only if it reproduces every bit.
 
-Either by the source's own scale and offset, or as decimals: whole numbers divided by a power of ten.
+The scale and offset are those of the source, or coordinates are decimals: integers divided by a power of ten.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 from unistore.errors import Problem
 from unistore.schemas.point_cloud.fields import Decimal
+from unistore.schemas.point_cloud.quantum import MAX_PLACES
 
 __all__ = [
-    "Decimals",
-    "Finite",
+    "DecimalPlaces",
+    "FiniteCheck",
     "bounds_of",
     "decimal_of",
     "dequantise",
-    "ends_of",
+    "minimum_maximum",
     "quantise",
     "quantise_decimals",
 ]
@@ -28,11 +29,10 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 _INT32 = np.iinfo(np.int32)
-_MOST_PLACES = 9
-_MOST_WHOLE = 2.0**50
-"""Below it, rounding finds the whole number of every decimal, and a quarter is left for errors."""
+_MAX_INTEGER = 2.0**50
+"""Below it, ``rint(value * scale)`` is the integer of every decimal, despite rounding errors."""
 _STEP = 1 << 14
-"""Values worked on at a time: they stay in the cache."""
+"""Rows that are processed at a time, so that they stay in the CPU cache."""
 
 
 def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:
@@ -68,49 +68,49 @@ def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float])
     return out
 
 
-class Decimals:
-    """The fewest decimal places that every coordinate is written with, whatever the blocks.
+class DecimalPlaces:
+    """Finds the fewest decimal places that represent every coordinate.
 
-    A float64 that is the nearest one to a decimal of few places is that of more places, too, as long as they
-    are less than `_MOST_WHOLE` together: so the places that all need are the most that one needs.
+    A float64 that is nearest to a decimal with k places is also nearest to that with more places, below
+    `_MAX_INTEGER`. So the result is the maximum over all coordinates, and does not depend on the blocks.
     """
 
     def __init__(self) -> None:
         self.places = 0
-        """-1: there are coordinates that are no decimals."""
+        """Decimal places so far; -1 if a coordinate is not a decimal."""
 
-    def look(self, xyz: NDArray[Any]) -> None:
-        """Look at more coordinates, (n, 3)."""
+    def update(self, xyz: NDArray[Any]) -> None:
+        """Add coordinates, (n, 3)."""
         if xyz.dtype != np.float64:
             self.places = -1
         for lo in range(0, len(xyz), _STEP):
             part = np.ascontiguousarray(xyz[lo : lo + _STEP])
             while self.places >= 0 and not _is_decimal(part, 10.0**self.places):
-                self.places = self.places + 1 if self.places < _MOST_PLACES else -1
+                self.places = self.places + 1 if self.places < MAX_PLACES else -1
 
 
 def _is_decimal(values: Floats, scale: float) -> bool:
     with np.errstate(all="ignore"):
         whole = np.rint(values * scale)
-    if not (np.abs(whole) < _MOST_WHOLE).all():
+    if not (np.abs(whole) < _MAX_INTEGER).all():
         return False
     restored = whole.astype(np.int64) / scale
     return np.array_equal(restored.view(np.int64), values.view(np.int64))
 
 
 def decimal_of(places: Sequence[int], least: Floats, most: Floats) -> Decimal | None:
-    """How decimals of so many places are quantised; None: they are not, or their range is beyond int32.
+    """Scale and offset for decimals; None if there are none or int32 cannot hold their range.
 
     Parameters
     ----------
     places
-        Of every source, -1 where it has other coordinates.
+        Decimal places of each source, -1 if its coordinates are not decimals.
     least, most
-        (3,) f8: of all coordinates.
+        Minimum and maximum of all coordinates, (3,) f8.
     """
     scale = 10.0 ** max(places)
     low, high = np.rint(least * scale), np.rint(most * scale)
-    if min(places) < 0 or max(abs(low).max(), abs(high).max()) >= _MOST_WHOLE:
+    if min(places) < 0 or max(abs(low).max(), abs(high).max()) >= _MAX_INTEGER:
         return None
     near = (low >= _INT32.min) & (high <= _INT32.max)
     offset = np.where(near, 0.0, np.floor((low + high) / 2))
@@ -121,7 +121,7 @@ def decimal_of(places: Sequence[int], least: Floats, most: Floats) -> Decimal | 
 
 
 def quantise_decimals(xyz: Floats, decimal: Mapping[str, Any], out: NDArray[np.int32]) -> None:
-    """``out = xyz * scale - offset``, whole numbers; both (n, 3)."""
+    """``out = rint(xyz * scale) - offset``; both (n, 3)."""
     for lo in range(0, len(xyz), _STEP):
         whole = np.rint(xyz[lo : lo + _STEP] * decimal["scale"])
         out[lo : lo + _STEP] = whole - np.array(decimal["offset"])
@@ -135,13 +135,13 @@ def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float
     return product
 
 
-class Finite:
+class FiniteCheck:
     """Counts coordinates that are NaN or infinite.
 
     Parameters
     ----------
     places
-        Where x, y and z stand, for messages.
+        Locations of x, y and z for messages.
     rows
         Rows of the source.
     """
@@ -151,8 +151,8 @@ class Finite:
         self._wrong = [0, 0, 0]
         self._first: dict[int, tuple[int, Any]] = {}
 
-    def look(self, lo: int, xyz: NDArray[Any]) -> None:
-        """Look at rows of the source from `lo` on, (n, 3), which come in its order."""
+    def update(self, lo: int, xyz: NDArray[Any]) -> None:
+        """Add rows of the source from `lo` on, (n, 3), in its order."""
         finite = np.isfinite(xyz)
         for axis in () if finite.all() else range(3):
             wrong = np.flatnonzero(~finite[:, axis])
@@ -162,7 +162,7 @@ class Finite:
 
     @property
     def problems(self) -> list[Problem]:
-        """For each axis that has any: how many, and where the first stands."""
+        """One problem per axis with such values: how many, and the first row."""
         return [
             Problem(
                 self._places[axis],
@@ -175,8 +175,8 @@ class Finite:
         ]
 
 
-def ends_of(rows: NDArray[Any]) -> NDArray[Any]:
-    """Minimum and maximum of each column of rows (n, k), (2, k); several times faster than along axis 0."""
+def minimum_maximum(rows: NDArray[Any]) -> NDArray[Any]:
+    """Minimum and maximum of each column of rows (n, k), as (2, k); faster than ``min(axis=0)``."""
     axes = [rows[:, axis] for axis in range(rows.shape[1])]
     return np.array([[axis.min() for axis in axes], [axis.max() for axis in axes]], rows.dtype)
 

@@ -1,28 +1,19 @@
-"""What to do about columns, as options that work with what a file holds."""
+"""Remedies of column problems, as ``--map`` options that fit the file."""
 
 from __future__ import annotations
 
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Protocol
 
-import numpy as np
-
+from unistore.converters.point_cloud.names import ArrayHeader
 from unistore.errors import printable
 
-__all__ = ["leaving_out", "naming", "renaming"]
+__all__ = ["how_to_leave_out", "how_to_name", "how_to_rename"]
 
 
-class _Shaped(Protocol):
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-
-def naming(datasets: Mapping[str, _Shaped]) -> str:
-    """How to name coordinates: an array (N, 3), or the first three columns of one length; else no way."""
+def how_to_name(datasets: Mapping[str, ArrayHeader]) -> str:
+    """How to name the coordinates: an array (N, 3), or three columns of the same length."""
     columns: dict[int, list[str]] = defaultdict(list)
     for path, each in datasets.items():
         if len(each.shape or ()) == 2 and each.shape[1] == 3:
@@ -35,13 +26,13 @@ def naming(datasets: Mapping[str, _Shaped]) -> str:
     return f"name the columns, as in {' '.join(map(_map, 'xyz', found))}"
 
 
-def renaming(path: str) -> str:
-    """How to give a column another name, or leave it out."""
+def how_to_rename(path: str) -> str:
+    """How to rename a column or leave it out."""
     plain = "".join(char if char.isascii() and char.isalnum() else "_" for char in path.rpartition("/")[2])
-    return f"rename it, as in {_map(f'{plain}_2', path)}, or leave it out: {leaving_out(path)}"
+    return f"rename it, as in {_map(f'{plain}_2', path)}, or leave it out: {how_to_leave_out(path)}"
 
 
-def leaving_out(*paths: str) -> str:
+def how_to_leave_out(*paths: str) -> str:
     """Options that leave columns out."""
     return " ".join(_map(path, "") for path in paths)
 

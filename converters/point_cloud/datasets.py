@@ -1,4 +1,4 @@
-"""HDF5 files of any layout: looked at once, described alike, and their datasets read some rows at a time."""
+"""What the HDF5 layouts share: open a file, make its `Layout`, read its datasets in blocks of rows."""
 
 from __future__ import annotations
 
@@ -24,28 +24,22 @@ from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.attributes import COUNT, file_attributes
 from unistore.converters.point_cloud.columns import Chosen
 from unistore.converters.point_cloud.pointsuite import segment_names, segment_problems
-from unistore.converters.point_cloud.source import (
-    ROLES,
-    Layout,
-    Original,
-    PointSource,
-    column_paths,
-)
+from unistore.converters.point_cloud.source import AXES, Layout, Original, PointSource, column_paths
 from unistore.converters.scan import Source
 from unistore.errors import InputError, printable
 
 __all__ = [
     "Datasets",
-    "Seen",
-    "checked",
+    "OpenFile",
+    "coordinates_or_features",
     "count_notes",
-    "described",
+    "datasets_left_out",
     "header_of",
+    "make_layout",
+    "open_checked",
+    "open_file",
     "open_original",
     "opener",
-    "part_of",
-    "plain_left_out",
-    "seen",
 ]
 
 Open = Callable[[Source], AbstractContextManager[PointSource]]
@@ -53,45 +47,45 @@ Open = Callable[[Source], AbstractContextManager[PointSource]]
 _GROUPS = frozenset({"segments"})
 
 
-class Seen:
-    """An open HDF5 file and what `walk` found in it, ``segments/`` left out."""
+class OpenFile:
+    """An open HDF5 file and its tree, without the groups inside ``segments/``."""
 
     def __init__(self, file: h5py.File, tree: Tree, name: str) -> None:
         self.file, self.tree, self.name = file, tree, name
 
     @cached_property
     def segments(self) -> list[str]:
-        """Names of the groups in ``segments``, by number."""
+        """Names of the groups in ``segments``, sorted by number."""
         return segment_names(self.file["segments"], self.name) if "segments" in self.tree.groups else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """Opens a file and walks through it; an equal one finds it open."""
+    """Opens a file and walks its tree; compares equal, so that formats share the open file."""
 
     name: str
     roots: tuple[Path, ...]
 
     @contextmanager
-    def __call__(self, path: Path) -> Iterator[Seen]:
+    def __call__(self, path: Path) -> Iterator[OpenFile]:
         with hdf5.open_hdf5(path, self.name, _GROUPS) as file:
-            yield Seen(file, walk(file, self.name, self.roots, skip=_GROUPS), self.name)
+            yield OpenFile(file, walk(file, self.name, self.roots, skip=_GROUPS), self.name)
 
 
-def seen(file: Candidate) -> Seen:
-    """Open a file, or take it from the format that did."""
+def open_file(file: Candidate) -> OpenFile:
+    """Open a file, or return it if another format has opened it."""
     return file.opened(_Walk(file.name, file.roots))
 
 
-def checked(file: Candidate) -> Seen:
-    """The same, once no link leads out and every member of ``segments`` has a number.
+def open_checked(file: Candidate) -> OpenFile:
+    """Open a file and check that no link leads out and every member of ``segments`` has a number.
 
     Raises
     ------
     InputError
-        Naming the links or members that are wrong.
+        Naming the wrong links or members.
     """
-    found = seen(file)
+    found = open_file(file)
     if found.tree.problems:
         raise InputError(found.tree.problems)
     if "segments" in found.tree.groups and (wrong := segment_problems(found.file["segments"], found.name)):
@@ -99,8 +93,8 @@ def checked(file: Candidate) -> Seen:
     return found
 
 
-def described(found: Seen, chosen: Chosen, **known: Any) -> Layout:
-    """Layout of a file whose columns were chosen; `known` are further fields of the layout."""
+def make_layout(found: OpenFile, chosen: Chosen, **known: Any) -> Layout:
+    """Layout of a file with its chosen columns; `known` are further fields of `Layout`."""
     datasets = found.tree.datasets
     header = header_of(found.file, found.name)
     scalars = tuple(f"left out, being no column: {printable(path)}" for path in chosen.left_out)
@@ -134,15 +128,15 @@ def header_of(file: h5py.File, name: str) -> dict[str, Any]:
 
 
 def count_notes(group: h5py.Group | None, attribute: str, found: int, what: str) -> tuple[str, ...]:
-    """Remark on a count in the header that contradicts what is there."""
-    said = None if group is None else _plain(group.attrs.get(attribute))
-    if said is None or said == found or not isinstance(said, int):
+    """Remark if a count in the file's attributes is wrong."""
+    count = None if group is None else _plain(group.attrs.get(attribute))
+    if not isinstance(count, int) or count == found:
         return ()
-    return (f"its header counts {said} {what}, but it holds {found}",)
+    return (f"its header counts {count} {what}, but it holds {found}",)
 
 
 def _plain(value: object) -> object:
-    """An attribute as JSON."""
+    """An attribute as a JSON value."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list):
@@ -155,15 +149,15 @@ def _plain(value: object) -> object:
 
 
 def _triple(header: Mapping[str, Any], what: str) -> tuple[float, ...] | None:
-    """Three numbers of the header: ``x_scale``, ``y_scale``, ``z_scale`` or one array ``scale``."""
-    found = header.get(what, header.get(f"{what}s", [header.get(f"{axis}_{what}") for axis in ROLES]))
+    """Three numbers of the header: ``x_scale``, ``y_scale``, ``z_scale``, or one array ``scale``."""
+    found = header.get(what, header.get(f"{what}s", [header.get(f"{axis}_{what}") for axis in AXES]))
     if isinstance(found, list) and len(found) == 3 and all(isinstance(value, int | float) for value in found):
         return tuple(float(value) for value in found)
     return None
 
 
 class Datasets(PointSource):
-    """Datasets of one row a point."""
+    """Reads datasets with one row per point."""
 
     def __init__(self, file: h5py.File, source: Source) -> None:
         self._file, self._name, self._detail = file, source.name, source.detail
@@ -182,12 +176,15 @@ class Datasets(PointSource):
 
     def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
         """Rows ``lo:hi`` of some columns."""
-        return [part_of(self._paths, column, self._read(self._paths[column], lo, hi)) for column in columns]
+        return [
+            coordinates_or_features(self._paths, column, self._read(self._paths[column], lo, hi))
+            for column in columns
+        ]
 
     def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
-        """Rows ``lo:hi`` of a dataset; chunks that hold further rows are kept, not decoded again.
+        """Rows ``lo:hi`` of a dataset. Large chunks that hold further rows are kept, to be decoded once.
 
-        Small ones are in the cache that HDF5 has for a dataset as long as it is open.
+        Small chunks stay in HDF5's own cache.
         """
         dataset, location = self._dataset(path), location_of(self._name, path)
         chunk = dataset.chunks[0] if hdf5.chunk_memory(dataset) else 0
@@ -202,13 +199,10 @@ class Datasets(PointSource):
         return rows[lo - first : hi - first]
 
 
-def part_of(paths: Mapping[str, str], column: str, rows: NDArray[Any]) -> NDArray[Any]:
-    """The coordinates, or what follows them, where one array holds both; other columns as they are.
+def coordinates_or_features(paths: Mapping[str, str], column: str, rows: NDArray[Any]) -> NDArray[Any]:
+    """Coordinates or features of rows of one array that holds both; rows of other columns as they are.
 
-    Parameters
-    ----------
-    paths
-        As `column_paths` gives them.
+    `paths` is from `column_paths`.
     """
     if column == "xyz":
         return rows[:, :3]
@@ -216,7 +210,7 @@ def part_of(paths: Mapping[str, str], column: str, rows: NDArray[Any]) -> NDArra
 
 
 def opener(points: Callable[[h5py.File, Source], PointSource]) -> Open:
-    """A format's `open_points`, given what reads an open file."""
+    """`open_points` of a format, from the class that reads an open file."""
 
     @contextmanager
     def open_points(source: Source) -> Iterator[PointSource]:
@@ -232,15 +226,15 @@ def open_original(source: Source) -> Iterator[Original]:
     paths = column_paths(source.detail)
     with open_with_h5py(source.path) as file:
         yield Original(
-            lambda key: part_of(paths, key, file[paths[key]][()]),
-            left_out=plain_left_out(file, source.detail),
+            lambda key: coordinates_or_features(paths, key, file[paths[key]][()]),
+            left_out=datasets_left_out(file, source.detail),
         )
 
 
-def plain_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = False) -> list[str]:
-    """Datasets of a file that are no columns, and attributes that are not kept.
+def datasets_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = False) -> list[str]:
+    """Datasets of a file that are not columns, and attributes that are not stored.
 
-    Of datasets in segments, the last part of the name tells.
+    With `in_segments`, columns are known by the last part of their paths.
     """
     taken = {path for path, _, _ in (*detail["columns"].values(), *detail["segment_columns"].values())}
     taken |= set(detail["xyz"])
@@ -250,13 +244,13 @@ def plain_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = 
 
     found = [name for name in dataset_paths(file) if not is_column(name) and not name.endswith("/indices")]
 
-    def counted(path: str, item: Any, name: Any) -> bool:
-        """An export counts the points of every segment again."""
+    def is_recounted(path: str, item: Any, name: Any) -> bool:
+        """Whether an export writes the same value anyway."""
         if name != COUNT or not path.startswith("segments/") or item.attrs.get_id(name).dtype != "<i8":
             return False
         first = next(iter(item.values()), None)
         return getattr(first, "shape", ())[:1] == (item.attrs[name],)
 
     return names_without_numbers(
-        [*found, *attributes_left_out(file, attribute_text(detail), is_column, counted)]
+        [*found, *attributes_left_out(file, attribute_text(detail), is_column, is_recounted)]
     )

@@ -1,4 +1,4 @@
-"""Deriving one point cloud file: points in storage order, exact coordinates, voxel grids, index facts."""
+"""Derive one point cloud file: points in storage order, exact coordinates, voxel grids, index facts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import missing_value
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.buckets import reader
-from unistore.converters.point_cloud.coordinates import Decimals, bounds_of, quantise
+from unistore.converters.point_cloud.coordinates import DecimalPlaces, bounds_of, quantise
 from unistore.converters.point_cloud.recognise import format_named
 from unistore.converters.point_cloud.segments import Partition, blocks
 from unistore.converters.point_cloud.source import PointSource, segment_values
-from unistore.converters.point_cloud.stored import Cut, StoredPoints
+from unistore.converters.point_cloud.stored import Segmenter, StoredPoints
 from unistore.converters.point_cloud.voxels import VoxelGrid, largest_cell
 from unistore.converters.point_cloud.workspace import Workspace
 from unistore.converters.protocol import Emit, Facts, Source
@@ -30,7 +30,7 @@ _XYZ = "xyz"
 
 
 def is_label(key: str) -> bool:
-    """Whether a column holds classes, judged by its name."""
+    """Whether a column holds classes, by its name."""
     return key.lower() in ("classification", "label", "labels")
 
 
@@ -39,39 +39,39 @@ def derive_points(
     columns: Mapping[str, Field],
     segment_columns: Mapping[str, Field],
     voxel_sizes: Sequence[float],
-    cut: Cut,
+    segmenter: Segmenter,
     emit: Emit,
     folder: Path | None,
 ) -> Facts:
     """Read one file, emit its points and voxels, and return what the index needs of it.
 
-    Steps of points pass through memory. Coordinates that can be quantised are emitted so.
+    Points are processed in steps. Coordinates are quantised if that is lossless.
 
     Parameters
     ----------
     source
         The file, with `to_json` of its layout.
     columns, segment_columns
-        Columns of the points and of the segments that the store has; those the file lacks are filled.
+        Columns of points and segments in the store; those that the file lacks are filled.
     voxel_sizes
         Edges of the voxel grids.
-    cut
-        Makes segments where the file has none.
+    segmenter
+        Makes segments if the file has none.
     emit
         As of `Converter.derive`.
     folder
-        For columns of more than a step of points; None: all points are one block, in memory.
+        For temporary columns of more than a step of points; None: all points are in memory.
 
     Returns
     -------
     Facts
         ``lengths`` (S,), ``numbers`` (S,), ``bounds`` (S, 2, 3), ``quantised`` (), for each grid
-        ``voxels/<size>`` (S,) voxels a segment, ``segments/<column>`` (S, …), ``labelled/<column>`` ().
+        ``voxels/<size>`` (S,) voxels per segment, ``segments/<column>`` (S, …), ``labelled/<column>`` ().
 
     Raises
     ------
     InputError
-        Naming coordinates that are not finite, indices that are wrong, values that cannot be read.
+        Naming coordinates that are not finite, invalid indices, values that cannot be read.
     """
     opened = format_named(source.detail["layout"]).open_points(source)
     with opened as points, Workspace(folder) as work:
@@ -79,8 +79,8 @@ def derive_points(
             raise InputError(
                 Problem(location_of(source.name), "holds no points", "leave the file out", "empty")
             )
-        stored = StoredPoints(points, source, columns, cut, work)
-        clouds = _Clouds(stored, source, voxel_sizes, emit, work)
+        stored = StoredPoints(points, source, columns, segmenter, work)
+        clouds = _Emitter(stored, source, voxel_sizes, emit, work)
         clouds.emit_all()
         facts = clouds.facts
         for lo, hi in stored.steps():
@@ -99,8 +99,8 @@ def derive_points(
         return facts
 
 
-class _Clouds:
-    """Emits coordinates and voxels, a block of whole segments at a time, and gathers facts."""
+class _Emitter:
+    """Emits coordinates and voxels, some whole segments at a time, and collects facts."""
 
     def __init__(
         self, stored: StoredPoints, source: Source, sizes: Sequence[float], emit: Emit, work: Workspace
@@ -109,7 +109,7 @@ class _Clouds:
         self._emit, self._work = emit, work
         self._scale, self._offset = source.detail["scale"], source.detail["offset"]
         self._quantised = self._scale is not None and self._offset is not None
-        self._decimals = Decimals()
+        self._decimals = DecimalPlaces()
         partition = stored.partition
         self._bounds = np.zeros((len(partition.lengths), 2, 3))
         self._voxels = {size: np.zeros(len(partition.lengths), np.int64) for size in sizes}
@@ -127,20 +127,20 @@ class _Clouds:
         }
 
     def emit_all(self) -> None:
-        """Go through all points."""
+        """Emit coordinates and voxels of all points."""
         for size in self._sizes:
             self._emit(voxel_group(size), "coords", np.empty((0, 3), np.int32))
             self._emit(voxel_group(size), "counts", np.empty(0, np.uint32))
         _, lengths, numbers = self._stored.partition
         real = int(np.count_nonzero(numbers != NO_SEGMENT))
         for first, last in blocks(lengths[:real], self._work.step):
-            self._segments(first, last)
+            self._emit_segments(first, last)
         if real < len(lengths):
-            self._segments(real, len(lengths), voxels=False)
+            self._emit_segments(real, len(lengths), voxels=False)
         self._stored.check()
 
-    def _segments(self, first: int, last: int, *, voxels: bool = True) -> None:
-        """Some segments, of a step of points or one of more; the points of no segment have no voxels."""
+    def _emit_segments(self, first: int, last: int, *, voxels: bool = True) -> None:
+        """Emit segments of at most a step of points together, or one segment."""
         offsets, step = self._stored.offsets[first : last + 1], self._work.step
         begin, end = int(offsets[0]), int(offsets[-1])
         sizes = self._sizes if voxels and end > begin else ()
@@ -155,7 +155,7 @@ class _Clouds:
                 self._emit(POINTS, f"{voxel_group(size)}/point_voxel", np.full(hi - lo, -1, np.int32))
             if not self._stored.wrong:
                 bounds = bounds_of(list(xyz.T), np.clip(offsets, lo, hi) - lo)
-                if lo > begin:  # of the one segment
+                if lo > begin:  # a segment of several steps
                     bounds[:, 0] = np.minimum(bounds[:, 0], self._bounds[first:last, 0])
                     bounds[:, 1] = np.maximum(bounds[:, 1], self._bounds[first:last, 1])
                 self._bounds[first:last] = bounds
@@ -177,7 +177,7 @@ class _Clouds:
         xyz = self._stored.xyz(lo, hi)
         exact = quantise(xyz, self._scale, self._offset) if self._quantised else None
         self._quantised = exact is not None
-        self._decimals.look(xyz)
+        self._decimals.update(xyz)
         self._emit(POINTS, _XYZ, xyz if exact is None else exact)
         return xyz
 

@@ -1,4 +1,4 @@
-"""Point clouds given back in the sources' order, by their formats or as PointSuite files with row indices."""
+"""Export point clouds in the sources' order, in their own format or as PointSuite files with row indices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import File, Values, array_values
 from unistore.converters.point_cloud import layouts
 from unistore.converters.point_cloud.attributes import COUNT, pointsuite_attributes
-from unistore.converters.point_cloud.cloud import Cloud, clouds, hdf5_file, late
+from unistore.converters.point_cloud.cloud import Cloud, clouds, hdf5_file, lazy_values
 from unistore.converters.point_cloud.layouts import pointsuite_indices
 from unistore.converters.point_cloud.source import Exported
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS
@@ -25,7 +25,7 @@ _CLASSES = "classification"
 
 
 def files(store: StoreView) -> Iterator[File]:
-    """Every file of a point cloud store."""
+    """The exported file of every source."""
     own = [each for each in layouts.FORMATS if isinstance(each, Exported)]
     for cloud in clouds(store):
         known = next((each for each in own if cloud.layout["layout"] == each.NAME), None)
@@ -37,20 +37,24 @@ def _pointsuite(cloud: Cloud) -> File:
     rows = cloud.rows
     values: dict[str, Values] = {}
     for axis, name in enumerate("xyz"):
-        values[f"data/{name}"] = late(partial(cloud.coordinates, axis), (rows,), cloud.coordinate_dtype(axis))
+        values[f"data/{name}"] = lazy_values(
+            partial(cloud.coordinates, axis), (rows,), cloud.coordinate_dtype(axis)
+        )
     for name in cloud.layout["columns"]:
         shape = (rows, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
-        values[f"data/{name}"] = late(partial(cloud.column, name), shape, cloud.own_dtype(name))
+        values[f"data/{name}"] = lazy_values(partial(cloud.column, name), shape, cloud.own_dtype(name))
     classes = cloud.column(_CLASSES) if _CLASSES in cloud.layout["columns"] else None
     labelled = classes is not None and classes.ndim == 1 and classes.dtype.kind in "iu"
     real = [number for number, name in enumerate(cloud.numbers.tolist()) if name != NO_SEGMENT]
     attributes: dict[str, Mapping[str, Any]] = {}
-    if cloud.layout["layout"] != pointsuite_indices.NAME:  # such a file has its own
+    if cloud.layout["layout"] != pointsuite_indices.NAME:  # these files have their own
         attributes |= _summaries(list(values), classes if labelled else None, len(real))
     for segment in real:
         group = f"segments/segment_{cloud.numbers[segment]:04d}"
         count = int(cloud.bounds[segment + 1] - cloud.bounds[segment])
-        values[f"{group}/indices"] = late(partial(cloud.indices, segment), (count,), np.dtype(np.int64))
+        values[f"{group}/indices"] = lazy_values(
+            partial(cloud.indices, segment), (count,), np.dtype(np.int64)
+        )
         attributes[group] = {COUNT: count}
         if labelled and classes is not None:
             labels = np.unique(classes[cloud.indices(segment)])
@@ -64,7 +68,7 @@ def _pointsuite(cloud: Cloud) -> File:
 def _summaries(
     columns: Sequence[str], classes: NDArray[Any] | None, segments: int
 ) -> dict[str, Mapping[str, Any]]:
-    """Attributes that PointSuite gives the groups of every file."""
+    """Summaries that PointSuite writes as attributes of groups."""
     fields = json.dumps([path.removeprefix("data/") for path in columns])
     found: dict[str, Mapping[str, Any]] = {"data": {"available_fields": fields}}
     if classes is not None:

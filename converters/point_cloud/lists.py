@@ -1,7 +1,7 @@
 """List files beside point clouds: ``train_files.txt`` and ``test_files.txt``, and the rooms of S3DIS.
 
-The paths in them are where the files once lay on somebody's machine, so they are matched by file name, among
-the files of the list's own folder and below alone.
+The paths in them are often of another machine, so files are matched by name, among those in the folder of the
+list and below.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["Listed", "Lists", "read_lists", "room_names"]
 
 _LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
 _NAMES = {"valid": "val", "validation": "val"}
-_LARGEST = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What names say of one file: its split, all lists that were read, and the class that its folder is."""
+    """Split of one file, all lists that were read, and the class of the file's folder."""
 
     split: str | None
     lists: tuple[Path, ...]
@@ -33,7 +33,7 @@ class Listed:
 
 @dataclass(slots=True)
 class Lists:
-    """What list files say.
+    """Content of the list files.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Lists:
     notes
         Remarks for the user.
     problems
-        Files in two splits, names that stand for several files.
+        Files in two splits, and names of several files.
     """
 
     splits: dict[Path, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Lists:
 
 
 def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
-    """Read the list files in the folders of some files, up to the given roots.
+    """Read the list files in the folders of `files`, up to the given roots.
 
     Parameters
     ----------
@@ -84,14 +84,12 @@ def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
             f"{list(lists.splits.values()).count(split)} {split}"
             for split in dict.fromkeys(lists.splits.values())
         )
-        lists.notes.append(
-            f"splits taken from {', '.join(path.name for path in lists.files)}: {counted} file(s)"
-        )
+        lists.notes.append(f"splits taken from {', '.join(path.name for path in lists.files)}: {counted}")
     return lists
 
 
 def room_names(lists: Lists, rows: Mapping[Path, int], roots: Sequence[Path]) -> None:
-    """Add the room of every row, where ``all_files.txt`` and ``room_filelist.txt`` name all of them.
+    """Add the room of every row, if ``all_files.txt`` and ``room_filelist.txt`` name all rows.
 
     Parameters
     ----------
@@ -134,9 +132,9 @@ def _folders(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Lines of a list that are not empty."""
+    """Lines of a list, without empty ones."""
     with as_problem(str(path)):
-        if path.stat().st_size > _LARGEST:
+        if path.stat().st_size > _MAX_BYTES:
             raise InputError(
                 Problem(location_of(str(path)), "is too long for a list of files", kind="format")
             )
@@ -145,7 +143,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
-    """Files that the lines of a list stand for, in its order."""
+    """Files that a list names, in its order."""
     below = [file for file in files if file.is_relative_to(path.parent)]
     by_name: dict[str, list[Path]] = {}
     for file in below:

@@ -1,8 +1,8 @@
-"""What deriving one point cloud file holds at its peak, from its layout alone.
+"""Peak memory of deriving one point cloud file, from its layout.
 
-Bytes a point of the arrays that live at the same time while `derive_points` is at work: of a step of points,
-and of all points where they are one block. Compared with what is allocated by tests, and with the peak of
-real conversions by ``benchmarks/memory.py``.
+The constants are bytes per point of the arrays that exist at the same time during `derive_points`: for a step
+of points, and for all points if they are one block. Tests compare them with allocations,
+``benchmarks/memory.py`` with the peak of real conversions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VOXELS = 80
 _WINDOWS = 50
 """Points that are cut into windows: x, y, window, order, of up to two steps."""
 _ORDER = 6
-"""A row in storage order, masks."""
+"""Rows in storage order: row, masks."""
 _CELLS = 24
 """Points of a segment of more than a step: cells, positions, voxel."""
 
@@ -33,21 +33,21 @@ def derive_memory(layout: Layout, *, voxels: bool, windows: bool, parts: bool, i
     Parameters
     ----------
     layout
-        Of the file.
+        Layout of the file.
     voxels
-        Whether a voxel grid is asked for.
+        Whether there are voxel grids.
     windows, parts
-        Whether files without segments are cut into windows, and whether these have a limit of points.
+        Whether files without segments are divided into windows, and whether `max_points` halves these.
     in_core
-        Whether all points are one block in memory; else no more is held for a larger file.
+        Whether all points are one block in memory; if not, the result is the same for larger files.
     """
     forms = [form for _, form in layout.columns.values()]
     widest = max((np.dtype(form.dtype).itemsize * int(np.prod(form.row_shape)) for form in forms), default=0)
     axis = np.dtype(layout.xyz_dtype).itemsize
-    cut = windows and layout.segmented is None
-    step = _POINT + 3 * widest + (_VOXELS if voxels else 0) + (_WINDOWS if cut else 0)
+    in_windows = windows and layout.segmented is None
+    step = _POINT + 3 * widest + (_VOXELS if voxels else 0) + (_WINDOWS if in_windows else 0)
     block = 3 * axis + _CELLS if voxels and layout.points > STEP else 0
-    if cut:  # coordinates; row, window, x and y of each point, and of both halves of large windows
+    if in_windows:  # coordinates; row, window, x and y of each point, and of both halves of large windows
         row = 4 + 2 * axis
         block = 3 * axis + _ORDER + max(row + 8 + (2 * row if parts else 0), block, widest)
     elif layout.segmented == "indices":  # one column after the other

@@ -1,4 +1,4 @@
-"""What point clouds call their coordinates and columns, and when such names are a point cloud's alone."""
+"""Usual names of coordinates and columns, and how sure they make that arrays are a point cloud."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from unistore.converters.point_cloud.source import ROLES, Match
+from unistore.converters.point_cloud.source import AXES, Match
 
 __all__ = [
     "COLUMNS",
     "COORDINATES",
-    "apart",
+    "ArrayHeader",
     "cloud_match",
+    "distinct_names",
     "is_column",
     "is_coordinates",
     "named_coordinates",
-    "unscaled",
+    "raw_coordinates",
 ]
 
 COORDINATES = ("xyz", "coord", "coords", "points", "point_cloud", "pointcloud", "vertices", "pos")
 """Names of arrays (N, 3 or more) whose rows begin with x, y, z, in any case."""
-_ANY = ("pos",)
-"""Of these, names that the positions of other things have too."""
-_MOST = 16
-"""Values a point, at most, in one array of coordinates and what follows them."""
+_AMBIGUOUS = ("pos",)
+"""Names that arrays of other things than points have, too."""
+_MAX_WIDTH = 16
+"""Columns of one array of coordinates and features, at most."""
 COLUMNS = (
     *("rgb", "color", "colors", "colour", "colours", "normal", "normals"),
     *("semantic", "semantics", "semantic_gt", "semantic_label", "semantic_labels"),
@@ -34,39 +35,44 @@ COLUMNS = (
     *("label", "labels", "class", "classes", "classification"),
     *("intensity", "reflectance", "strength"),
 )
-"""Names that columns of points have."""
+"""Names of columns of points, in any case."""
 
 
-class _Shaped(Protocol):
+class ArrayHeader(Protocol):
+    """Shape and dtype of a dataset or array."""
+
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """All axes."""
+
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[Any]:
+        """Byte order included."""
 
 
 def is_column(name: str) -> bool:
-    """Whether a name is one that columns of points have: colours, normals, classes."""
+    """Whether a name is usual for a column of points: colours, normals, classes."""
     return name.lower() in COLUMNS
 
 
-def is_coordinates(shaped: _Shaped, *, wide: bool = True) -> bool:
-    """Whether an array is of numbers (N, 3), or (N, 4 to `_MOST`) where `wide`."""
+def is_coordinates(shaped: ArrayHeader, *, wide: bool = True) -> bool:
+    """Whether an array has numbers (N, 3), or up to (N, `_MAX_WIDTH`) if `wide`."""
     shape = shaped.shape
-    fits = len(shape) == 2 and 3 <= shape[1] <= (_MOST if wide else 3)
+    fits = len(shape) == 2 and 3 <= shape[1] <= (_MAX_WIDTH if wide else 3)
     return fits and shaped.dtype.kind in "iuf"
 
 
-def named_coordinates(own: Mapping[str, _Shaped], *, wide: bool = True) -> list[str]:
-    """Names among arrays that are of coordinates, by name and shape."""
+def named_coordinates(own: Mapping[str, ArrayHeader], *, wide: bool = True) -> list[str]:
+    """Names of the arrays that are coordinates by name and shape."""
     return [
         key for key, each in own.items() if key.lower() in COORDINATES and is_coordinates(each, wide=wide)
     ]
 
 
-def cloud_match(own: Mapping[str, _Shaped]) -> Match:
-    """Whether arrays that stand side by side are a point cloud, by a name of coordinates among them.
+def cloud_match(own: Mapping[str, ArrayHeader]) -> Match:
+    """How sure it is that the arrays of a file are one point cloud, by names and shapes.
 
-    Beside arrays of as many rows and more axes (an image a row), coordinates are columns of plain rows.
+    Beside an array of as many rows with three or more axes (images, for instance), they are plain rows.
     """
     found = named_coordinates(own)
     if not found:
@@ -75,22 +81,22 @@ def cloud_match(own: Mapping[str, _Shaped]) -> Match:
     others = {key: each for key, each in own.items() if key not in found}
     if any(len(each.shape) > 2 and each.shape[0] in rows for each in others.values()):
         return Match.NO
-    sure = any(key.lower() not in _ANY for key in found) or any(map(is_column, others))
+    sure = any(key.lower() not in _AMBIGUOUS for key in found) or any(map(is_column, others))
     return Match.CERTAIN if sure else Match.EITHER
 
 
-def unscaled(own: Mapping[str, _Shaped]) -> tuple[str, ...]:
-    """X, Y and Z where they are raw integers beside x, y and z, as readers of LAS have both."""
-    raw = tuple(axis.upper() for axis in ROLES)
-    if not set(own).issuperset((*ROLES, *raw)) or any(own[axis].dtype.kind not in "iu" for axis in raw):
+def raw_coordinates(own: Mapping[str, ArrayHeader]) -> tuple[str, ...]:
+    """X, Y and Z if they are raw integers beside x, y and z, as LAS readers give both."""
+    raw = tuple(axis.upper() for axis in AXES)
+    if not set(own).issuperset((*AXES, *raw)) or any(own[axis].dtype.kind not in "iu" for axis in raw):
         return ()
-    return raw if all(own[axis].dtype.kind == "f" for axis in ROLES) else ()
+    return raw if all(own[axis].dtype.kind == "f" for axis in AXES) else ()
 
 
-def apart(names: Collection[str], kept: Collection[str] = ()) -> dict[str, str]:
-    """Another name for each of those that differ from one before in case alone: ``Intensity_2``.
+def distinct_names(names: Collection[str], kept: Collection[str] = ()) -> dict[str, str]:
+    """New names, such as ``Intensity_2``, for names that differ from another in case only.
 
-    The name in lower case keeps its own, or else the first; before it those `kept`, which the user gave.
+    Of such names the one in `kept` stays as it is, else the one in lower case, else the first.
     """
     taken = {name.lower() for name in names}
     first: dict[str, str] = {}

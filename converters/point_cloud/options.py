@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unistore.converters.common.options import COLUMNS, MAP, Columns
-from unistore.converters.options import Options, option
+from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
 from unistore.errors import InputError
 
 __all__ = ["PointCloudOptions", "parse_window"]

@@ -1,4 +1,4 @@
-"""Point clouds beside their files: coordinates, columns and segment indices, read without the converter."""
+"""Compare a point cloud store with its files: coordinates, columns, segments, read without the converter."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Originals:
 
     def __init__(self, store: StoreView, scan: Scan) -> None:
         self._scan = scan
-        self._clouds = {cloud.source.number: cloud for cloud in clouds(store)}
-        self._attributes = attribute_texts(store, len(self._clouds))
+        self._choose_clouds = {cloud.source.number: cloud for cloud in clouds(store)}
+        self._attributes = attribute_texts(store, len(self._choose_clouds))
 
     def compare(self, number: int) -> Iterator[Compared]:
         """Coordinates, every column, the rows of every segment, and the attributes of an HDF5 file."""
         source = self._scan.sources[number]
-        cloud = self._clouds.pop(number)
+        cloud = self._choose_clouds.pop(number)
         detail = source.detail
         with format_named(detail["layout"]).open_original(source) as original:
 
@@ -56,7 +56,7 @@ class Originals:
         yield from compare_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:
-        """What a source holds that the store does not, or makes again from others."""
+        """Datasets and attributes of a source that are not in the store."""
         source = self._scan.sources[number]
         with format_named(source.detail["layout"]).open_original(source) as original:
             return list(original.left_out)
@@ -65,7 +65,7 @@ class Originals:
 def _indices(
     original: Original, cloud: Cloud, compared: Callable[[str, NDArray[Any], NDArray[Any]], Compared]
 ) -> Iterator[Compared]:
-    """Segment by segment by its number; a segment that only one of both has differs in shape."""
+    """Compare the rows of each segment; a segment that only one side has differs in shape."""
     if original.indices is None:
         return
     stored = {

@@ -1,4 +1,4 @@
-"""``segments/segment_0000, …`` of PointSuite files: their names, their counts, and what they hold."""
+"""Groups ``segments/segment_0000, …`` of PointSuite files: names, numbers, datasets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 CURE = "write the segments again"
 SEGMENT_MEMORY = 1 << 10
-"""Bytes a segment that has a group of its own: name, number, bounds."""
+"""Bytes in memory per segment with a group of its own: name, number, bounds."""
 
 _SHOWN = 5
 _SEGMENT = re.compile(r"segment_[0-9]+", re.IGNORECASE)
@@ -36,20 +36,20 @@ _LARGEST = (1 << 63) - 1
 
 
 def segment_names(group: h5py.Group, name: str) -> list[str]:
-    """Names of the segments in a group, by number: ``segment_9999`` before ``segment_10000``."""
+    """Names of the segments in a group, sorted by number: ``segment_9999`` before ``segment_10000``."""
     names = names_in(group, location_of(name, "segments"))
     return sorted((key for key in names if _SEGMENT.fullmatch(key)), key=segment_number)
 
 
 def segment_problems(group: h5py.Group, name: str) -> list[Problem]:
-    """Members of the group of segments whose names number no segment, or the same one twice.
+    """Problems of members of ``segments``: names without a number, or the same number twice.
 
     Parameters
     ----------
     group
         ``segments``.
     name
-        How messages call the file.
+        Name of the file in messages.
     """
     problems = []
     first: dict[int, str] = {}
@@ -121,11 +121,11 @@ class Segments:
         return path, group
 
     def member(self, number: int, key: str) -> h5py.Dataset | Problem:
-        """A dataset of a segment, opened at once where no link could lead elsewhere."""
+        """A dataset of a segment; opened by its path if that has no links, which is faster."""
         links = self._parent.id.links
         name = self.keys[number].encode("utf-8", "surrogateescape")
         inside = name + b"/" + key.encode("utf-8", "surrogateescape")
-        with suppress(KeyError, OSError, RuntimeError):  # what is wrong is told by the long way
+        with suppress(KeyError, OSError, RuntimeError):  # reported below
             if {links.get_info(each).type for each in (name, inside)} == {h5py.h5l.TYPE_HARD}:
                 item = h5py.h5o.open(self._parent.id, inside)
                 if isinstance(item, h5py.h5d.DatasetID):
@@ -149,7 +149,7 @@ class Segments:
 
 
 def raise_first(found: Iterable[Problem], name: str) -> None:
-    """Raise the first problems of a file, and say how many more there are."""
+    """Raise the first problems of a file and the number of further ones, if there are any."""
     problems = list(found)
     if not problems:
         return

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from unistore.converters.preview import Measure, Preview, parts_of
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS
+from unistore.schemas.point_cloud.quantum import quantum
 from unistore.schemas.store_view import StoreView
 from unistore.system.sizes import count_of
 
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["PREVIEW"]
 
 _SHOWN = 40_000
-"""Points, and voxels, that are drawn."""
+"""Points or voxels that are drawn, at most."""
 _FEW = 16
 _LABELS = ("classification", "label", "labels", "semantic", "segment", "instance", "pid")
 _LEGEND = 8
 _CELLS = 40
-"""Of several voxel grids, the one with about as many cells across is shown."""
+"""The voxel grid with about as many cells across is drawn."""
 _MOST_CELLS = 400
 
 
@@ -40,9 +41,9 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
     grid = _grid(store, float(np.ptp(xyz[:, :2], axis=0).max()) if len(xyz) else 0.0)
     panels = figure.subplots(1, 2 if grid is None else 3, squeeze=False)[0]
     along = int(np.argmax(np.ptp(xyz[:, :2], axis=0))) if len(xyz) else 0
-    said, labels = _labels(store, first, last)
+    colours, labels = _labels(store, first, last)
     for axes, (across, up), title in zip(panels, ((0, 1), (along, 2)), ("above", "the side"), strict=False):
-        axes.set_title(f"from {title}, by {said}")
+        axes.set_title(f"from {title}, by {colours}")
         axes.set_xlabel("xyz"[across])
         axes.set_ylabel("xyz"[up])
         _scatter(axes, xyz[:, across], xyz[:, up], xyz[:, 2], labels)
@@ -51,7 +52,7 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
             panels[0].plot([], [], "o", color=_colour(i), label=str(label))[0]
             for i, label in enumerate(np.unique(labels))
         ]
-        figure.legend(handles=marks, loc="outside right upper", title=said)
+        figure.legend(handles=marks, loc="outside right upper", title=colours)
     if grid is not None:
         _draw_voxels(store, grid, row, panels[2])
     shown = int((last - first).sum())
@@ -65,7 +66,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
         name="points",
         values=np.diff(whole(store, f"{SEGMENTS}/offsets"))[_rows(store)],
         few=_FEW,
-        cure="larger windows: convert --segment window:SIZE; or --min-points to leave out small ones",
+        cure="--min-points leaves out small ones; larger windows of --segment have more",
     )
 
 
@@ -73,19 +74,20 @@ PREVIEW = Preview(draw=draw, measures=measures)
 
 
 def _rows(store: StoreView) -> NDArray[np.int64]:
-    """Row of every sample in ``segments``."""
+    """Rows of ``segments`` that are samples."""
     return np.flatnonzero(whole(store, f"{SEGMENTS}/number") != NO_SEGMENT)
 
 
 def _xyz(
     store: StoreView, row: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Coordinates counted from the segment's origin, (n, 3)."""
+    """Coordinates relative to the segment's origin, (n, 3)."""
     stored = store.array(f"{POINTS}/xyz").read_ranges(first, last)
-    xyz = stored.astype(np.float64)
-    if stored.dtype == np.int32:
-        source = int(Column(store, f"{SEGMENTS}/source").take(row)[0])
-        xyz = xyz * whole(store, "sources/scale")[source] + whole(store, "sources/offset")[source]
+    restoring = quantum(store)
+    if restoring is None:
+        xyz = stored.astype(np.float64)
+    else:
+        xyz = restoring.restored(stored, int(Column(store, f"{SEGMENTS}/source").take(row)[0]))
     local: NDArray[np.float64] = xyz - Column(store, f"{SEGMENTS}/origin").take(row)[0]
     return local[np.isfinite(local).all(axis=1)] if not np.isfinite(local).all() else local
 
@@ -93,7 +95,7 @@ def _xyz(
 def _labels(
     store: StoreView, first: NDArray[np.int64], last: NDArray[np.int64]
 ) -> tuple[str, NDArray[np.int64] | None]:
-    """What colours stand for, and the label of every point; None: height, all points being labelled alike."""
+    """What colours show, and the label of every point; height and None if all points have one label."""
     names = [path.removeprefix(f"{POINTS}/") for path in store.paths() if path.startswith(f"{POINTS}/")]
     known = [name for name in names if name.lower() in _LABELS]
     for name in sorted(known, key=lambda name: _LABELS.index(name.lower())):
@@ -130,7 +132,7 @@ def _colour(number: int) -> str:
 
 
 def _grid(store: StoreView, extent: float) -> str | None:
-    """Group of the voxel grid that shows most."""
+    """Group of the voxel grid to draw."""
     groups = [
         path.removesuffix("/coords")
         for path in store.paths()

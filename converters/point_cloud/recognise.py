@@ -1,4 +1,4 @@
-"""Which of the formats a file is of: asked of those that know its suffix, or else of all."""
+"""Find the format of a file among those with its suffix, or among all if none has it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def suffixes() -> tuple[str, ...]:
 
 
 def format_named(name: str) -> Format:
-    """The format that a layout names."""
+    """The format of a name."""
     return next(each for each in layouts.FORMATS if name == each.NAME)
 
 
@@ -28,25 +28,25 @@ def recognise(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     Parameters
     ----------
     file
-        The file and how messages call it.
+        The file, with its name for messages.
     mapping
         Stored names of columns, as in `choose`.
 
     Raises
     ------
     InputError
-        With every problem that can be seen without reading values.
+        With every problem that can be found without reading values.
     """
     found = format_of(file, mapping, Match.POSSIBLE)
     if found is None:
-        asked = ", ".join(each.NAME for each in _asked(file))
+        asked = ", ".join(each.NAME for each in _candidates(file))
         message = f"is no point cloud of a known format; looked for {asked}"
         raise InputError(Problem(printable(file.name), message, "check what wrote it", "format"))
     return found.describe(file, mapping)
 
 
 def format_of(file: Candidate, mapping: Mapping[str, str], least: Match) -> Format | None:
-    """The first format that is sure enough of a file; None if no format is.
+    """The first format whose match with a file is at least `least`, or None.
 
     Looser than `recognise`: a file that is wrong in some detail still has its format, so that the detail can
     be reported.
@@ -54,10 +54,10 @@ def format_of(file: Candidate, mapping: Mapping[str, str], least: Match) -> Form
     Raises
     ------
     InputError
-        If there is none, and one could not look at the file.
+        If there is none, and a format could not read the file.
     """
     failure: InputError | None = None
-    for each in _asked(file):
+    for each in _candidates(file):
         try:
             if each.match(file, mapping) >= least:
                 return each
@@ -68,6 +68,6 @@ def format_of(file: Candidate, mapping: Mapping[str, str], least: Match) -> Form
     return None
 
 
-def _asked(file: Candidate) -> tuple[Format, ...]:
+def _candidates(file: Candidate) -> tuple[Format, ...]:
     known = tuple(each for each in layouts.FORMATS if file.path.name.lower().endswith(each.SUFFIXES))
     return known or layouts.FORMATS

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.order import Order
+from unistore.converters.point_cloud.order import StorageOrder
 from unistore.converters.point_cloud.workspace import Workspace
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
 
@@ -18,19 +18,19 @@ Ints = NDArray[np.int64]
 
 
 class Partition(NamedTuple):
-    """Segments of one source in storage order, the one of number -1 last if there is one.
+    """Segments of one source in storage order; the segment of number -1 comes last.
 
     Attributes
     ----------
     order
-        Rows of the source, segment after segment; None: all rows in their own order.
+        Rows of the source, segment by segment; None: all rows in the source's order.
     lengths
         (S,) points of each segment.
     numbers
         (S,) number of each segment.
     """
 
-    order: Order | None
+    order: StorageOrder | None
     lengths: Ints
     numbers: Ints
 
@@ -41,14 +41,14 @@ class Partition(NamedTuple):
 
 
 def consecutive(lengths: Ints, numbers: Ints) -> Partition:
-    """Segments that stand one after the other in the source already."""
+    """Segments whose rows follow each other in the source."""
     return Partition(None, lengths, numbers)
 
 
 def by_indices(
     indices: Iterable[Iterable[Ints]], numbers: Ints | None, rows: int, work: Workspace
 ) -> Partition:
-    """Segments given as sorted row indices, in parts; rows in none come last, as one segment of number -1.
+    """Segments given as sorted row indices; rows of no segment come last, as one segment of number -1.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def by_indices(
     rows
         Rows of the source.
     """
-    order = Order(rows, indices, work, rest=True)
+    order = StorageOrder(rows, indices, work, rest=True)
     numbers = np.arange(len(order.lengths), dtype=np.int64) if numbers is None else numbers
     if not order.rest:
         return Partition(order, order.lengths, numbers)
@@ -67,12 +67,12 @@ def by_indices(
 
 
 def blocks(lengths: Ints, limit: int) -> Iterator[tuple[int, int]]:
-    """Cut segments into ranges of whole segments: at most `limit` points, or one segment that has more."""
-    first, held = 0, 0
+    """Ranges of segments with at most `limit` points together, or one segment with more points."""
+    first, points = 0, 0
     for segment, length in enumerate(lengths.tolist()):
-        if segment > first and held + length > limit:
+        if segment > first and points + length > limit:
             yield first, segment
-            first, held = segment, 0
-        held += length
+            first, points = segment, 0
+        points += length
     if first < len(lengths):
         yield first, len(lengths)

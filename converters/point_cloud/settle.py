@@ -1,4 +1,4 @@
-"""Tables and index arrays of a point cloud store, once every file has been derived."""
+"""Tables and index arrays of a point cloud store, from the facts of all files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, reconcile
-from unistore.converters.common.options import Columns
 from unistore.converters.files.hdf5.attributes import attribute_arrays
+from unistore.converters.options import Columns
 from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.point_cloud.source import LABEL
@@ -24,9 +24,8 @@ from unistore.schemas.point_cloud.fields import (
     POINTS,
     SEGMENTS,
     Decimal,
-    point_field,
+    column_field,
     scale_fields,
-    segment_field,
     segment_fields,
     source_row_field,
     voxel_fields,
@@ -37,6 +36,7 @@ from unistore.schemas.point_cloud.fields import (
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
 from unistore.system.packed import view
+from unistore.system.sizes import count_of
 
 __all__ = ["column_fields", "point_columns", "segment_columns", "settle_points", "tables"]
 
@@ -49,7 +49,8 @@ Arrays = list[tuple[Field, NDArray[Any]]]
 def column_fields(merged: Mapping[str, Merged], run: int) -> list[Field]:
     """Fields of the points' own columns."""
     return [
-        point_field(key, form.dtype, form.row_shape, run, form.attributes) for key, form in merged.items()
+        column_field(POINTS, key, form.dtype, form.row_shape, form.attributes, run)
+        for key, form in merged.items()
     ]
 
 
@@ -63,7 +64,7 @@ def tables(
     voxel_runs: Sequence[int],
     decimal: Decimal | None = None,
 ) -> tuple[Table, ...]:
-    """``points`` and one table a voxel grid, all spilled.
+    """``points`` and one table per voxel grid, all spilled.
 
     Parameters
     ----------
@@ -72,11 +73,11 @@ def tables(
     sizes
         Edges of the voxel grids.
     xyz_dtype, unit
-        Of the coordinates.
+        Dtype and unit of the coordinates.
     run, voxel_runs
         Points of a typical segment, and its voxels in each grid.
     decimal
-        How decimals are quantised.
+        Scale and offset of decimals.
     """
     grids = [
         voxel_fields(size, voxel_run, run, unit) for size, voxel_run in zip(sizes, voxel_runs, strict=True)
@@ -113,7 +114,9 @@ def segment_columns(sources: Sequence[Source], mode: Columns) -> dict[str, Field
     classes = dict(sorted({tuple(source.detail["class"]) for source in sources if "class" in source.detail}))
     named = {LABEL: {"classes": {str(number): name for number, name in classes.items()}}} if classes else {}
     return {
-        key: segment_field(key, form.dtype, form.row_shape, {**form.attributes, **named.get(key, {})})
+        key: column_field(
+            SEGMENTS, key, form.dtype, form.row_shape, {**form.attributes, **named.get(key, {})}
+        )
         for key, form in merged.items()
     }
 
@@ -123,16 +126,16 @@ def _forms(columns: Mapping[str, Any]) -> dict[str, Column]:
 
 
 def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], unit: str | None) -> Settled:
-    """Index arrays and the final tables.
+    """Index arrays and the final tables of all sources.
 
     Parameters
     ----------
     scan, facts
-        Of all sources.
+        The scan, and the facts of each source.
     sizes
         Edges of the voxel grids.
     unit
-        Of the coordinates.
+        Unit of the coordinates.
 
     Raises
     ------
@@ -145,7 +148,7 @@ def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], un
     real = numbers != NO_SEGMENT
     if not real.any():
         message = "no point belongs to a segment, so there would be no sample"
-        raise InputError(Problem(f"{len(facts)} file(s)", message, "lower min_points", "empty"))
+        raise InputError(Problem(count_of(len(facts), "file"), message, "lower min_points", "empty"))
     run = _typical(lengths[real])
     voxels = [found[voxel_group(size)] for size in sizes]
     dtype = _xyz_dtype(scan.sources, found["quantised"])
@@ -222,7 +225,7 @@ def _quantum_arrays(sources: Sequence[Source], decimal: Decimal | None) -> Array
 
 
 def _source_arrays(sources: Sequence[Source]) -> Arrays:
-    """What each file's layout was, and the headers."""
+    """Layout, header and attributes of each file."""
     kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
     layouts = (json.dumps({name: source.detail[name] for name in kept}) for source in sources)
     arrays: Arrays = [
@@ -235,7 +238,7 @@ def _source_arrays(sources: Sequence[Source]) -> Arrays:
 
 
 def _xyz_dtype(sources: Sequence[Source], quantised: NDArray[np.bool_]) -> str:
-    """int32 if every source is quantised, float32 if every one is, else float64, which holds them all."""
+    """int32 or float32 if all sources have that dtype, else float64, which can represent both."""
     kinds = {
         "int32" if each else source.detail["xyz_dtype"]
         for source, each in zip(sources, quantised, strict=True)
@@ -244,13 +247,13 @@ def _xyz_dtype(sources: Sequence[Source], quantised: NDArray[np.bool_]) -> str:
 
 
 def _decimal(found: Facts) -> Decimal | None:
-    """How the coordinates of all sources are quantised as decimals; None where they cannot be."""
+    """Common scale and offset if the coordinates of all sources are decimals, or None."""
     bounds = found["bounds"][found["lengths"] > 0]
     return decimal_of(found["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
 
 
 def _described(key: str, field: Field, found: Facts) -> Field:
-    """A label column whose every value is 0 says so."""
+    """Mark a label column whose values are all 0."""
     if not is_label(key) or found[f"labelled/{key}"].any():
         return field
     return replace(field, attributes={**field.attributes, "unlabelled": "every value is 0"})

@@ -1,7 +1,7 @@
-"""What a source format is: a module that recognises its files, describes them, and opens them for reading.
+"""The interface of source formats: recognise a file, describe it, open it for reading.
 
-A format is one module of `layouts` that has what `Format` names. It tells in a `Layout` what a file holds,
-without reading values; the layout's JSON is in `Source.detail`, so that any process can open the file again.
+A format is a module of `layouts` with the members of `Format`. It describes a file by a `Layout`, without
+reading values. The layout is stored as JSON in `Source.detail`, so that any process can open the file again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from unistore.converters.point_cloud.cloud import Cloud
 from unistore.converters.scan import Source
 
 __all__ = [
+    "AXES",
     "LABEL",
-    "ROLES",
     "Exported",
     "Format",
     "Indices",
@@ -40,58 +40,58 @@ __all__ = [
     "to_json",
 ]
 
-ROLES = ("x", "y", "z")
+AXES = ("x", "y", "z")
 LABEL = "label"
-"""Column of segments that holds the class of each, where folders tell it."""
+"""Column of segments with the class of each, if classes are folders."""
 
 Ints = NDArray[np.int64]
 
 
 class Match(IntEnum):
-    """How sure a format is that a file is one of its own."""
+    """How sure a format is that a file has this format."""
 
     NO = 0
     POSSIBLE = 1
-    """If the file is a point cloud at all."""
+    """It fits if the file is a point cloud at all."""
     EITHER = 2
-    """By its names and shapes, but plain rows could be so, too."""
+    """Names and shapes fit, but also fit plain rows."""
     CERTAIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a file holds, known without reading values, and all that reading it takes.
+    """What a file holds, found without reading values, and all that is needed to read it.
 
     Attributes
     ----------
     format
         Name of the format.
     points, segments
-        How many there are; one segment where the file has none of its own.
+        Number of points and segments; one segment if the file has none of its own.
     segmented
-        How the file gives its segments: ``"indices"`` of rows, ``"ranges"`` one after the other, or None.
+        Segments are ``"indices"`` of rows, or consecutive ``"ranges"`` of rows; None: no segments.
     xyz
-        Columns of x, y, z in the file, or the one column of coordinates (N, 3), as messages name them.
+        Paths of x, y, z in the file, or of one array of coordinates (N, 3).
     xyz_stored
         Their dtypes, byte order included.
     columns
-        Column in the file and form of each column of the points, by stored name.
+        Path in the file and `Column` (dtype and row shape) of each column of the points, by stored name.
     segment_columns
         The same for columns of whole segments.
     scale, offset
-        From the file's header: x, y, z; None if it has none.
+        Scale and offset of x, y, z in the file's header; None if it has none.
     unit
-        Of the coordinates; None if the format does not say.
+        Unit of the coordinates; None if the format does not define it.
     header
         All attributes of the header (JSON).
     attributes
-        Of the HDF5 file, its groups and the datasets of columns.
+        Attributes of the HDF5 file, its groups and the datasets of columns.
     listed
-        Whether lists of rooms name its segments, a line each.
+        Whether lists of rooms have one line for each of its segments.
     files
         Further files that are read.
     memory
-        Bytes held while rows are read, besides the rows themselves: decoded chunks, names of segments.
+        Bytes in memory while rows are read, besides the rows: decoded chunks, names of segments.
     notes
         Remarks about this file.
     """
@@ -116,13 +116,13 @@ class Layout:
 
     @property
     def xyz_dtype(self) -> str:
-        """``"float32"`` where all three axes are floats of at most that size, else ``"float64"``."""
+        """``"float32"`` if all axes are floats of at most 32 bits, else ``"float64"``."""
         dtypes = [np.dtype(dtype) for dtype in self.xyz_stored]
         return "float32" if all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in dtypes) else "float64"
 
 
 def to_json(layout: Layout) -> dict[str, Any]:
-    """What reading a file takes, as JSON."""
+    """The part of a layout that is needed to read the file, as JSON."""
     return {
         "layout": layout.format,
         "xyz": list(layout.xyz),
@@ -142,12 +142,12 @@ def _forms(columns: Mapping[str, tuple[str, Column]]) -> dict[str, Any]:
 
 
 def coordinate_names(detail: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names under which `PointSource.block` gives coordinates: x, y and z, or xyz, of rows (3,)."""
-    return ROLES if len(detail["xyz"]) == 3 else ("xyz",)
+    """Names of the coordinates for `PointSource.block`: x, y and z, or xyz with rows (3,)."""
+    return AXES if len(detail["xyz"]) == 3 else ("xyz",)
 
 
 def column_paths(detail: Mapping[str, Any]) -> dict[str, str]:
-    """Column in the file of each column of the points, coordinates included."""
+    """Path in the file of each column of the points, coordinates included."""
     return {
         **dict(zip(coordinate_names(detail), detail["xyz"], strict=True)),
         **{key: path for key, (path, _, _) in detail["columns"].items()},
@@ -156,7 +156,7 @@ def column_paths(detail: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Segments that stand one after the other: number and points of each, (S,)."""
+    """Segments whose rows follow each other: number and points of each, (S,)."""
 
     numbers: Ints
     lengths: Ints
@@ -171,7 +171,7 @@ class Indices:
 
 
 class PointSource(Protocol):
-    """One open file. Every method raises `InputError` where values cannot be read or are contradictory.
+    """One open file. Every method raises `InputError` if values cannot be read or are contradictory.
 
     Attributes
     ----------
@@ -184,12 +184,12 @@ class PointSource(Protocol):
     def block(self, columns: Sequence[str], lo: int, hi: int) -> Sequence[NDArray[Any]]:
         """Rows ``lo:hi`` of columns of the points, (hi - lo, …) each, in native byte order.
 
-        Columns are called by their stored names, coordinates as `coordinate_names` does.
+        Columns have their stored names, coordinates those of `coordinate_names`.
         """
         ...
 
     def segments(self) -> Ranges | Indices | None:
-        """Segments as the file has them; None if it has none."""
+        """Segments of the file, or None."""
         return None
 
     def segment_column(self, key: str) -> NDArray[Any]:
@@ -197,12 +197,12 @@ class PointSource(Protocol):
         raise KeyError(key)
 
     def check(self) -> None:
-        """Raise what was found wrong with the rows read so far."""
+        """Raise `InputError` if rows read so far are invalid."""
         return
 
 
 def segment_values(detail: Mapping[str, Any], key: str, read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
-    """A column of a source's segments, (S, …): the class that its folder is, or what ``read(key)`` gives."""
+    """A column of a source's segments, (S, …): the class of its folder, or ``read(key)``."""
     if key == LABEL and "class" in detail:
         return np.array([detail["class"][0]], np.int32)
     return read(key)
@@ -219,13 +219,13 @@ class Original:
     Attributes
     ----------
     column
-        Reads a whole column of the points, (N, …), by the name that `PointSource.block` has for it.
+        Reads a whole column of the points, (N, …), by its name for `PointSource.block`.
     segment_column
         Reads a column of the segments, (S, …), by stored name.
     indices
-        Where the rows of each segment stand and what reads them, by its number; None where there are none.
+        Path of the row indices of each segment, and a function that reads them, by number; None: no indices.
     left_out
-        What the file holds besides its columns.
+        What the file holds besides the columns of the store.
     """
 
     column: Callable[[str], NDArray[Any]]
@@ -239,62 +239,62 @@ class Format(Protocol):
 
     @property
     def NAME(self) -> str:  # noqa: N802  a constant of a module
-        """As ``sources/layout`` of a store has it."""
+        """Name in ``sources/layout`` of a store."""
         ...
 
     @property
     def SUFFIXES(self) -> tuple[str, ...]:  # noqa: N802
-        """Lower-case file name endings that are taken from folders."""
+        """Lower-case endings of the names of its files."""
         ...
 
     def match(self, file: Candidate, mapping: Mapping[str, str]) -> Match:
-        """Whether a file is of this format, by its content; loose, so that what is wrong can be reported.
+        """How sure it is that a file has this format, by its content. Damaged files match, to be reported.
 
         Parameters
         ----------
         file
-            The file, and how messages call it.
+            The file, with its name for messages.
         mapping
             Stored names of columns, as `choose` takes them.
 
         Raises
         ------
         InputError
-            If the file cannot be looked at.
+            If the file cannot be read.
         """
         ...
 
     def describe(self, file: Candidate, mapping: Mapping[str, str]) -> Layout:
-        """What a file holds, without reading values; `file` and `mapping` as in `match`.
+        """Describe what a file holds, without reading values; `file` and `mapping` as in `match`.
 
         Raises
         ------
         InputError
-            With every problem that can be seen without reading values.
+            With every problem that can be found without reading values.
         """
         ...
 
     def open_points(self, source: Source) -> AbstractContextManager[PointSource]:
-        """Open a file that was described; ``source.detail`` holds the layout's `to_json`.
+        """Open a file; ``source.detail`` has the JSON of its layout.
 
         Raises
         ------
         InputError
-            Where the file cannot be opened.
+            If the file cannot be opened.
         """
         ...
 
     def open_original(self, source: Source) -> AbstractContextManager[Original]:
-        """Open a file to read its values without the converter: with h5py or numpy alone."""
+        """Open a file to read its values by other means than `open_points`: h5py or numpy alone."""
         ...
 
 
 @runtime_checkable
 class Exported(Protocol):
-    """A format whose files are written again as they were; sources of others become PointSuite files."""
+    """A format that exports its own files; sources of other formats are exported as PointSuite files."""
 
     def exported(self, cloud: Cloud) -> File:
-        """The file that a source of this format was, made of what the store has of it.
+        """The file of a source, from the values of the store.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The points of an open file: in its own order, and in storage order."""
+"""Read the points of an open file in its own order and in storage order."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import missing_value
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.buckets import Read, reader
-from unistore.converters.point_cloud.coordinates import Finite
-from unistore.converters.point_cloud.order import gather
+from unistore.converters.point_cloud.coordinates import FiniteCheck
+from unistore.converters.point_cloud.order import in_storage_order
 from unistore.converters.point_cloud.segments import Partition, blocks, by_indices, consecutive
 from unistore.converters.point_cloud.source import PointSource, Ranges, coordinate_names
-from unistore.converters.point_cloud.workspace import Column, Form, Workspace
+from unistore.converters.point_cloud.workspace import Column, ColumnType, Workspace
 from unistore.converters.protocol import Source
 from unistore.errors import InputError
 from unistore.schemas.tables import Field
 
-__all__ = ["Cut", "StoredPoints"]
+__all__ = ["Segmenter", "StoredPoints"]
 
 _XYZ = "xyz"
 
-Cut = Callable[[int, Callable[[], Read], Workspace], Partition]
-"""Cuts a cloud without segments, given how many points it has and, where asked for, how they are read."""
+Segmenter = Callable[[int, Callable[[], Read], Workspace], Partition]
+"""``segmenter(points, read_all, work)`` makes segments for a cloud without any."""
 
 
 class StoredPoints:
@@ -35,37 +35,42 @@ class StoredPoints:
     Parameters
     ----------
     points, source
-        The open file, and what was told of it.
+        The open file, and its source.
     columns
-        Columns that the store has.
-    cut
-        Makes segments where the file has none.
+        Columns of the store.
+    segmenter
+        Makes segments if the file has none.
     work
-        Where columns are kept.
+        Creates temporary columns.
 
     Raises
     ------
     InputError
-        Naming what is wrong with segments and, where they are read, coordinates.
+        Naming invalid segments and, if they are read, coordinates.
     """
 
     def __init__(
-        self, points: PointSource, source: Source, columns: Mapping[str, Field], cut: Cut, work: Workspace
+        self,
+        points: PointSource,
+        source: Source,
+        columns: Mapping[str, Field],
+        segmenter: Segmenter,
+        work: Workspace,
     ) -> None:
         self._work = work
         self._source = _SourcePoints(points, source, work)
-        forms = source.detail["columns"]
+        types = source.detail["columns"]
         self._reads: dict[str, Read] = {
-            key: partial(self._source.column, key) for key in columns if key in forms
+            key: partial(self._source.column, key) for key in columns if key in types
         }
-        self.partition = _own_segments(points, work) or cut(points.rows, self._source.checked, work)
+        self.partition = _own_segments(points, work) or segmenter(points.rows, self._source.read_all, work)
         self.offsets = self.partition.offsets
         self.xyz: Read = self._source.xyz
         """Coordinates, (hi - lo, 3)."""
         if self.partition.order is not None:
-            wanted = {key: (_form(*forms[key][1:]), read) for key, read in self._reads.items()}
+            wanted = {key: (_form(*types[key][1:]), read) for key, read in self._reads.items()}
             wanted[_XYZ] = _form(source.detail["xyz_dtype"], (3,)), self._source.xyz
-            self._reads = dict(gather(self.partition.order, wanted, work))
+            self._reads = dict(in_storage_order(self.partition.order, wanted, work))
             self.xyz = self._reads.pop(_XYZ)
             self.check()
 
@@ -75,11 +80,11 @@ class StoredPoints:
         return bool(self._source.finite.problems)
 
     def check(self) -> None:
-        """Raise what is wrong with the rows read so far."""
+        """Raise `InputError` if rows read so far are invalid."""
         self._source.check()
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """Ranges of at most a step of points; they end where segments do, so that none is opened twice."""
+        """Ranges of at most a step of points that end with a segment, so that no segment is opened twice."""
         step = self._work.step
         for first, last in blocks(self.partition.lengths, step):
             end = int(self.offsets[last])
@@ -87,7 +92,7 @@ class StoredPoints:
                 yield lo, min(lo + step, end)
 
     def column(self, key: str, field: Field, lo: int, hi: int) -> NDArray[Any]:
-        """Rows of a column, (hi - lo, …), filled where the file lacks it."""
+        """Rows of a column, (hi - lo, …), filled if the file lacks it."""
         if key not in self._reads:
             return np.full((hi - lo, *field.row_shape), missing_value(field.dtype), field.dtype)
         return self._reads[key](lo, hi)
@@ -104,14 +109,14 @@ class _SourcePoints:
     def __init__(self, points: PointSource, source: Source, work: Workspace) -> None:
         paths = source.detail["xyz"]
         places = [location_of(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
-        self.finite = Finite(places, points.rows)
+        self.finite = FiniteCheck(places, points.rows)
         self._points, self._work = points, work
         self._names = coordinate_names(source.detail)
         self._dtype = np.dtype(source.detail["xyz_dtype"])
         self._kept: Column | None = None
 
     def check(self) -> None:
-        """Raise what is wrong with the rows read so far."""
+        """Raise `InputError` if rows read so far are invalid."""
         self._points.check()
         if self.finite.problems:
             raise InputError(self.finite.problems)
@@ -134,11 +139,11 @@ class _SourcePoints:
             else:
                 for axis, values in enumerate(axes):
                     part[:, axis] = values
-            self.finite.look(first, part)
+            self.finite.update(first, part)
         return xyz
 
-    def checked(self) -> Read:
-        """Look at all coordinates, and keep them: they will be read several times."""
+    def read_all(self) -> Read:
+        """Read and check all coordinates, and keep them, as they will be read several times."""
         rows, step = self._points.rows, self._work.step
         kept = self._work.column((self._dtype.str, (3,)), rows)
         for lo in range(0, rows, step):
@@ -150,7 +155,7 @@ class _SourcePoints:
 
 
 def _own_segments(points: PointSource, work: Workspace) -> Partition | None:
-    """Segments as the file has them; None if it has none."""
+    """Segments of the file, or None."""
     found = points.segments()
     if found is None:
         return None
@@ -159,5 +164,5 @@ def _own_segments(points: PointSource, work: Workspace) -> Partition | None:
     return by_indices(found.rows, found.numbers, points.rows, work)
 
 
-def _form(dtype: str, row_shape: Sequence[int]) -> Form:
+def _form(dtype: str, row_shape: Sequence[int]) -> ColumnType:
     return np.dtype(dtype).newbyteorder("=").str, tuple(row_shape)

@@ -1,8 +1,9 @@
-"""Sorting tuples of integers."""
+"""Sort tuples of integers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ def unique_tuples(keys: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
     Returns
     -------
     first, inverse, counts
-        A row that holds each distinct tuple; the tuple of each row; rows of each tuple.
+        One row of each distinct tuple; number of the tuple of each row; rows of each tuple.
     """
     order, begins = sort_tuples(keys)
     starts = np.flatnonzero(begins)
@@ -28,7 +29,7 @@ def unique_tuples(keys: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
 
 
 def sort_tuples(keys: Sequence[Ints]) -> tuple[Ints, NDArray[np.bool_]]:
-    """Rows in the order of their tuples (stable), and whether each has another tuple than the one before."""
+    """Rows sorted by their tuples (stable), and whether each differs from the row before it."""
     extents = [int(key.max(initial=0)) + 1 for key in keys]
     packed = _pack(keys, extents)
     begins = np.ones(len(keys[0]), np.bool_)
@@ -48,11 +49,8 @@ def sort_tuples(keys: Sequence[Ints]) -> tuple[Ints, NDArray[np.bool_]]:
 
 
 def _pack(keys: Sequence[Ints], extents: Sequence[int]) -> Ints | None:
-    """All keys as the digits of one int64, which sorts several times faster; None where they do not fit."""
-    capacity = 1
-    for extent in extents:
-        capacity *= extent
-    if capacity >= 1 << 63:
+    """All keys as digits of one int64, as that sorts several times faster; None if they do not fit."""
+    if prod(extents) >= 1 << 63:
         return None
     packed = np.zeros(len(keys[0]), np.int64)
     for key, extent in zip(keys, extents, strict=True):

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.buckets import Buckets, Read, Rows, Split, key_ranges, position
+from unistore.converters.point_cloud.buckets import BucketOrder, Buckets, Read, Rows, index_dtype, key_ranges
 from unistore.converters.point_cloud.tuples import unique_tuples
 from unistore.converters.point_cloud.workspace import Workspace
 
@@ -18,7 +18,7 @@ _AXES = ("x", "y", "z")
 
 
 def largest_cell(bounds: NDArray[np.float64], size: float) -> float:
-    """Largest cell number of any segment; what is above 2³¹ − 1 cannot be stored.
+    """Largest cell index of any segment; above 2³¹ − 1 it cannot be stored.
 
     Parameters
     ----------
@@ -31,20 +31,20 @@ def largest_cell(bounds: NDArray[np.float64], size: float) -> float:
 
 
 class VoxelGrid:
-    """Voxels of segments in lexicographic order, then the voxel of each point; a step of points is held.
+    """Voxels of segments in lexicographic order, then the voxel of each point, a step of points at a time.
 
     Parameters
     ----------
     xyz
-        Reads rows of the coordinates, (n, 3), segment after segment.
+        Reads rows of the coordinates, (n, 3), segment by segment.
     points
-        Points of each segment, (S,). Several segments have no more than a step of points together.
+        Points of each segment, (S,): one segment, or several with at most a step of points together.
     bounds
         (S, 2, 3) minimum and maximum of each segment.
     size
         Edge of a voxel.
     work
-        Where cells are kept while they are sorted.
+        Creates the columns.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class VoxelGrid:
         size: float,
         work: Workspace,
     ) -> None:
-        self._xyz = lru_cache(1)(xyz)  # axis after axis is asked for
+        self._xyz = lru_cache(1)(xyz)  # read once for each axis
         self._bounds, self._size, self._work = bounds, size, work
         self._points = int(points.sum())
         self.lengths = np.zeros(len(points), np.int64)
@@ -68,7 +68,7 @@ class VoxelGrid:
         self._numbers: list[NDArray[np.int32]] | Buckets = []
 
     def voxels(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.uint32]]]:
-        """Cells counted from the segment's origin, (V, 3), and points in each, (V,), some at a time."""
+        """Cells counted from the segment's origin, (V, 3), and the points in each, (V,), in parts."""
         step, found = self._work.step, 0
         if self._points > step:
             sizes = np.diff([*range(0, self._points, step), self._points])
@@ -77,9 +77,9 @@ class VoxelGrid:
         everything = Rows({**cells, "at": np.arange}, 0, self._points)
         largest = np.floor((self._bounds[:, 1] - self._bounds[:, 0]).max(axis=0, initial=0) / self._size)
         ends = {key: (0, int(last)) for key, last in zip(_AXES, largest, strict=True)}
-        forms = {**dict.fromkeys(_AXES, ("<i4", ())), "at": (position(self._points), ())}
-        for points in key_ranges(everything, ends, forms, self._work):
-            for part in points.steps(step):  # of several, all are in one voxel
+        types = {**dict.fromkeys(_AXES, ("<i4", ())), "at": (index_dtype(self._points), ())}
+        for points in key_ranges(everything, ends, types, self._work):
+            for part in points.steps(step):  # several steps only if all points are in one voxel
                 axes = [part.read(key).astype(np.int64, copy=False) for key in _AXES]
                 first, voxel, counts = unique_tuples(
                     axes if self._segment is None else [self._segment, *axes]
@@ -93,7 +93,7 @@ class VoxelGrid:
             self.lengths[:] = found
 
     def point_voxels(self) -> Iterator[NDArray[np.int32]]:
-        """Voxel of each point, counted inside its segment, in the order of the points; after `voxels`."""
+        """Voxel of each point, counted inside its segment, in their order; call `voxels` first."""
         for numbers in self._numbers:
             if isinstance(numbers, Rows):
                 voxel = np.empty(len(numbers), np.int32)
@@ -114,7 +114,7 @@ class VoxelGrid:
         """Keep the voxel of each point."""
         if isinstance(self._numbers, Buckets):
             at, step = points.read("at"), self._work.step
-            self._numbers.put(Split(at // step), {"inside": at % step, "voxel": voxel})
+            self._numbers.put(BucketOrder(at // step), {"inside": at % step, "voxel": voxel})
             return
         if self._segment is not None:
             self.lengths += np.bincount(self._segment[first], minlength=len(self.lengths))

@@ -1,4 +1,4 @@
-"""Cutting a point cloud into square windows, and these into parts of a bounded number of points."""
+"""Divide a point cloud into square windows, and large windows into parts."""
 
 from __future__ import annotations
 
@@ -10,41 +10,49 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.buckets import Buckets, Read, Rows, Split, key_ranges, position, reader
-from unistore.converters.point_cloud.coordinates import ends_of
+from unistore.converters.point_cloud.buckets import (
+    BucketOrder,
+    Buckets,
+    Read,
+    Rows,
+    index_dtype,
+    key_ranges,
+    reader,
+)
+from unistore.converters.point_cloud.coordinates import minimum_maximum
 from unistore.converters.point_cloud.segments import Partition, by_indices
 from unistore.converters.point_cloud.tuples import sort_tuples
-from unistore.converters.point_cloud.workspace import Form, Workspace
+from unistore.converters.point_cloud.workspace import ColumnType, Workspace
 from unistore.errors import InputError
 
 __all__ = ["by_windows"]
 
 _DIGIT = 16
-"""Bits of a coordinate that are told apart at a time."""
+"""Bits of a coordinate that each pass of `_smallest` compares."""
 
 
 def by_windows(
     read: Read, rows: int, size: float, min_points: int, max_points: int | None, work: Workspace
 ) -> Partition:
-    """Cut a cloud into square XY windows, counted from the smallest x and y.
+    """Divide a cloud into square XY windows, counted from the smallest x and y.
 
-    Windows come in order of x, then y, points of a window in the order of their rows. A window with more
-    than `max_points` is halved at the median of its longer side until no part has more; points of windows
-    and parts with fewer than `min_points` belong to no segment. A step of points is held at a time.
+    Windows are ordered by x, then y; points of a window by their rows. A window with more than `max_points`
+    is halved at the median of its longer side until no part has more. Points of windows and parts with fewer
+    than `min_points` belong to no segment. A step of points is processed at a time.
 
     Parameters
     ----------
     read
         Reads rows of the coordinates, (n, 3).
     rows
-        How many there are.
+        Points of the cloud.
 
     Raises
     ------
     InputError
-        If the windows are so small that they cannot be counted.
+        If the cloud is more than 2^31 windows wide.
     """
-    read = lru_cache(1)(read)  # column after column is asked for
+    read = lru_cache(1)(read)  # read once for each column
     columns: dict[str, Read] = {"row": np.arange, "xy": lambda lo, hi: read(lo, hi)[:, :2]}
     low, high = _ends(Rows(columns, 0, rows), work.step)
     last = np.floor((high.astype(np.float64) - low) / size)
@@ -57,15 +65,15 @@ def by_windows(
             np.int64
         )
 
-    forms: dict[str, Form] = {"row": (position(rows), ()), "xy": (low.dtype.str, (2,))}
+    types: dict[str, ColumnType] = {"row": (index_dtype(rows), ()), "xy": (low.dtype.str, (2,))}
     columns |= {"x": window(0), "y": window(1)}
     ends = {"x": (0, int(last[0])), "y": (0, int(last[1]))}
-    ranges = key_ranges(Rows(columns, 0, rows), ends, forms | dict.fromkeys("xy", ("<i4", ())), work)
+    ranges = key_ranges(Rows(columns, 0, rows), ends, types | dict.fromkeys("xy", ("<i4", ())), work)
     parts = (
         part
         for points in ranges
         for each in _windows(points, work.step)
-        for part in _halved(each, max_points, forms, work)
+        for part in _halve(each, max_points, types, work)
     )
     pieces = (
         (step.read("row") for step in part.steps(work.step)) for part in parts if len(part) >= min_points
@@ -74,7 +82,7 @@ def by_windows(
 
 
 def _windows(points: Rows, step: int) -> Iterator[Rows]:
-    """Points of each window of a range of them, in the order of their rows."""
+    """Points of each window in a range of windows, in the order of their rows."""
     if len(points) > step:
         yield points
         return
@@ -84,8 +92,10 @@ def _windows(points: Rows, step: int) -> Iterator[Rows]:
         yield Rows(columns, lo, hi)
 
 
-def _halved(window: Rows, max_points: int | None, forms: dict[str, Form], work: Workspace) -> Iterator[Rows]:
-    """Parts of at most `max_points`, cut at the median of the longer side of each."""
+def _halve(
+    window: Rows, max_points: int | None, types: dict[str, ColumnType], work: Workspace
+) -> Iterator[Rows]:
+    """Parts of at most `max_points`: halves at the median of the longer side, recursively."""
     if max_points is None or len(window) <= max_points:
         yield window
         return
@@ -97,21 +107,21 @@ def _halved(window: Rows, max_points: int | None, forms: dict[str, Form], work: 
 
     half = len(window) // 2
     middle, equal = _smallest(keys, len(window), half, work.step)
-    with work.inner() as inner:
-        sides = Buckets(inner, np.array([half, len(window) - half]), forms)
+    with work.nested() as nested:
+        sides = Buckets(nested, np.array([half, len(window) - half]), types)
         for part, key in zip(window.steps(work.step), keys(), strict=True):
             second = (key >= middle).astype(np.uint16)
             ties = np.flatnonzero(key == middle)[:equal]
             second[ties] = 0
             equal -= len(ties)
-            sides.put(Split(second), {name: part.read(name) for name in forms})
+            sides.put(BucketOrder(second), {name: part.read(name) for name in types})
         for side in sides:
-            yield from _halved(side, max_points, forms, inner)
+            yield from _halve(side, max_points, types, nested)
 
 
 def _ends(points: Rows, step: int) -> NDArray[Any]:
     """Minimum and maximum of x and y, (2, 2)."""
-    ends = np.array([ends_of(part.read("xy")) for part in points.steps(step)])
+    ends = np.array([minimum_maximum(part.read("xy")) for part in points.steps(step)])
     return np.array([ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)])
 
 
@@ -140,6 +150,6 @@ def _smallest(
 
 
 def _sortable(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """Integers in the order of finite floats, equal where those are."""
+    """Integers that sort as finite floats do, and are equal if these are."""
     bits = (values.astype(np.float64) + 0.0).view(np.uint64)  # -0.0 becomes 0.0
     return np.where(bits >> 63, ~bits, bits | (1 << 63))

@@ -1,4 +1,4 @@
-"""Room for columns while points are sorted: in memory up to a block of rows, in files beyond it."""
+"""Temporary columns while points are sorted: in memory up to a block of rows, larger ones in files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from unistore.errors import ConversionError
 
-__all__ = ["STEP", "Column", "FileColumn", "Form", "Workspace"]
+__all__ = ["STEP", "Column", "ColumnType", "FileColumn", "Workspace"]
 
 STEP = 1 << 19
-"""Points worked on at a time."""
+"""Points that are processed at a time."""
 
-Form = tuple[str, tuple[int, ...]]
+ColumnType = tuple[str, tuple[int, ...]]
 """dtype and row shape of a column."""
 
 
 class FileColumn:
-    """Rows in a file, written and read by slices like those of an array; rows never written are undefined.
+    """Rows in a file, written and read by slices like an array; rows never written are undefined.
 
     Raises
     ------
@@ -33,7 +33,7 @@ class FileColumn:
         If the disk is full.
     """
 
-    def __init__(self, file: IO[bytes], form: Form, folder: Path) -> None:
+    def __init__(self, file: IO[bytes], form: ColumnType, folder: Path) -> None:
         self._file, self._row_shape, self._folder = file, form[1], folder
         self._dtype = np.dtype(form[0])
         self._row = self._dtype.itemsize * int(np.prod(form[1], dtype=np.int64))
@@ -60,23 +60,23 @@ class FileColumn:
 
 
 Column = NDArray[Any] | FileColumn
-"""Rows that are written and read by ``[lo:hi]``; those read are not to be changed."""
+"""Rows that are written and read by ``[lo:hi]``; do not modify what is read."""
 
 
 class Workspace:
-    """Makes columns; their files have no name, and are gone when it is left or the process dies.
+    """Creates temporary columns; their files are unnamed, and deleted on exit or when the process dies.
 
     Parameters
     ----------
     folder
-        Where files are made; None: all columns are held in memory.
+        Folder for the files; None: all columns are in memory.
 
     Attributes
     ----------
     step
-        Points worked on at a time.
+        Points that are processed at a time.
     block
-        Rows of a column that may be held in memory: a step, without a folder all.
+        Rows of a column that may be in memory: one step, or all rows if there is no folder.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -93,12 +93,12 @@ class Workspace:
     ) -> None:
         self._files.close()
 
-    def inner(self) -> Workspace:
-        """Another one in the same folder, to be left sooner."""
+    def nested(self) -> Workspace:
+        """A workspace in the same folder, whose files are deleted earlier."""
         return Workspace(self._folder)
 
-    def column(self, form: Form, rows: int) -> Column:
-        """Make a column of `rows` rows: an array if that is at most a block."""
+    def column(self, form: ColumnType, rows: int) -> Column:
+        """Create a column of `rows` rows: an array, or a file if there are more rows than a block."""
         if self._folder is None or rows <= self.block:
             return np.empty((rows, *form[1]), form[0])
         with _sorting(self._folder):
@@ -108,7 +108,7 @@ class Workspace:
 
 @contextmanager
 def _sorting(folder: Path) -> Iterator[None]:
-    """Tell a failure of our own files from one of the source."""
+    """Raise `ConversionError` for an `OSError` of a temporary file."""
     try:
         yield
     except OSError as error:

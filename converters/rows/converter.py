@@ -1,4 +1,4 @@
-"""Plain arrays: HDF5, ``.npy`` and ``.npz`` files whose arrays share axis 0, one after the other."""
+"""Convert plain arrays: HDF5, ``.npy`` and ``.npz`` files whose arrays share axis 0, concatenated."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import (
-    Column,
-    Merged,
-    missing_value,
-    reconcile,
-    storable,
-)
+from unistore.converters.common.columns import Column, Merged, missing_value, reconcile, storable
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.arrays import (
     NPY_NAME,
@@ -34,12 +28,13 @@ from unistore.converters.files.npy.grouping import FileGroup, group_files
 from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source, Sources
-from unistore.converters.rows.forms import common_length, fields_of, form_problems, nesting
+from unistore.converters.rows.columns import column_problems, common_length, fields_of, nesting_problems
 from unistore.converters.rows.options import RowsOptions
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
 from unistore.system.packed import Packed, view
+from unistore.system.sizes import count_of
 
 __all__ = ["RowsConverter"]
 
@@ -49,7 +44,7 @@ _MATLAB = b"MATLAB 7.3 MAT-file"
 
 
 class _Origin(NamedTuple):
-    """Where a column comes from: a file of the part, its array; of records the field, and rows at a time."""
+    """Origin of a column: file of the part and array; for records also the field, and the rows per read."""
 
     file: int
     array: str
@@ -59,7 +54,7 @@ class _Origin(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Found(Scanned):
-    """What one part contributes."""
+    """Columns of one part, and how to read them."""
 
     rows: int
     columns: dict[str, Column]
@@ -77,7 +72,7 @@ class RowsConverter(RowsOptions, Converter):
     suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
     def look(self, file: Candidate) -> Verdict:
-        """Take every file that holds numbers; asked last."""
+        """Take every file that holds numbers; this family is asked last."""
         if not has_ending(file.path, self.suffixes):
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
         listed = list_arrays(file.path, file.path.name, file.roots)
@@ -86,7 +81,7 @@ class RowsConverter(RowsOptions, Converter):
         return Taken("arrays", f"holds arrays ({', '.join(map(printable, list(listed.arrays)[:3]))})")
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
-        """Files as they are; ``.npy`` files of one folder may be arrays side by side, see `group_files`."""
+        """One part per file; ``.npy`` files of a folder may be columns of one part, see `group_files`."""
         files = [path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path)]
         named = [
             each for each in zip(relative_names(files), files, strict=True) if not exclusion.covers(each[0])
@@ -113,8 +108,8 @@ class RowsConverter(RowsOptions, Converter):
         ]
         if self.reverse_axes:
             listed = [with_reversed_axes(each) for each in listed]
-        arrays = _arrays(group, listed)
-        wanted = self._wanted(list(arrays), part.name)
+        arrays = _origins(group, listed)
+        wanted = self._mapped_arrays(list(arrays), part.name)
         problems = [
             each
             for file in listed
@@ -132,11 +127,11 @@ class RowsConverter(RowsOptions, Converter):
         for column, key in wanted.items():
             shape, dtype = listed[arrays[key].file].arrays[arrays[key].array]
             for name, form, inner in fields_of(column, dtype, shape[1:]):
-                problems += form_problems(name, form, location_of(part.name, key))
+                problems += column_problems(name, form, location_of(part.name, key))
                 columns[name] = form
                 steps = listed[arrays[key].file].steps
                 origins[name] = arrays[key]._replace(field=inner, step=steps.get(arrays[key].array, 0))
-        problems += nesting(list(columns), part.name)
+        problems += nesting_problems(list(columns), part.name)
         if not wanted and not problems:
             problems.append(Problem(part.name, "holds no arrays", kind="missing"))
         if problems:
@@ -151,8 +146,8 @@ class RowsConverter(RowsOptions, Converter):
             attributes=listed[0].attributes,
         )
 
-    def _wanted(self, present: Sequence[str], name: str) -> dict[str, str]:
-        """Array in the part by stored name."""
+    def _mapped_arrays(self, present: Sequence[str], name: str) -> dict[str, str]:
+        """Array in the part of each stored name."""
         if not self.map:
             return {key: key for key in present}
         absent = [key.strip("/") for key in self.map.values() if key.strip("/") not in present]
@@ -167,7 +162,7 @@ class RowsConverter(RowsOptions, Converter):
         return {to: key.strip("/") for to, key in self.map.items() if key.strip("/") not in absent}
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Found]) -> Scan:
-        """Bring the columns of all parts to one form; see `reconcile`."""
+        """Merge the columns of all parts; see `reconcile`."""
         named = ((part.name, each.columns) for part, each in zip(parts, scanned, strict=True))
         merged, problems = reconcile(named, self.columns)
         if not problems and not sum(each.rows for each in scanned):
@@ -212,7 +207,7 @@ class RowsConverter(RowsOptions, Converter):
         )
 
     def _matlab_notes(self, parts: Sequence[Part]) -> list[str]:
-        """Remark on files of MATLAB, whose axes are taken as HDF5 has them."""
+        """Remark on files written by MATLAB, whose axes are reversed."""
         files = () if self.reverse_axes else (part.files[0] for part in parts)
         written = [file for file in files if file.suffix.lower() == ".mat" and _by_matlab(file)]
         if not written:
@@ -245,7 +240,7 @@ class RowsConverter(RowsOptions, Converter):
                                 np.copyto(targets[column], values, casting="same_kind")
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
-        """One sample a row; the attributes of the files."""
+        """One sample per row, and the attributes of the files."""
         arrays = attribute_arrays(view(scan.sources, attrgetter("detail")))
         return replace(super().settle(scan, facts), arrays=arrays)
 
@@ -255,15 +250,15 @@ def _by_matlab(path: Path) -> bool:
         return file.read(len(_MATLAB)) == _MATLAB
 
 
-def _arrays(group: FileGroup, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:
-    """Where each array of a part lies, by its name."""
+def _origins(group: FileGroup, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:
+    """Origin of each array of a part, by name."""
     if group.arrays is not None:
         return {name: _Origin(file, NPY_NAME, None) for file, name in enumerate(group.arrays)}
     return {name: _Origin(0, name, None) for name in listed[0].arrays}
 
 
 def _stored(found: _Found, merged: Mapping[str, Merged]) -> Callable[[str], bool]:
-    """Tells whether what stands at a path of a file is in the store: groups are, and datasets of columns."""
+    """Function that says whether the object at a path is stored: all groups, and datasets of columns."""
     left_out = {origin.array for key, origin in found.origins.items() if key not in merged}
     left_out -= {origin.array for key, origin in found.origins.items() if key in merged}
     return lambda path: path not in left_out
@@ -282,7 +277,7 @@ def _notes(
         alone += part.detail.arrays == (NPY_NAME,)
         compressed += [part.name] * each.compressed
     total = sum(sources.rows(TABLE))
-    notes = [f"plain arrays: {total} rows of {printable(', '.join(merged))} from {files} file(s)"]
+    notes = [f"plain arrays: {total} rows of {printable(', '.join(merged))} from {count_of(files, 'file')}"]
     if alone > 1:
         notes.append(f"{alone} .npy files of like rows: parts of one array, one after the other")
     splits = sorted({split for split in sources.splits if split is not None})

@@ -1,4 +1,4 @@
-"""Plain arrays given back: each file in the form that its name tells, every array under its own name."""
+"""Export plain arrays: every file in its own format, every array under its own name."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ def files(store: StoreView) -> Iterator[File]:
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
     for source in sources:
-        held: dict[str, Values] = {}
+        arrays: dict[str, Values] = {}
         for path in paths:
             array = store.array(path)
             if source.number not in array.attributes.get("missing_in", ()):
                 values = row_values(array, source.lo, source.hi)
                 dtype = source_dtype(array.attributes, source.number, array.dtype)
-                held[path.removeprefix(f"{TABLE}/")] = converted(values, dtype)
+                arrays[path.removeprefix(f"{TABLE}/")] = converted(values, dtype)
         attributes = parse_attributes(texts[source.number])
-        yield from _files(source, _unmapped(held, mapping), attributes, reverse_axes=reverse_axes)
+        yield from _files(source, _unmapped(arrays, mapping), attributes, reverse_axes=reverse_axes)
 
 
 def _files(
     source: SourceRows,
-    held: Mapping[str, Values],
+    arrays: Mapping[str, Values],
     attributes: Mapping[str, Mapping[str, Any]],
     *,
     reverse_axes: bool,
 ) -> Iterator[File]:
     suffix = source.name.lower().rpartition(".")[2]
     joint = _JOINT.fullmatch(source.name)
-    if joint is not None and not any("/" in name for name in held):
-        for name, values in held.items():
+    if joint is not None and not any("/" in name for name in arrays):
+        for name, values in arrays.items():
             file = f"{joint['before']}{name}{joint['after']}"
             yield File(name=file, form="npy", source=source.number, values={"": values})
-    elif suffix == "npy" and list(held) == [_NPY_NAME]:
-        yield File(name=source.name, form="npy", source=source.number, values={"": held[_NPY_NAME]})
+    elif suffix == "npy" and list(arrays) == [_NPY_NAME]:
+        yield File(name=source.name, form="npy", source=source.number, values={"": arrays[_NPY_NAME]})
     elif suffix == "npz":
-        yield File(name=source.name, form="npz", source=source.number, values=held)
+        yield File(name=source.name, form="npz", source=source.number, values=arrays)
     else:
         name = f"{source.name[:-4]}.h5" if suffix == "npy" else source.name
         if reverse_axes and suffix != "npy":
-            held = {key: _reversed(values) for key, values in held.items()}
-        yield File(name=name, form="hdf5", source=source.number, values=held, attributes=attributes)
+            arrays = {key: _reversed(values) for key, values in arrays.items()}
+        yield File(name=name, form="hdf5", source=source.number, values=arrays, attributes=attributes)
 
 
-def _unmapped(held: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[str, Values]:
-    """Arrays by their names in the file; the fields of a structured array that was mapped as one again."""
-    found = dict(held)
+def _unmapped(arrays: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[str, Values]:
+    """Arrays by their names in the file; fields of a structured array are joined again."""
+    found = dict(arrays)
     for stored, name in mapping.items():
-        inner = {c.removeprefix(f"{stored}/"): found.pop(c) for c in held if c.startswith(f"{stored}/")}
+        inner = {c.removeprefix(f"{stored}/"): found.pop(c) for c in arrays if c.startswith(f"{stored}/")}
         if inner:
             found[name.strip("/")] = _structured(inner)
         elif stored in found:
@@ -77,12 +77,12 @@ def _unmapped(held: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[st
 
 
 def _reversed(values: Values) -> Values:
-    """An array whose axes were reversed, as it was; it is held whole."""
+    """The array with its axes reversed again; read into memory as a whole."""
     return Values(values.shape[::-1], values.dtype, lambda: iter([np.ascontiguousarray(values.whole().T)]))
 
 
 def _structured(fields: Mapping[str, Values]) -> Values:
-    """One array of a structured dtype from its fields."""
+    """A structured array from its fields."""
     rows = next(iter(fields.values())).shape[0]
     dtype = np.dtype([(name, each.dtype, each.shape[1:]) for name, each in fields.items()])
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unistore.converters.common.options import COLUMNS, MAP, Columns
-from unistore.converters.options import Options, option
+from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
 
 __all__ = ["RowsOptions"]
 
@@ -35,10 +34,6 @@ class RowsOptions(Options):
     reverse_axes: bool = option(False, "HDF5 arrays have their rows on the last axis, as MATLAB writes them.")
 
     def recorded(self) -> dict[str, Any]:
-        """See `Options.recorded`; axes are named where they were reversed."""
+        """See `Options.recorded`; `reverse_axes` is recorded only if it is true."""
         found = super().recorded()
-        return (
-            found
-            if self.reverse_axes
-            else {key: each for key, each in found.items() if key != "reverse_axes"}
-        )
+        return {key: value for key, value in found.items() if key != "reverse_axes" or value}

@@ -1,4 +1,4 @@
-"""Plain arrays beside their files: every array that was taken, by h5py or ``np.load``."""
+"""Compare a store of plain arrays with its files, read by h5py or ``np.load``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Originals:
         self._reverse_axes = bool(scan.options.get("reverse_axes"))
 
     def compare(self, number: int) -> Iterator[Compared]:
-        """Every array of a source that the store holds, and every attribute of its HDF5 file."""
+        """Every stored array of a source, and every attribute of its HDF5 file."""
         source, rows = self._scan.sources[number], self._sources[number]
         for column, (file, array, inner, *_) in source.detail["columns"].items():
             path = source.files[file]
@@ -54,7 +54,7 @@ class Originals:
         yield from compare_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:
-        """Datasets and attributes of a source that the store does not hold."""
+        """Datasets and attributes of a source that are not in the store."""
         source = self._scan.sources[number]
         taken = {(file, array) for file, array, *_ in source.detail["columns"].values()}
         found = []
@@ -74,7 +74,7 @@ def _is_hdf5(path: Path) -> bool:
 
 @contextmanager
 def _opened(path: Path, array: str) -> Iterator[Any]:
-    """One array of a file, to be sliced: an HDF5 dataset, a mapped ``.npy``, a member of an ``.npz``."""
+    """One array of a file: an HDF5 dataset, a memory-mapped ``.npy``, or a member of an ``.npz``."""
     suffix = path.suffix.lower()
     if suffix == ".npy":
         yield np.load(path, mmap_mode="r", allow_pickle=False)

@@ -19,11 +19,11 @@ __all__ = ["PREVIEW"]
 
 _PANELS = 5
 _NUMBERS = 12
-"""Lines of numbers, and bars; longer vectors are curves."""
+"""Numbers and bars that are drawn, at most; longer vectors are curves."""
 _MOST = 1 << 22
-"""Values of a row that are read."""
+"""Arrays with more values per row are not drawn."""
 _SIDE = 4
-"""Pixels of the smaller side of an image, at least."""
+"""Smallest side of an array that is drawn as an image."""
 
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
@@ -40,14 +40,14 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
         title = f"{name}\n{' × '.join(map(str, array.shape[1:]))} {array.dtype}"
         _show(axes, array.read(sample, sample + 1)[0], title)
     if numbers:
-        said = [
+        lines = [
             f"{array.path.removeprefix(f'{TABLE}/')}: {array.read(sample, sample + 1).reshape(-1)[0]}"
             for array in numbers[:_NUMBERS]
         ]
         more = [f"and {len(numbers) - _NUMBERS} more"] if len(numbers) > _NUMBERS else []
         panels[-1].set_axis_off()
         panels[-1].text(
-            0, 0.95, "\n".join([*said, *more]), va="top", transform=panels[-1].transAxes, fontsize=12
+            0, 0.95, "\n".join([*lines, *more]), va="top", transform=panels[-1].transAxes, fontsize=12
         )
     figure.suptitle(f"row {sample}")
 
@@ -70,7 +70,7 @@ def _show(axes: Axes, values: NDArray[Any], title: str) -> None:
 
 
 def _as_image(values: NDArray[Any]) -> NDArray[Any] | None:
-    """(H, W), or (H, W, 3) of bytes; of more axes the middle; None: no image."""
+    """(H, W), or (H, W, 3) u1; the middle index of further axes; None if it is no image."""
     while values.ndim > 3 or (values.ndim == 3 and values.shape[-1] != 3 and values.shape[0] not in (1, 3)):
         values = values[len(values) // 2]
     if values.ndim == 3 and values.shape[-1] != 3:

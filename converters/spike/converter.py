@@ -18,12 +18,11 @@ from unistore.converters.protocol import Converter, Facts, Scan, Settled
 from unistore.converters.spike.folders import find_recordings
 from unistore.converters.spike.frames import ROLES, FrameInfo, common_roles, suffixes_of
 from unistore.converters.spike.gather import gather_frames
-from unistore.converters.spike.index import index_arrays, sequence_of_frames
 from unistore.converters.spike.left_out import find_left_out
 from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.recognise import recognise
 from unistore.converters.spike.rows import read_file_bytes, read_frame
-from unistore.converters.spike.scan import ScannedFrame, scan_frame
+from unistore.converters.spike.scan import ScannedFrame, recognise, scan_frame
+from unistore.converters.spike.tables import index_arrays, sequence_of_frames
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, file_table_name
 
 __all__ = ["SpikeConverter"]
@@ -99,16 +98,13 @@ class SpikeConverter(SpikeOptions, Converter):
     def _attributes(self, scan: Scan) -> dict[str, Any]:
         """How the frames were made from their sources."""
         layout = scan.options["found"]["layout"]
-        streams = layout != "arrays"
+        flipped = layout != "arrays" and self.flip
+        upside_down = any(each.detail.get("voxel", {}).get("upside_down", False) for each in scan.sources)
         return {
             "source_layout": layout,
-            "source_rows": "bottom first" if streams and self.flip else "top first",
-            "flip_undone": streams and self.flip,
+            "source_rows": "bottom first" if flipped else "top first",
+            "flip_undone": flipped,
             "voxel_rule": "bin = (t * B) // T, T = spike_length of the frame",
             "images": self.frames,
-            "existing_voxels": "bottom first" if self._upside_down(scan) else "top first",
+            "existing_voxels": "bottom first" if upside_down else "top first",
         }
-
-    def _upside_down(self, scan: Scan) -> bool:
-        """Whether existing voxels were flipped."""
-        return any(source.detail.get("voxel", {}).get("upside_down", False) for source in scan.sources)

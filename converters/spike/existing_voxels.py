@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.spike.frames import file_name
-from unistore.converters.spike.scan import ScannedFrame
+from unistore.converters.spike.scan import ScannedFrame, first_frames
 from unistore.converters.spike.source import Extent, FrameSource
 from unistore.errors import Problem
-from unistore.schemas.spike.bits import bin_edges, row_bytes, voxelize
+from unistore.schemas.spike.bits import bin_edges, voxelize
 
 __all__ = ["compare_with_spikes", "detect_orientation", "misread_note"]
 
@@ -23,37 +23,19 @@ _SAME = 0.999
 
 
 def detect_orientation(
-    frames: Sequence[ScannedFrame],
-    spikes: Mapping[str, FrameSource],
+    frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSource]
 ) -> tuple[bool, list[str], list[Problem]]:
-    """Compare the first voxel grid of some recordings with voxels counted from its spikes.
+    """Whether row 0 of existing grids is the bottom row, with notes and problems.
 
-    Parameters
-    ----------
-    frames
-        All frames; each has a voxel grid.
-    spikes
-        Spikes by the frame's name; empty if there are none.
-
-    Returns
-    -------
-    upside_down, notes, problems
-        `upside_down` is true if row 0 of the grids is the bottom row.
+    The first grid of some sequences is compared with voxels counted from its spikes, given by the frame's
+    name.
     """
-    firsts: dict[str, ScannedFrame] = {}
-    for each in frames:
-        if each.frame.name in spikes:
-            firsts.setdefault(each.info.sequence, each)
     seen: dict[str, str] = {}
-    for each in list(firsts.values())[:_CHECKED_RECORDINGS]:
+    for each in first_frames(each for each in frames if each.frame.name in spikes)[:_CHECKED_RECORDINGS]:
         source = spikes[each.frame.name]
-        extent = source.extent
-        packed = np.zeros((extent.length, extent.height, row_bytes(extent.width)), np.uint8)
-        source.read(packed)
-        name = file_name(each.frame, "voxel")
         assert each.voxel is not None
-        found = each.voxel.values()
-        seen.setdefault(_compare_orientation(found, voxelize(packed, extent.width, each.voxel.bins)), name)
+        counted = voxelize(source.packed(), source.extent.width, each.voxel.bins)
+        seen.setdefault(_orientation(each.voxel.values(), counted), file_name(each.frame, "voxel"))
     seen.pop("either way", None)
     if set(seen) == {"top first", "bottom first"}:
         message = f"holds its bottom row first, but {seen['top first']} its top row"
@@ -72,12 +54,7 @@ def detect_orientation(
 def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> list[Problem]:
     """Problems of voxel grids of another resolution than their spikes, or with different numbers of bins.
 
-    Parameters
-    ----------
-    frames
-        All frames; those without voxels are skipped.
-    extents
-        Extents of the spikes, as far as known, by the frame's name.
+    `extents` are those of the spikes, as far as known, by the frame's name.
     """
     problems: list[Problem] = []
     by_bins: dict[int, list[str]] = {}
@@ -88,10 +65,9 @@ def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Ex
         name = file_name(each.frame, "voxel")
         by_bins.setdefault(voxel.bins, []).append(name)
         if extent and (voxel.height, voxel.width) != (extent.height, extent.width):
-            message = (
-                f"is {voxel.height} x {voxel.width}, but its spikes are {extent.height} x {extent.width}"
-            )
+            its, theirs = f"{voxel.height} x {voxel.width}", f"{extent.height} x {extent.width}"
             cure = f"count them from the spikes: --voxel-dir none --voxel-bins {voxel.bins}"
+            message = f"is {its}, but its spikes are {theirs}"
             problems.append(Problem(name, message, cure, "shape", each.frame.name))
     if len(by_bins) > 1:
         listed = "; ".join(
@@ -103,7 +79,7 @@ def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Ex
     return problems
 
 
-def _compare_orientation(found: NDArray[Any], counted: NDArray[Any]) -> str:
+def _orientation(found: NDArray[Any], counted: NDArray[Any]) -> str:
     upright, flipped = np.array_equal(found, counted), np.array_equal(found[:, ::-1], counted)
     if upright and flipped:
         return "either way"
@@ -113,27 +89,18 @@ def _compare_orientation(found: NDArray[Any], counted: NDArray[Any]) -> str:
 def misread_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> str | None:
     """A note if grids of other pixels than their spikes were counted from packed bytes taken for pixels.
 
-    Parameters
-    ----------
-    frames
-        All frames.
-    extents
-        Extent of each frame's spikes by its name, if known.
-
-    Returns
-    -------
-    str or None
-        None if no grid has other pixels, or one was made in another way.
+    None if every grid has the pixels of its spikes (`extents`, by the frame's name), or one was made in
+    another way.
     """
-    firsts: dict[str, ScannedFrame] = {}
+    differing = []
     for each in frames:
         voxel, extent = each.voxel, extents.get(each.frame.name)
         if voxel is None or extent is None or (voxel.height, voxel.width) == (extent.height, extent.width):
             continue
         if each.stream is None or each.stream.size % (voxel.height * voxel.width):
             return None
-        firsts.setdefault(each.info.sequence, each)
-    compared = list(firsts.values())[:_CHECKED_RECORDINGS]
+        differing.append(each)
+    compared = first_frames(differing)[:_CHECKED_RECORDINGS]
     if not compared or not all(map(_is_sum_of_bytes, compared)):
         return None
     first, voxel = compared[0], compared[0].voxel

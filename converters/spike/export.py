@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -26,40 +26,34 @@ from unistore.schemas.spike.fields import (
 )
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["Frame", "files", "frames"]
+__all__ = ["Frame", "files", "frames", "images_in"]
 
 _PNG = b"\x89PNG"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One frame of a spike store.
-
-    Attributes
-    ----------
-    store, number
-        The store, and the row of ``frames``.
-    path
-        Its spike (or voxel) file relative to the sources' common root, from the store.
-    attributes
-        Attributes of the group ``frames``, among them the layout of the sources.
-    """
+    """One frame of a spike store; what needs no path or layout is known without these."""
 
     store: StoreView
     number: int
-    path: PurePosixPath
-    attributes: Mapping[str, Any]
+    """The row of ``frames``."""
+    path: PurePosixPath = field(default_factory=PurePosixPath)
+    """Its spike (or voxel) file relative to the sources' common root, from the store."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Attributes of the group ``frames``, among them the layout of the sources."""
 
     @property
     def is_stream(self) -> bool:
         """Whether its spikes came from a headerless stream."""
         return format_of(self.path).headerless
 
-    def packed(self) -> NDArray[np.uint8]:
-        """Its spikes as packed bits, (T, H, ⌈W/8⌉) u1, row 0 = top."""
-        length = self._row(SPIKE_LENGTH)
-        height, width = self.extent()
-        end = [self.number + 1, int(length), height, row_bytes(width)]
+    def packed(self, most: int | None = None) -> NDArray[np.uint8]:
+        """Its spikes as packed bits, (T, H, ⌈W/8⌉) u1, row 0 = top; of more than `most` bytes the first."""
+        length, (height, width) = int(self._row(SPIKE_LENGTH)), self.extent()
+        if most is not None:
+            length = min(length, max(1, most // max(1, height * row_bytes(width))))
+        end = [self.number + 1, length, height, row_bytes(width)]
         return np.asarray(self.store.array(SPIKE).read_box([self.number, 0, 0, 0], end)[0])
 
     def extent(self) -> tuple[int, int]:
@@ -87,11 +81,8 @@ class Frame:
         array = self.store.array(path)
         height, width = self.extent()
         box = array.read_box([self.number, 0, 0, 0], [self.number + 1, array.shape[1], height, width])[0]
-        return (
-            np.ascontiguousarray(box[:, ::-1])
-            if self.attributes["existing_voxels"] == "bottom first"
-            else box
-        )
+        upside_down = self.attributes["existing_voxels"] == "bottom first"
+        return np.ascontiguousarray(box[:, ::-1]) if upside_down else box
 
     def image(self, image: str) -> NDArray[np.uint8]:
         """A blur or sharp frame: pixels (H, W, 3) u1 RGB, or the bytes (n,) of its file."""
@@ -118,6 +109,11 @@ def frames(store: StoreView) -> Iterator[Frame]:
         yield Frame(store=store, number=number, path=PurePosixPath(path), attributes=attributes)
 
 
+def images_in(store: StoreView) -> list[str]:
+    """``"blur"``, ``"sharp"``: what the store has, as tiles or as files."""
+    return [i for i in IMAGES if store.has(f"{FRAMES}/{i}") or store.has(f"{file_table_name(i)}/data")]
+
+
 def files(store: StoreView) -> Iterator[File]:
     """Every file of a spike store."""
     options = store.attributes["options"]
@@ -126,7 +122,7 @@ def files(store: StoreView) -> Iterator[File]:
         for path in store.paths()
         if voxel_bins(path) is not None and not store.array(path).attributes["counted"]
     ]
-    images = [i for i in IMAGES if store.has(f"{FRAMES}/{i}") or store.has(f"{file_table_name(i)}/data")]
+    images = images_in(store)
     for frame in frames(store):
         if store.has(SPIKE):
             yield _spikes(frame)

@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.preview import evenly
-from unistore.converters.spike.scan import ScannedFrame
+from unistore.converters.spike.scan import ScannedFrame, first_frames
 from unistore.converters.spike.source import FrameSource
-from unistore.schemas.spike.bits import row_bytes
+from unistore.errors import first_few
+from unistore.system.sizes import count_of
 
 __all__ = ["SATURATED", "firing_notes", "firing_rate"]
 
 SATURATED = 0.9
 """Spikes a pixel and step above which a recording shows nothing."""
 _LOOKED_AT = 24
-_LISTED = 4
 
 
 def firing_rate(packed: NDArray[np.uint8], width: int) -> float:
@@ -29,37 +29,21 @@ def firing_rate(packed: NDArray[np.uint8], width: int) -> float:
 def firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSource]) -> list[str]:
     """Rates in the first frame of some sequences, and a remark on those that are dark or saturated.
 
-    Parameters
-    ----------
-    frames
-        All frames, in order.
-    spikes
-        Each frame's by its name; empty where there are none.
+    `spikes` has those of each frame by its name.
     """
-    firsts: dict[str, FrameSource] = {}
-    for each in frames:
-        if each.frame.name in spikes:
-            firsts.setdefault(each.info.sequence, spikes[each.frame.name])
+    firsts = first_frames(each for each in frames if each.frame.name in spikes)
     rates: dict[str, float] = {}
-    listed = list(firsts.items())
-    for at in evenly(0, len(listed), _LOOKED_AT).tolist():
-        sequence, source = listed[at]
-        packed = np.zeros(
-            (source.extent.length, source.extent.height, row_bytes(source.extent.width)), np.uint8
-        )
-        source.read(packed)
-        rates[sequence] = firing_rate(packed, source.extent.width)
+    for at in evenly(0, len(firsts), _LOOKED_AT).tolist():
+        source = spikes[firsts[at].frame.name]
+        rates[firsts[at].info.sequence] = firing_rate(source.packed(), source.extent.width)
     if not rates:
         return []
-    span = f"{min(rates.values()):.3g} to {max(rates.values()):.3g}"
-    notes = [f"spikes a pixel and step: {span}, in the first frames of {len(rates)} sequence(s)"]
+    span = " to ".join(dict.fromkeys(f"{end(rates.values()):.3g}" for end in (min, max)))
+    notes = [f"spikes a pixel and step: {span}, in the first frames of {count_of(len(rates), 'sequence')}"]
     dark = [name for name, rate in rates.items() if not rate]
     full = [name for name, rate in rates.items() if rate > SATURATED]
     for names, what in ((dark, "no spike at all"), (full, "nearly every pixel firing at every step")):
         if names:
-            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            notes.append(
-                f"careful: {what} in {', '.join(names[:_LISTED])}{more}: look at the recordings, or leave "
-                "them out (--exclude)"
-            )
+            cure = "look at the recordings, or leave them out (--exclude)"
+            notes.append(f"careful: {what} in {first_few(names)}: {cure}")
     return notes

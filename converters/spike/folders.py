@@ -21,47 +21,31 @@ from unistore.converters.files.paths import folders_of_targets, natural_key, rea
 from unistore.converters.spike.frames import Recording, suffixes_of
 from unistore.converters.spike.search import Search
 from unistore.errors import Problem, printable
+from unistore.system.sizes import count_of
 
 __all__ = ["Recordings", "find_recordings", "resolve_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recordings:
-    """Recordings under the given paths.
-
-    Attributes
-    ----------
-    recordings
-        In natural order.
-    problems, notes
-        What is wrong, and notes for the user.
-    base
-        Folder that names are relative to.
-    searched, followed
-        Given paths that were searched for recordings, and those that are only targets of links.
-    """
+    """Recordings under the given paths, in natural order."""
 
     recordings: tuple[Recording, ...]
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     base: Path
+    """Folder that names are relative to."""
     searched: tuple[Path, ...]
+    """Given paths that were searched for recordings."""
     followed: tuple[Path, ...]
+    """Given paths that are only targets of links."""
 
 
 def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion: Exclusion) -> Recordings:
     """Search the given files and folders.
 
-    A recording is split where a frame is left out, so that no clip crosses the gap.
-
-    Parameters
-    ----------
-    paths
-        As given by the user.
-    folders
-        Folder name of each role: ``{"spike": "spike", "voxel": "spike_vox", …}``.
-    exclusion
-        Frames, recordings and folders to leave out.
+    A recording is split where a frame is left out, so that no clip crosses the gap. `folders` has the folder
+    name of each role: ``{"spike": "spike", "voxel": "spike_vox", …}``.
     """
     roots = list(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100  keeps links
     base = _common_base(roots)
@@ -79,13 +63,16 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
         notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
     files = (file for each in recordings for frame in each.frames for file in frame.files.values())
     used = {real.parent for real in resolve_files(files)}
-    problems = _with_cure(
-        [problem for search in taken for problem in search.problems],
-        folders_of_targets((link for search in taken for link in search.leaving), roots),
-    )
+    outside = folders_of_targets((link for search in taken for link in search.leaving), roots)
+    cure = shlex.join(word for target in outside for word in ("--follow-links-to", str(target)))
+    problems = [
+        replace(problem, cure=cure) if problem.kind == "link" else problem
+        for search in taken
+        for problem in search.problems
+    ]
     problems += [p for search in taken for p, holding in search.without_spikes if not holding & used]
     if not recordings and not problems and exclusion:
-        problems.append(Problem(f"{len(roots)} path(s)", "everything in them is left out", kind="empty"))
+        problems.append(Problem(count_of(len(roots), "path"), "everything in them is left out", kind="empty"))
     if not recordings and not problems:
         where = ", ".join(printable(str(path)) for path in paths)
         message = f"no {folders['spike']}/ folder and no {', '.join(suffixes_of('spike'))} file"
@@ -107,17 +94,11 @@ def resolve_files(files: Iterable[Path]) -> list[Path]:
     for path in files:
         if path.is_symlink():
             found.append(real_path(path))
-            continue
-        if path.parent not in folders:
-            folders[path.parent] = real_path(path.parent)
-        found.append(folders[path.parent] / path.name)
+        else:
+            if path.parent not in folders:
+                folders[path.parent] = real_path(path.parent)
+            found.append(folders[path.parent] / path.name)
     return found
-
-
-def _with_cure(problems: Sequence[Problem], targets: Sequence[Path]) -> list[Problem]:
-    """Problems, those of links that leave the given paths with what reads them all."""
-    cure = shlex.join(word for target in targets for word in ("--follow-links-to", str(target)))
-    return [replace(each, cure=cure) if each.kind == "link" else each for each in problems]
 
 
 def _common_base(roots: Sequence[Path]) -> Path:

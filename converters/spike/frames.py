@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unistore.converters.common.columns import Column, reconcile
-from unistore.converters.common.options import Columns
 from unistore.converters.files.paths import natural_key
+from unistore.converters.options import Columns
 from unistore.converters.spike.images import IMAGE_SUFFIXES
 from unistore.converters.spike.layouts import spike_suffixes, stem_of, voxel_suffixes
-from unistore.errors import Problem, printable
+from unistore.errors import Problem, first_few, printable
 
 __all__ = [
     "IMAGE_ROLES",
@@ -33,7 +33,6 @@ __all__ = [
 ROLES = ("spike", "voxel", "blur", "sharp")
 """Roles of the files of a frame; the first file present names the frame."""
 IMAGE_ROLES = ("blur", "sharp")
-_LISTED = 4
 
 
 def suffixes_of(role: str) -> tuple[str, ...]:
@@ -82,19 +81,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class FrameInfo:
-    """A frame with its recording, split and the roles to convert.
-
-    Attributes
-    ----------
-    frame
-        Its name and all its files by role.
-    recording, sequence
-        `Recording.name` and `Recording.sequence` of its recording.
-    split
-        Name of the split, or None.
-    roles
-        Roles to convert, in the order of `ROLES`.
-    """
+    """A frame, what its recording is called, and the roles to convert, in the order of `ROLES`."""
 
     frame: Frame
     recording: str
@@ -116,39 +103,27 @@ def pair_files(
 ) -> tuple[list[tuple[Frame, ...]], list[Problem]]:
     """Make frames from files of the same stem or, if stems differ between roles, of the same last number.
 
-    Parameters
-    ----------
-    files
-        By role, in the order of `ROLES`: files by stem.
-    folders
-        Name of each role's folder for messages: ``"train/a/blur"``.
-    name
-        Returns a file's printable name.
-    excluded
-        Stems of files that are left out; each leaves out its whole frame.
-
-    Returns
-    -------
-    list of tuple of Frame, list of Problem
-        Runs of consecutive frames in natural order, split where a frame is left out; empty if any role has
-        missing or extra files.
+    `files` has files by stem for each role, in the order of `ROLES`; messages call the folders of the roles
+    `folders`, and a file ``name(file)``. Each of the `excluded` stems leaves out its whole frame. Returns
+    runs of consecutive frames in natural order, split where a frame is left out; none if a role has missing
+    or extra files.
     """
-    keyed: dict[str, Mapping[str, Path]] = {role: _drop_keys(each, excluded) for role, each in files.items()}
-    if len({frozenset(each) for each in keyed.values()}) > 1:
-        numbered = {role: _by_number(each) for role, each in files.items()}
-        if all(len(numbered[role]) == len(files[role]) for role in files):
-            excluded = {number for stem in excluded if (number := _number(stem)) is not None}
-            keyed.update({role: _drop_keys(each, excluded) for role, each in numbered.items()})
-    first = next(iter(keyed))
-    wanted = keyed[first]
+    if len({frozenset(each.keys() - excluded) for each in files.values()}) > 1:
+        numbered = {
+            role: {_number(stem): path for stem, path in each.items()} for role, each in files.items()
+        }
+        if all("" not in numbered[role] and len(numbered[role]) == len(files[role]) for role in files):
+            files, excluded = numbered, {_number(stem) for stem in excluded}
+    keyed = {role: {key: each[key] for key in each if key not in excluded} for role, each in files.items()}
+    first, wanted = next(iter(keyed.items()))
     problems = []
     for role, each in keyed.items():
         lacking = [wanted[key].name for key in wanted if key not in each]
         extra = [each[key].name for key in each if key not in wanted]
         if lacking or extra:
             message = f"{len(each)} files beside {len(wanted)} in {folders[first]}"
-            message += f"; none for {_list_some(lacking)}" if lacking else ""
-            message += f"; too many: {_list_some(extra)}" if extra else ""
+            message += f"; none for {first_few(lacking)}" if lacking else ""
+            message += f"; too many: {first_few(extra)}" if extra else ""
             cure = "every frame needs one file of each, of the same name or number"
             problems.append(Problem(folders[role], message, cure, "count"))
     if problems:
@@ -172,17 +147,7 @@ def split_at_gaps(frames: Mapping[str, Frame], excluded: Collection[str]) -> lis
 def common_roles(
     recordings: Sequence[Recording], folders: Mapping[str, str], mode: Columns
 ) -> tuple[tuple[str, ...], list[Problem]]:
-    """Roles to convert: those that all recordings have; if they differ in mode "exact", one Problem.
-
-    Parameters
-    ----------
-    recordings
-        All of them.
-    folders
-        Name of the folder of each role.
-    mode
-        ``"exact"`` or ``"intersection"``.
-    """
+    """Roles to convert: those that all recordings have; if they differ in mode "exact", one Problem."""
     found = [(each.name, {f"{folders[role]}/": Column("|u1") for role in each.roles}) for each in recordings]
     merged, problems = reconcile(found, mode)
     roles = tuple(role for role in ROLES if f"{folders[role]}/" in merged)
@@ -201,25 +166,7 @@ def file_name(frame: Frame, role: str) -> str:
     return printable("/".join([*above, path.parent.name, path.name]))
 
 
-def _by_number(files: Mapping[str, Path]) -> dict[str, Path]:
-    """Files by the last number of their stem, without files that have no number or a duplicate one."""
-    numbered: dict[str, Path] = {}
-    for stem, path in files.items():
-        number = _number(stem)
-        if number is not None:
-            numbered.setdefault(number, path)
-    return numbered
-
-
-def _number(stem: str) -> str | None:
+def _number(stem: str) -> str:
+    """The last number of a stem, empty if it has none."""
     numbers = re.findall(r"[0-9]+", stem)
-    return numbers[-1].lstrip("0") if numbers else None
-
-
-def _drop_keys(files: Mapping[str, Path], excluded: Collection[str]) -> dict[str, Path]:
-    return {key: path for key, path in files.items() if key not in excluded}
-
-
-def _list_some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(printable(name) for name in names[:_LISTED]) + more
+    return str(int(numbers[-1])) if numbers else ""

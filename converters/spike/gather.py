@@ -5,41 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from unistore.converters.protocol import Scan, Source, Sources
+from unistore.converters.protocol import Scan, Sources
 from unistore.converters.spike.existing_voxels import compare_with_spikes, detect_orientation, misread_note
 from unistore.converters.spike.firing import firing_notes
 from unistore.converters.spike.frames import ROLES
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.resolve_streams import ResolvedStreams, resolve_streams
-from unistore.converters.spike.rows import source_detail
+from unistore.converters.spike.rows import make_source
 from unistore.converters.spike.scan import ScannedFrame
 from unistore.converters.spike.source import Extent, FrameSource, StreamSource
 from unistore.converters.spike.stream_reader import ShapedStream
-from unistore.converters.spike.tables import (
-    frame_sizes,
-    image_bytes,
-    make_tables,
-    padding_note,
-    reading_memory,
-    source_rows,
-    voxel_sets,
-)
+from unistore.converters.spike.tables import image_size_note, make_tables, padding_note
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES
+from unistore.system.sizes import count_of
 
 __all__ = ["gather_frames"]
 
 
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
-    """Make the scan of all frames; only roles that all frames have are converted.
+    """Make the scan of all frames (at least one, in order); only roles that all frames have are converted.
 
-    Parameters
-    ----------
-    frames
-        At least one, in order; all with spikes, or all with voxels. If some have problems, the streams are
-        still compared, and the scan is empty.
-    options
-        Of the conversion.
+    All frames have spikes, or all have voxels. If some have problems, the streams are still compared, and the
+    scan is empty.
 
     Raises
     ------
@@ -51,8 +39,8 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
     spikes = _spikes(frames, resolved, options.flip)
     extents = {name: each.extent for name, each in spikes.items()}
     misread = None if resolved.problems else misread_note(frames, extents)
-    shaped = [replace(each, voxel=None) for each in frames] if misread else frames
-    problems = [*resolved.problems, *compare_with_spikes(shaped, extents)]
+    usable = [replace(each, voxel=None) for each in frames] if misread else frames
+    problems = [*resolved.problems, *compare_with_spikes(usable, extents)]
     if options.voxel_bins and "spike" not in roles:
         message = "cannot be counted: there are no spikes, only existing voxels"
         problems.append(Problem("--voxel-bins", message, "leave it out", "missing"))
@@ -62,29 +50,18 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         return Scan(family=FAMILY_NAME, sources=Sources(), tables=(), sample_table=FRAMES, main_table=FRAMES)
     counted, upside_down, notes = options.voxel_bins, False, list[str]()
     if misread:
-        held = {each.voxel.bins for each in frames if each.voxel is not None}
-        counted, notes = tuple(sorted({*counted, *held})), [misread]
+        existing = {each.voxel.bins for each in frames if each.voxel is not None}
+        counted, notes = tuple(sorted({*counted, *existing})), [misread]
     elif "voxel" in roles:
         upside_down, notes = _existing(frames, spikes, options)
-    sources = Sources(
-        Source(
-            path=each.frame.files[roles[0]],
-            name=each.frame.name,
-            files=tuple(each.frame.files[role] for role in roles),
-            rows=source_rows(each, roles, options.frames),
-            split=each.info.split,
-            reading=reading_memory(each),
-            detail=source_detail(each, roles, spikes.get(each.frame.name), upside_down)
-            | ({"counted": list(counted)} if misread else {}),
-        )
-        for each in frames
-    )
-    sizes = frame_sizes(shaped, extents)
-    sets = voxel_sets(counted, shaped, sizes.length)
+    by_source = counted if misread else None
     return Scan(
         family=FAMILY_NAME,
-        sources=sources,
-        tables=make_tables(sizes, sets, roles, frames, options.frames),
+        sources=Sources(
+            make_source(each, roles, spikes.get(each.frame.name), options.frames, upside_down, by_source)
+            for each in frames
+        ),
+        tables=make_tables(usable, extents, counted, roles, options.frames),
         sample_table=FRAMES,
         main_table=FRAMES,
         options={**options.recorded(), "found": {"layout": resolved.layout}},
@@ -94,7 +71,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
             *firing_notes(frames, spikes),
             *notes,
             *padding_note(extents),
-            *_image_size_note(frames, options),
+            *image_size_note(frames, options.frames),
         ),
     )
 
@@ -134,21 +111,11 @@ def _existing(
     return upside_down, notes
 
 
-def _image_size_note(frames: Sequence[ScannedFrame], options: SpikeOptions) -> list[str]:
-    sizes = image_bytes(frames)
-    if not sizes["keep"]:
-        return []
-    note = (
-        f"blur and sharp frames: at most {sizes['tiles'] / 1e6:,.1f} MB as tiles (before compression), "
-        f"{sizes['keep'] / 1e6:,.1f} MB with --frames keep; taken: {options.frames}"
-    )
-    return [note]
-
-
 def _what(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> str:
     lengths = sorted({extent.length for extent in extents.values()})
     pixels = sorted({(extent.height, extent.width) for extent in extents.values()})
-    note = f"spikes: {len(frames)} frame(s) of {len({each.info.sequence for each in frames})} sequence(s)"
+    sequences = count_of(len({each.info.sequence for each in frames}), "sequence")
+    note = f"spikes: {count_of(len(frames), 'frame')} of {sequences}"
     if extents:
         steps = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
         listed = ", ".join(f"{height} x {width}" for height, width in pixels)

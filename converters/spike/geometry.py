@@ -83,20 +83,11 @@ class Choice:
 def choose(
     sizes: Mapping[str, Sequence[int]], layout: str, height: int | None = None, width: int | None = None
 ) -> tuple[dict[str, Choice], list[Problem]]:
-    """Choose a known camera for every recording from the sizes of its files.
+    """Choose a known camera for every recording from the `sizes` of its files in bytes.
 
     In this order: the camera with a typical size, the only camera that fits, the only one that fits and was
     chosen for another recording. Otherwise the recording is refused, with all cameras that fit. If no camera
     fits all files of a recording, only the files of the most common size are used.
-
-    Parameters
-    ----------
-    sizes
-        Bytes of each file by recording.
-    layout
-        ``"packed"`` or ``"bytes"``.
-    height, width
-        As given by the user.
     """
     known = [
         camera
@@ -150,18 +141,9 @@ def find_misread_camera(height: int, width: int, sizes: Sequence[int]) -> Camera
     396 x 640 and 252 x 640 divide the sizes of packed 360 x 640 files, so that reading bits as pixels goes
     unnoticed.
     """
-    if not any(
-        (height, width) == (camera.height, camera.width) and camera.layout == "bytes" for camera in CAMERAS
-    ):
-        return None
-    return next(
-        (
-            camera
-            for camera in CAMERAS
-            if camera.layout == "packed" and _has_typical_size(camera, sizes, "packed")
-        ),
-        None,
-    )
+    misread = any((height, width) == (each.height, each.width) for each in CAMERAS if each.layout == "bytes")
+    typical = (camera for camera in CAMERAS if _has_typical_size(camera, sizes, "packed"))
+    return next(typical, None) if misread else None
 
 
 def row_correlation(packed: NDArray[np.uint8], width: int) -> float:
@@ -196,7 +178,7 @@ def _undecided_problem(name: str, sizes: Sequence[int], cameras: Sequence[Camera
     shown = f"{sizes[0]:,} bytes" if len(sizes) == 1 else f"{len(sizes)} sizes, as {sizes[0]:,} bytes,"
     cure = "give --height and --width of the camera"
     if not cameras:
-        message = f"{shown} are no whole number of frames of any known camera"
+        message = f"{shown} are not a whole number of frames of any known camera"
         return Problem(printable(name), message, cure, "unknown size")
     fit = "; ".join(
         f"{frames_in(sizes[0], camera.height, camera.width, layout)} x {camera.size} ({camera.name})"

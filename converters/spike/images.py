@@ -16,6 +16,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Problem
 
 __all__ = ["IMAGE_SUFFIXES", "ImageHeader", "decode", "read_image", "read_image_header"]
@@ -40,29 +41,17 @@ _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _ARITHMETIC_CODING = 0xC9
 """First of the start-of-frame markers of arithmetic coding."""
 _COMPONENTS = {1: "gray", 3: "rgb", 4: "cmyk"}
-_LFS = b"version https://git-lfs"
 _CURE = "copy or export it again"
 
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """Header of an image.
-
-    Attributes
-    ----------
-    height, width
-        In pixels, as stored: an EXIF rotation is not applied.
-    colour
-        ``"rgb"``, ``"gray"``, ``"gray and alpha"``, ``"rgb and alpha"`` or ``"cmyk"``.
-    bits
-        Bits per channel.
-    size
-        Bytes of the file.
-    """
+    """Header of an image: pixels as stored (an EXIF rotation is not applied), bits a channel, file size."""
 
     height: int
     width: int
     colour: str
+    """``"rgb"``, ``"gray"``, ``"gray and alpha"``, ``"rgb and alpha"`` or ``"cmyk"``."""
     bits: int
     size: int
 
@@ -86,7 +75,7 @@ def read_image_header(path: Path, name: str) -> ImageHeader:
             file.seek(max(0, size - _TAIL))
             tail = file.read()
             file.seek(0)
-            head = file.read(len(_LFS))
+            head = file.read(32)
             if head.startswith(_PNG):
                 return _png(file, size, tail, name)
             if head.startswith(_JPEG):
@@ -95,10 +84,9 @@ def read_image_header(path: Path, name: str) -> ImageHeader:
         raise InputError(_unreadable(name, error)) from error
     if not size:
         raise InputError(Problem(name, "is empty (0 bytes)", _CURE, "empty"))
-    if head == _LFS:
-        message = "is a Git LFS pointer, not the image itself"
-        raise InputError(Problem(name, message, "run `git lfs pull`", "format"))
-    raise InputError(Problem(name, f"is no PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"))
+    if (pointer := lfs_pointer_problem(head, name)) is not None:
+        raise InputError(pointer)
+    raise InputError(Problem(name, f"is not a PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"))
 
 
 def _png(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageHeader:
@@ -111,14 +99,8 @@ def _png(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageHeader:
     if not width or not height or kind is None:
         message = f"has a damaged header ({width} x {height}, colour type {colour})"
         raise InputError(Problem(name, message, _CURE, "corrupt"))
-    _check_size(
-        height,
-        width,
-        height * (1 + width * _CHANNELS[colour] * bits // 8),
-        _MAX_DEFLATE_RATIO * size,
-        name,
-        size,
-    )
+    claimed = height * (1 + width * _CHANNELS[colour] * bits // 8)
+    _check_size(height, width, claimed, _MAX_DEFLATE_RATIO * size, name, size)
     return ImageHeader(height, width, kind, bits, size)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from unistore.converters.spike.geometry import frames_in
 from unistore.converters.spike.source import StreamSource
-from unistore.errors import Problem
+from unistore.errors import Problem, first_few
 from unistore.schemas.spike.bits import row_bytes
 
 __all__ = ["DetectedLayout", "detect_layout", "detect_padding"]
@@ -32,8 +32,6 @@ class DetectedLayout(NamedTuple):
 
 
 class _ByteCounts(NamedTuple):
-    """Statistics of the bytes that were read."""
-
     total: int
     above_one: int
     ones: int
@@ -43,21 +41,10 @@ class _ByteCounts(NamedTuple):
 def detect_layout(
     streams: Sequence[StreamSource], wanted: str, height: int | None, width: int | None
 ) -> tuple[DetectedLayout | None, list[Problem]]:
-    """Detect the layout of all streams together.
+    """Detect the layout of all streams (at least one) together; None if it cannot be told.
 
-    Parameters
-    ----------
-    streams
-        At least one.
-    wanted
-        ``"auto"``, ``"packed"`` or ``"bytes"``.
-    height, width
-        As given by the user; used if all streams are too dark.
-
-    Returns
-    -------
-    DetectedLayout or None, list of Problem
-        None if the layout cannot be told. ``"bytes"`` is returned only after all bytes were read.
+    ``"bytes"`` is returned only after all bytes were read. The resolution given by the user decides if all
+    streams are too dark.
     """
     if wanted == "packed":
         return DetectedLayout("packed", "as asked for"), []
@@ -68,15 +55,13 @@ def detect_layout(
     if bright:
         stream, seen = bright[0]
         share = 100 * seen.above_one / seen.total
-        reason = (
-            f"{share:.0f} % of the first bytes of {stream.location} are above 1 (up to {seen.largest}): bits"
-        )
-        pixels = [
-            stream
-            for stream, seen in zip(streams, heads, strict=True)
-            if not seen.above_one and seen.ones >= _MIN_SET_BITS
+        reason = f"{share:.0f} % of the first bytes of {stream.location} are above 1 (up to {seen.largest})"
+        message = f"holds one byte a pixel (0 or 1), but {stream.location} holds packed bits"
+        return DetectedLayout("packed", f"{reason}: bits"), [
+            Problem(each.location, message, "convert the two kinds apart", "layout", each.location)
+            for each, counts in zip(streams, heads, strict=True)
+            if not counts.above_one and counts.ones >= _MIN_SET_BITS
         ]
-        return DetectedLayout("packed", reason), [_mixed_problem(stream, bright[0][0]) for stream in pixels]
     return _detect_from_all_bytes(streams, height, width)
 
 
@@ -87,14 +72,12 @@ def _detect_from_all_bytes(
     for stream in streams:
         seen = _count_bytes(stream)
         if seen.above_one:
-            return DetectedLayout(
-                "packed", f"{stream.location} holds bytes above 1 (up to {seen.largest}): bits"
-            ), []
+            reason = f"{stream.location} holds bytes above 1 (up to {seen.largest}): bits"
+            return DetectedLayout("packed", reason), []
         total, ones = total + seen.total, ones + seen.ones
     if ones >= _MIN_SET_BITS:
-        return DetectedLayout(
-            "bytes", f"all {total:,} bytes are 0 or 1, {ones:,} of them 1: one byte a pixel"
-        ), []
+        reason = f"all {total:,} bytes are 0 or 1, {ones:,} of them 1: one byte a pixel"
+        return DetectedLayout("bytes", reason), []
     fitting = [
         layout
         for layout in ("packed", "bytes")
@@ -102,24 +85,17 @@ def _detect_from_all_bytes(
         if all(frames_in(stream.size, height, width, layout) is not None for stream in streams)
     ]
     if len(fitting) == 1:
-        return DetectedLayout(
-            fitting[0], f"too dark to tell, but {height} x {width} fits no other layout"
-        ), []
+        reason = f"too dark to tell, but {height} x {width} fits no other layout"
+        return DetectedLayout(fitting[0], reason), []
+    location = first_few([stream.location for stream in streams], 1)
     message = f"only {ones} of {total:,} bytes are not 0: too dark to tell packed bits from bytes"
-    more = f" and {len(streams) - 1} more" if len(streams) > 1 else ""
-    problem = Problem(
-        f"{streams[0].location}{more}", message, "give --layout packed or --layout bytes", "dark"
-    )
-    return None, [problem]
+    return None, [Problem(location, message, "give --layout packed or --layout bytes", "dark")]
 
 
 def detect_padding(stream: StreamSource, width: int) -> DetectedLayout | None:
-    """Detect whether rows are padded to whole bytes: then all padding bits are 0.
+    """``"packed"`` if rows are padded to whole bytes (all padding bits are 0), or ``"stream"``.
 
-    Returns
-    -------
-    DetectedLayout or None
-        ``"packed"`` (padded) or ``"stream"``; None if the recording is too dark to tell.
+    None if the recording is too dark to tell.
     """
     stored = row_bytes(width)
     with stream.open() as read:
@@ -128,14 +104,12 @@ def detect_padding(stream: StreamSource, width: int) -> DetectedLayout | None:
     filled = int(np.count_nonzero(rows[:, -1] >> (width % 8)))
     spikes = int(np.bitwise_count(rows).sum(dtype=np.int64))
     if filled:
-        return DetectedLayout(
-            "stream", f"rows of {width} pixels are not padded: {filled} rows have bits there"
-        )
+        reason = f"rows of {width} pixels are not padded: {filled} rows have bits there"
+        return DetectedLayout("stream", reason)
     if spikes < _MIN_SET_BITS * 8:
         return None
-    return DetectedLayout(
-        "packed", f"rows of {width} pixels are padded to {stored} bytes: all padding bits are 0"
-    )
+    reason = f"rows of {width} pixels are padded to {stored} bytes: all padding bits are 0"
+    return DetectedLayout("packed", reason)
 
 
 def _not_pixel_problems(streams: Sequence[StreamSource]) -> list[Problem]:
@@ -147,11 +121,6 @@ def _not_pixel_problems(streams: Sequence[StreamSource]) -> list[Problem]:
             cure = "take --layout packed or auto"
             problems.append(Problem(stream.location, message, cure, "values", stream.location))
     return problems
-
-
-def _mixed_problem(stream: StreamSource, bright: StreamSource) -> Problem:
-    message = f"holds one byte a pixel (0 or 1), but {bright.location} holds packed bits"
-    return Problem(stream.location, message, "convert the two kinds apart", "layout", stream.location)
 
 
 def _count_bytes(stream: StreamSource, limit: int | None = None) -> _ByteCounts:

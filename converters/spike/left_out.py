@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
@@ -32,71 +33,51 @@ def find_left_out(
     A folder without any file of a frame is listed as a whole. Hidden names are skipped. Links to folders are
     not followed: their targets are listed where they lie.
 
-    Parameters
-    ----------
-    found
-        The recordings, and the paths that were searched.
-    used
-        Files of all frames.
-    roles
-        Roles that are converted.
-    folders
-        Folder name of each role.
-    exclusion
-        What is excluded by name; it is reported elsewhere.
-
-    Returns
-    -------
-    list of (path, reason)
-        In natural order.
+    `used` are the files of all frames, `roles` those that are converted, `folders` the folder name of each
+    role. What `exclusion` covers is reported elsewhere. In natural order.
     """
-    reported = Exclusion(
-        [*(each.source for each in found.problems), *(each.location for each in found.problems)]
-    )
+    reported = Exclusion(name for each in found.problems for name in (each.source, each.location))
     walk = _LeftOutSearch(set(resolve_files(used)), roles, folders, found.base, (exclusion, reported))
     left = [each for root in sorted(found.searched) for each in walk.below(root)]
     left += [each for root in sorted(found.followed) for each in walk.below(root, followed=True)]
     return sorted(left, key=lambda each: natural_key(each[0].as_posix()))
 
 
+@dataclass(slots=True)
 class _LeftOutSearch:
     """Search of folders, each real folder once."""
 
-    def __init__(
-        self,
-        used: set[Path],
-        roles: Sequence[str],
-        folders: Mapping[str, str],
-        base: Path,
-        reported: tuple[Exclusion, ...],
-    ) -> None:
-        self._used = used
-        self._roles = roles
-        self._folders = folders
-        self._role_of = {name: role for role, name in folders.items()}
-        self._base = base
-        self._reported = reported
-        self._seen: set[Path] = set()
-        self._followed = False
+    used: set[Path]
+    roles: Sequence[str]
+    folders: Mapping[str, str]
+    base: Path
+    reported: tuple[Exclusion, ...]
+    seen: set[Path] = field(default_factory=set)
+    followed: bool = False
+
+    @property
+    def role_of(self) -> dict[str, str]:
+        """Role by folder name."""
+        return {name: role for role, name in self.folders.items()}
 
     def below(self, root: Path, *, followed: bool = False) -> Reasons:
         """What is left under one of the given paths; `followed`: it is only a target of links."""
-        self._followed = followed
+        self.followed = followed
         return self._inside(root)[0] if root.is_dir() and not self._is_reported(root) else []
 
     def _inside(self, folder: Path) -> tuple[Reasons, bool]:
         """What is left in a folder, and whether that is everything in it."""
         real = real_path(folder)
-        if real in self._seen:
+        if real in self.seen:
             return [], False
-        self._seen.add(real)
+        self.seen.add(real)
         left: Reasons = []
         whole = True
         for path, is_folder, is_link in _entries(folder):
             if self._is_reported(path):
                 whole = False
             elif not is_folder:
-                if (real_path(path) if is_link else real / path.name) in self._used:
+                if (real_path(path) if is_link else real / path.name) in self.used:
                     whole = False
                 else:
                     left.append((path, self._reason(path)))
@@ -111,39 +92,39 @@ class _LeftOutSearch:
         return left, whole
 
     def _is_reported(self, path: Path) -> bool:
-        name = relative_name(path, self._base)
-        return any(each.covers(name) for each in self._reported)
+        name = relative_name(path, self.base)
+        return any(each.covers(name) for each in self.reported)
 
     def _folder_reason(self, folder: Path) -> str:
-        if self._followed:
+        if self.followed:
             return "no link leads into it"
-        above, role = folder.parent, self._role_of.get(folder.name)
-        if above.name in self._role_of:
+        above, role = folder.parent, self.role_of.get(folder.name)
+        if above.name in self.role_of:
             return f"lies in {printable(above.name)}/, where only files are looked at"
         if role is not None and self._spikes_in(above):
-            return _NO_FRAME if role in self._roles else f"not every sequence has {printable(folder.name)}/"
-        if role is None and any((above / name).is_dir() for name in self._role_of):
-            return f"is none of {', '.join(f'{name}/' for name in self._role_of)}"
-        spikes = " or ".join(f"{self._folders[each]}/" for each in ("spike", "voxel"))
+            return _NO_FRAME if role in self.roles else f"not every sequence has {printable(folder.name)}/"
+        if role is None and any((above / name).is_dir() for name in self.role_of):
+            return f"is none of {', '.join(f'{name}/' for name in self.role_of)}"
+        spikes = " or ".join(f"{self.folders[each]}/" for each in ("spike", "voxel"))
         return f"no {spikes} beside it" if role is not None else "holds no spikes"
 
     def _reason(self, path: Path) -> str:
         above = path.parent
-        role = self._role_of.get(above.name)
+        role = self.role_of.get(above.name)
         if not (has_known_suffix(path) if role is None else has_role_suffix(path, role)):
             return f"is no {', '.join(suffixes_of(role or 'spike'))} file"
-        if self._followed:
+        if self.followed:
             return "no link leads to it"
-        if role is not None and role not in self._roles:
+        if role is not None and role not in self.roles:
             return f"not every sequence has {printable(above.name)}/"
         if role is None and any(has_role_suffix(path, each) for each in IMAGE_ROLES):
-            return f"lies in no {' or '.join(f'{self._folders[each]}/' for each in IMAGE_ROLES)} folder"
+            return f"lies in no {' or '.join(f'{self.folders[each]}/' for each in IMAGE_ROLES)} folder"
         if role is None and self._spikes_in(above):
-            return f"lies beside {self._folders['spike']}/, not in it"
+            return f"lies beside {self.folders['spike']}/, not in it"
         return _NO_FRAME
 
     def _spikes_in(self, folder: Path) -> bool:
-        return any((folder / self._folders[role]).is_dir() for role in ("spike", "voxel"))
+        return any((folder / self.folders[role]).is_dir() for role in ("spike", "voxel"))
 
 
 def _entries(folder: Path) -> list[tuple[Path, bool, bool]]:

@@ -66,14 +66,10 @@ class Originals:
         raw = _original(path, form["key"])
         if form["layout"] == "array":
             return np.asarray(raw != 0, np.uint8)
-        if form["layout"] == "bytes":
-            pixels = raw.reshape(length, height, width)
-        elif form["layout"] == "stream":
-            bits = np.unpackbits(raw, bitorder="little")
-            pixels = bits[: length * height * width].reshape(length, height, width)
-        else:
-            bits = np.unpackbits(raw, bitorder="little")
-            pixels = bits.reshape(length, height, -1)[:, :, :width]
+        pixels = raw if form["layout"] == "bytes" else np.unpackbits(raw, bitorder="little")
+        if form["layout"] == "stream":
+            pixels = pixels[: length * height * width]
+        pixels = pixels.reshape(length, height, -1)[:, :, :width]
         return pixels[:, ::-1] if self._flip else pixels
 
 

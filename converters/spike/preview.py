@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, Preview, bare, evenly
-from unistore.converters.spike.export import Frame
+from unistore.converters.spike.export import Frame, images_in
 from unistore.converters.spike.firing import SATURATED, firing_rate
 from unistore.errors import StoreError
 from unistore.schemas.indices import whole
-from unistore.schemas.spike.bits import row_bytes, unpack, voxelize
-from unistore.schemas.spike.fields import (
-    FRAMES,
-    IMAGES,
-    SPIKE,
-    SPIKE_EXTENT,
-    SPIKE_LENGTH,
-    file_table_name,
-    voxel_bins,
-)
+from unistore.schemas.spike.bits import unpack, voxelize
+from unistore.schemas.spike.fields import SPIKE, SPIKE_LENGTH, voxel_bins, voxel_path
 from unistore.schemas.store_view import StoreView
 
 if TYPE_CHECKING:
@@ -40,18 +31,13 @@ _MEASURED_BITS = 1 << 20
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one frame."""
-    frame = Frame(store=store, number=sample, path=PurePosixPath(), attributes={})
-    packed = _spikes(store, sample, _BITS) if store.has(SPIKE) else None
+    frame = Frame(store=store, number=sample)
+    packed = frame.packed(_BITS) if store.has(SPIKE) else None
     width = frame.extent()[1]
-    bins, said = _bins(store, sample, packed, frame.extent())
-    shown: list[tuple[str, NDArray[Any]]] = [
-        (image, _image(frame, image))
-        for image in IMAGES
-        if store.has(f"{FRAMES}/{image}") or store.has(f"{file_table_name(image)}/data")
-    ]
+    bins, said = _bins(frame, packed)
+    shown: list[tuple[str, NDArray[Any]]] = [(image, _image(frame, image)) for image in images_in(store)]
     if packed is not None:
-        steps = len(packed)
-        shown.append((f"sum of {steps} steps", voxelize(packed, width, 1)[0]))
+        shown.append((f"sum of {len(packed)} steps", voxelize(packed, width, 1)[0]))
     else:
         shown.append(("sum of bins", bins.sum(axis=0)))
     at = evenly(0, len(bins), _BINS).tolist()
@@ -84,10 +70,10 @@ def measures(store: StoreView) -> Iterator[Measure]:
         return
     yield Measure(name="time steps", values=whole(store, SPIKE_LENGTH))
     samples = evenly(0, store.sample_count, _MEASURED)
-    rates = [_rate(store, sample) for sample in samples.tolist()]
+    some = [Frame(store=store, number=sample) for sample in samples.tolist()]
     yield Measure(
         name="spikes a pixel and step",
-        values=np.array(rates),
+        values=np.array([firing_rate(each.packed(_MEASURED_BITS), each.extent()[1]) for each in some]),
         samples=samples,
         most=SATURATED,
         cure="look at the recordings",
@@ -97,32 +83,15 @@ def measures(store: StoreView) -> Iterator[Measure]:
 PREVIEW = Preview(draw=draw, measures=measures)
 
 
-def _rate(store: StoreView, sample: int) -> float:
-    packed = _spikes(store, sample, _MEASURED_BITS)
-    width = int(whole(store, SPIKE_EXTENT)[sample][1])
-    return firing_rate(packed, width)
-
-
-def _spikes(store: StoreView, sample: int, most: int) -> NDArray[np.uint8]:
-    """The packed spikes of a frame, (T, H, ⌈W/8⌉): its first steps where it has more than `most` bytes."""
-    height, width = whole(store, SPIKE_EXTENT)[sample].tolist()
-    row = row_bytes(width)
-    length = min(int(whole(store, SPIKE_LENGTH)[sample]), max(1, most // max(1, height * row)))
-    return np.asarray(store.array(SPIKE).read_box([sample, 0, 0, 0], [sample + 1, length, height, row])[0])
-
-
-def _bins(
-    store: StoreView, sample: int, packed: NDArray[np.uint8] | None, extent: tuple[int, int]
-) -> tuple[NDArray[Any], str]:
+def _bins(frame: Frame, packed: NDArray[np.uint8] | None) -> tuple[NDArray[Any], str]:
     """The stored voxels of the fewest bins, or some counted from the spikes, (B, H, W)."""
-    stored = sorted(bins for path in store.paths() if (bins := voxel_bins(path)) is not None)
+    stored = sorted(bins for path in frame.store.paths() if (bins := voxel_bins(path)) is not None)
     if not stored:
         assert packed is not None  # a store has spikes or voxels
-        return voxelize(packed, extent[1], _BINS), "counted"
-    box = store.array(f"{FRAMES}/voxel/{stored[0]}").read_box(
-        [sample, 0, 0, 0], [sample + 1, stored[0], *extent]
-    )
-    return box[0], "stored"
+        return voxelize(packed, frame.extent()[1], _BINS), "counted"
+    array = frame.store.array(voxel_path(stored[0]))
+    start, end = [frame.number, 0, 0, 0], [frame.number + 1, stored[0], *frame.extent()]
+    return array.read_box(start, end)[0], "stored"
 
 
 def _image(frame: Frame, image: str) -> NDArray[Any]:

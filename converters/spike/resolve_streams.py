@@ -20,29 +20,27 @@ from unistore.converters.spike.source import Extent, StreamSource
 from unistore.converters.spike.stream_reader import ShapedStream
 from unistore.errors import Problem
 from unistore.schemas.spike.bits import row_bytes
+from unistore.system.sizes import count_of
 
 __all__ = ["ResolvedStreams", "resolve_streams"]
 
 _CHECKED_FRAMES = 64
 _MIN_CORRELATION = 0.5
+_LAYOUT_NAMES = {
+    "packed": "packed bits",
+    "stream": "packed bits without padding",
+    "bytes": "one byte a pixel",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedStreams:
-    """Extents and layout of the streams.
-
-    Attributes
-    ----------
-    extents
-        By name of the stream, without streams that have problems.
-    layout
-        ``"packed"``, ``"stream"`` or ``"bytes"``.
-    notes, problems
-        Notes for the user, and what is wrong.
-    """
+    """Extents and layout of the streams."""
 
     extents: Mapping[str, Extent]
+    """By name of the stream, without streams that have problems."""
     layout: str
+    """``"packed"``, ``"stream"`` or ``"bytes"``."""
     notes: tuple[str, ...]
     problems: tuple[Problem, ...]
 
@@ -56,36 +54,26 @@ def resolve_streams(
 ) -> ResolvedStreams:
     """Find one layout for all streams, the resolution of each recording, and the length of each file.
 
-    Parameters
-    ----------
-    recordings
-        Streams by name of the recording; at least one stream in all.
-    wanted
-        ``"auto"``, ``"packed"`` or ``"bytes"``.
-    height, width
-        As given by the user.
-    flip
-        Whether streams hold their bottom row first; used to check the correlation of rows.
+    There is at least one stream, by name of the recording. `wanted` is ``"auto"``, ``"packed"`` or
+    ``"bytes"``; height and width are as given by the user. Rows are flipped to check their correlation.
     """
     streams = [stream for each in recordings.values() for stream in each]
     decided, problems = detect_layout(streams, wanted, height, width)
     if decided is None:
         return ResolvedStreams({}, wanted, (), tuple(problems))
     refused = {problem.location for problem in problems}
-    left = {
-        name: [stream for stream in each if stream.location not in refused]
-        for name, each in recordings.items()
-    }
-    left = {name: each for name, each in left.items() if each}
-    sizes = {name: [stream.size for stream in each] for name, each in left.items()}
+    left: dict[str, list[StreamSource]] = {}
+    for name, each in recordings.items():
+        if sound := [stream for stream in each if stream.location not in refused]:
+            left[name] = sound
+    padding = decided
     if height is not None and width is not None:
-        choices, padding, more = _with_given_resolution(
-            left, decided, height, width, suspicious=wanted == "auto"
-        )
+        suspicious = wanted == "auto"
+        choices, padding, more = _with_given_resolution(left, decided, height, width, suspicious=suspicious)
     else:
+        sizes = {name: [stream.size for stream in each] for name, each in left.items()}
         choices, more = choose(sizes, decided.layout, height, width)
-        padding = decided
-    notes = [f"{len(streams)} spike stream(s) in {_LAYOUT_NAMES[padding.layout]}: {decided.reason}"]
+    notes = [f"{count_of(len(streams), 'spike stream')} in {_LAYOUT_NAMES[padding.layout]}: {decided.reason}"]
     if padding != decided:
         notes.append(padding.reason)
     notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
@@ -103,13 +91,6 @@ def resolve_streams(
         for stream in firsts.values():
             notes += _resolution_note(stream, extents[stream.location], padding.layout, flip)
     return ResolvedStreams(extents, padding.layout, tuple(notes), (*problems, *more))
-
-
-_LAYOUT_NAMES = {
-    "packed": "packed bits",
-    "stream": "packed bits without padding",
-    "bytes": "one byte a pixel",
-}
 
 
 def _with_given_resolution(
@@ -147,13 +128,10 @@ def _with_given_resolution(
     detected = next((found for stream in streams if (found := detect_padding(stream, width))), None)
     if detected is not None:
         return choices, detected, []
-    message = (
-        f"{streams[0].size:,} bytes fit rows padded to whole bytes and rows without padding; too dark to tell"
-    )
-    cure = (
-        f"cut or pad the recordings to a width that 8 divides, or save them as arrays (T, {height}, {width})"
-    )
-    return {}, decided, [Problem(streams[0].location, message, cure, "dark")]
+    fits = f"{streams[0].size:,} bytes fit rows padded to whole bytes and rows without padding"
+    save = f"save them as arrays (T, {height}, {width})"
+    cure = f"cut or pad the recordings to a width that 8 divides, or {save}"
+    return {}, decided, [Problem(streams[0].location, f"{fits}; too dark to tell", cure, "dark")]
 
 
 def _remainder_problem(stream: StreamSource, choice: Choice, layout: str) -> Problem:

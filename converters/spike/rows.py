@@ -17,19 +17,29 @@ from unistore.converters.spike.source import Extent, FrameSource, StreamSource
 from unistore.converters.spike.stream_reader import ShapedStream
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import row_bytes, voxelize
-from unistore.schemas.spike.fields import IMAGES
+from unistore.schemas.spike.fields import FRAMES, IMAGES, file_table_name
 
-__all__ = ["read_file_bytes", "read_frame", "source_detail"]
+__all__ = ["make_source", "read_file_bytes", "read_frame"]
 
 
-def source_detail(
+def make_source(
     scanned: ScannedFrame,
-    roles: tuple[str, ...],
+    roles: Sequence[str],
     spikes: FrameSource | None,
+    frames: str,
     upside_down: bool,
-) -> dict[str, Any]:
-    """``Source.detail`` of a frame: what is needed to read it, as JSON."""
-    info = scanned.info
+    counted: Sequence[int] | None,
+) -> Source:
+    """The source of a frame, with what is needed to read it in its ``detail``.
+
+    `spikes` are those of known extent, `roles` those that are converted. With `frames` ``"keep"``, rows of
+    the tables of kept images are bytes of their files. `upside_down`: row 0 of its existing voxels is the
+    bottom row. `counted`: bins of voxels that are counted for this source; None: those of the options.
+    """
+    info, voxel, images = scanned.info, scanned.voxel, scanned.images
+    rows = {FRAMES: 1}
+    if frames == "keep":
+        rows |= {file_table_name(image): images[image].size for image in IMAGES if image in roles}
     detail: dict[str, Any] = {"sequence": info.sequence, "roles": list(roles)}
     if info.sequence != info.recording:
         detail["recording"] = info.recording
@@ -39,33 +49,32 @@ def source_detail(
             "key": spikes.key,
             "extent": [spikes.extent.length, spikes.extent.height, spikes.extent.width],
         }
-    if scanned.voxel is not None:
-        voxel = scanned.voxel
-        detail["voxel"] = {
-            "key": voxel.key,
-            "bins": voxel.bins,
-            "extent": [voxel.height, voxel.width],
-            "upside_down": upside_down,
-        }
-    if scanned.images:
-        detail["images"] = {image: [form.height, form.width] for image, form in scanned.images.items()}
-    return detail
+    if voxel is not None:
+        extent = [voxel.height, voxel.width]
+        detail["voxel"] = {"key": voxel.key, "bins": voxel.bins, "extent": extent, "upside_down": upside_down}
+    if images:
+        detail["images"] = {image: [form.height, form.width] for image, form in images.items()}
+    if counted is not None:
+        detail["counted"] = list(counted)
+    memory = scanned.spikes.memory if isinstance(scanned.spikes, FrameSource) else 0
+    decoding = [2 * 3 * form.height * form.width + form.size for form in images.values()]
+    files = tuple(scanned.frame.files[role] for role in roles)
+    return Source(
+        path=files[0],
+        name=scanned.frame.name,
+        files=files,
+        rows=rows,
+        split=info.split,
+        reading=max([memory, *decoding]),
+        detail=detail,
+    )
 
 
 def read_frame(source: Source, counted: Sequence[int], flip: bool, out: Mapping[str, NDArray[Any]]) -> None:
-    """Read the row of ``frames`` of a source.
+    """Read the row of ``frames`` of a source into its columns `out`, each (1, …), filled with zeros.
 
-    Parameters
-    ----------
-    source
-        As made by `SpikeConverter.gather`.
-    counted
-        Bins of the voxel sets to count from spikes, unless the source names them; another set is read from
-        its file.
-    flip
-        Whether headerless streams hold their bottom row first.
-    out
-        Columns of ``frames``, each (1, …), filled with zeros.
+    Voxels of `counted` bins are counted from spikes, unless the source names others; another set is read from
+    its file. `flip`: headerless streams hold their bottom row first.
     """
     frame, detail = _frame_of(source), source.detail
     counted = detail.get("counted", counted)

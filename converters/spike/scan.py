@@ -1,22 +1,30 @@
-"""Scanning the files of one frame: headers, sizes, dtypes."""
+"""Recognising files of recordings, and scanning those of one frame: headers, sizes, dtypes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import ProblemCollector, with_source
-from unistore.converters.parts import Scanned
-from unistore.converters.spike.frames import IMAGE_ROLES, Frame, FrameInfo, file_name
+from unistore.converters.parts import LeftOut, Scanned, Taken, Verdict
+from unistore.converters.spike.frames import (
+    IMAGE_ROLES,
+    Frame,
+    FrameInfo,
+    file_name,
+    has_role_suffix,
+    suffixes_of,
+)
 from unistore.converters.spike.images import ImageHeader, read_image_header
-from unistore.converters.spike.layouts import open_spikes, open_voxels
+from unistore.converters.spike.layouts import format_of, open_spikes, open_voxels
 from unistore.converters.spike.source import FrameSource, StreamSource, VoxelGrid
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 
-__all__ = ["ScannedFrame", "scan_frame"]
+__all__ = ["ScannedFrame", "first_frames", "recognise", "scan_frame"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +47,16 @@ class ScannedFrame(Scanned):
         return self.spikes if isinstance(self.spikes, StreamSource) else None
 
 
-def scan_frame(info: FrameInfo, *, convert_images: bool) -> ScannedFrame:
-    """Scan the files of one frame.
+def first_frames(frames: Iterable[ScannedFrame]) -> list[ScannedFrame]:
+    """The first frame of every sequence."""
+    firsts: dict[str, ScannedFrame] = {}
+    for each in frames:
+        firsts.setdefault(each.info.sequence, each)
+    return list(firsts.values())
 
-    Parameters
-    ----------
-    info
-        The frame, and the roles of the files to scan.
-    convert_images
-        Accept images that are not 8-bit RGB.
+
+def scan_frame(info: FrameInfo, *, convert_images: bool) -> ScannedFrame:
+    """Scan the files of one frame; `convert_images` accepts those that are not 8-bit RGB.
 
     Raises
     ------
@@ -99,3 +108,35 @@ def _voxel_problems(dtype: np.dtype[np.generic], name: str) -> list[Problem]:
     if storable(dtype) and dtype.kind != "b":
         return []
     return [Problem(name, f"has dtype {dtype}, expected integers or floats", "save numbers", "dtype")]
+
+
+def recognise(path: Path, folders: Mapping[str, str]) -> Verdict:
+    """Verdict on a file; `folders` has the folder name of each role.
+
+    Raises
+    ------
+    InputError
+        If it is damaged.
+    """
+    name = printable(path.name)
+    role = next((role for role, folder in folders.items() if folder == path.parent.name), None)
+    if any(has_role_suffix(path, each) for each in IMAGE_ROLES):
+        return _look_at_image(path, name, role, folders)
+    if not has_role_suffix(path, "spike"):
+        return LeftOut(f"is no {', '.join(suffixes_of('spike'))} file, and no image")
+    verdict = format_of(path).look(path, name)
+    if role in ("spike", "voxel") and has_role_suffix(path, role):
+        return Taken("sequences", f"lies in a {folders[role]}/ folder")
+    return verdict
+
+
+def _look_at_image(path: Path, name: str, role: str | None, folders: Mapping[str, str]) -> Verdict:
+    """An image is taken if spikes or voxels lie in a folder beside its own."""
+    if role not in IMAGE_ROLES:
+        return LeftOut(f"lies in no {' or '.join(f'{folders[each]}/' for each in IMAGE_ROLES)} folder")
+    spikes = [folders[each] for each in ("spike", "voxel")]
+    beside = next((each for each in spikes if (path.parent.parent / each).is_dir()), None)
+    if beside is None:
+        return LeftOut(f"lies in {folders[role]}/ without {' or '.join(f'{e}/' for e in spikes)} beside it")
+    read_image_header(path, name)
+    return Taken("sequences", f"lies in {folders[role]}/ beside {beside}/")

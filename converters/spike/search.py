@@ -37,33 +37,20 @@ def relative_name(path: Path, base: Path) -> str:
 
 
 class Search:
-    """Search of one root for recordings.
-
-    Attributes
-    ----------
-    recordings, problems
-        What was found.
-    without_spikes
-        Problems of folders with images only, and their real image folders: no problem if another recording
-        uses these.
-    targets
-        Numbers of the other roots that links lead into.
-    """
+    """Search of one root for recordings."""
 
     def __init__(
-        self,
-        number: int,
-        roots: Sequence[Path],
-        base: Path,
-        folders: Mapping[str, str],
-        exclusion: Exclusion,
+        self, number: int, roots: Sequence[Path], base: Path, folders: Mapping[str, str], exclusion: Exclusion
     ) -> None:
         self.number = number
         self.recordings: list[Recording] = []
         self.problems: list[Problem] = []
         self.without_spikes: list[tuple[Problem, set[Path]]] = []
+        """Folders with images only, and their real folders: no problem if another recording uses these."""
         self.targets: set[int] = set()
+        """Numbers of the other roots that links lead into."""
         self.leaving: list[Path] = []
+        """Links out of all roots."""
         self._root = roots[number]
         self._base = base
         self._folders = folders

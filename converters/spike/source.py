@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import Form
 from unistore.converters.parts import Verdict
 from unistore.errors import Problem
+from unistore.schemas.spike.bits import row_bytes
 
 __all__ = ["Extent", "Format", "FrameSource", "ReadArray", "ReadBytes", "StreamSource", "VoxelGrid"]
 
@@ -70,6 +71,12 @@ class FrameSource(ABC):
     def check(self) -> list[Problem]:
         """Problems of the values, all of which are read; files of bits have none."""
         return []
+
+    def packed(self) -> NDArray[np.uint8]:
+        """The spikes in a new array; see `read`."""
+        out = np.zeros((self.extent.length, self.extent.height, row_bytes(self.extent.width)), np.uint8)
+        self.read(out)
+        return out
 
     @abstractmethod
     def read(self, out: NDArray[np.uint8]) -> None:

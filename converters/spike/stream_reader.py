@@ -24,21 +24,13 @@ _BLOCK = 8 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ShapedStream(FrameSource):
-    """Spikes of a stream of known layout and resolution.
-
-    Attributes
-    ----------
-    stream
-        The file.
-    layout
-        ``"packed"``, ``"stream"`` or ``"bytes"``; see `unistore.converters.spike.geometry`.
-    flip
-        Whether it holds its bottom row first.
-    """
+    """Spikes of a stream of known layout and resolution."""
 
     stream: StreamSource
     layout: str
+    """``"packed"``, ``"stream"`` or ``"bytes"``; see `unistore.converters.spike.geometry`."""
     flip: bool
+    """Whether it holds its bottom row first."""
 
     @classmethod
     def of(cls, stream: StreamSource, extent: Extent, layout: str, flip: bool) -> Self:

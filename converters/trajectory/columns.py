@@ -64,29 +64,18 @@ class Feature:
 
 @dataclass(slots=True)
 class Episode:
-    """Columns of one episode.
-
-    Attributes
-    ----------
-    features
-        By column name.
-    length
-        Number of steps; 0 if unknown.
-    values
-        Datasets of small arrays and scalars that are not per step.
-    empty
-        Dtype of each dataset of shape (T, 0, …).
-    dropped
-        Large datasets that are not per step; they are not stored.
-    problems
-        What is wrong.
-    """
+    """Columns of one episode."""
 
     features: dict[str, Feature] = field(default_factory=dict)
+    """By column name."""
     length: int = 0
+    """Number of steps; 0 if unknown."""
     values: list[str] = field(default_factory=list)
+    """Datasets of small arrays and scalars that are not per step."""
     empty: dict[str, str] = field(default_factory=dict)
+    """Dtype of each dataset of shape (T, 0, …)."""
     dropped: list[str] = field(default_factory=list)
+    """Large datasets that are not per step; they are not stored."""
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -109,26 +98,11 @@ def _columns(arrays: Mapping[str, Array], naming: Naming) -> dict[str, str]:
 
 
 def describe(
-    group: Group,
-    location: str,
-    naming: Naming,
-    colour: Colour,
-    excluded: Collection[str] = (),
+    group: Group, location: str, naming: Naming, colour: Colour, excluded: Collection[str]
 ) -> Episode:
-    """Find the columns of one group.
+    """Find the columns of one group of an open file, which messages call `location`.
 
-    Parameters
-    ----------
-    group
-        Of an open file.
-    location
-        What messages call the group.
-    naming
-        Which column a dataset becomes.
-    colour
-        As for `decode_frame`.
-    excluded
-        Datasets that are not per step in some episode of the file.
+    Datasets in `excluded` are not per step in some episode of the file.
     """
     episode = Episode()
     columns = _columns(group.arrays, naming)
@@ -230,22 +204,20 @@ def _feature(path: str, column: str, array: Array, colour: Colour) -> Feature | 
         return Feature(path, "squeezed", Column(array.dtype.str))
     if array.dtype == np.uint8 and len(shape) == 3 and shape[-1] != 3 and shape[0] == 3:
         return Feature(path, "channels_first", Column("|u1", (shape[1], shape[2], 3)))
-    return Feature(path, "plain", Column(_plain(array.dtype), shape))
-
-
-def _plain(dtype: np.dtype[Any]) -> str:
-    return "|b1" if dtype.kind == "b" else dtype.str
+    return Feature(path, "plain", Column(array.dtype.str, shape))
 
 
 def _encoded(path: str, array: Array, colour: Colour) -> Feature | Sequence[Problem] | None:
-    """A feature of compressed frames; None if the dataset has no compressed frames."""
+    """A feature of compressed frames; None if the first of a few rows that is not empty is no such frame.
+
+    A recorder may miss the first frame.
+    """
     kind: Kind = "padded" if array.dtype == np.uint8 else "variable"
-    if kind == "variable" and len(array.shape) != 1:
-        return None
-    if array.problems(objects=True):
+    if (kind == "variable" and len(array.shape) != 1) or array.problems(objects=True):
         return None
     try:
-        first = _first_frame(array, kind)
+        rows = (frame_of(array, row, kind) for row in range(min(FEW, array.shape[0])))
+        first = next((frame for frame in rows if frame is None or frame.size), None)
     except InputError as error:
         return list(error.problems)
     if first is None or encoding_of(first) is None:
@@ -254,15 +226,6 @@ def _encoded(path: str, array: Array, colour: Colour) -> Feature | Sequence[Prob
     if image is None:
         return [Problem(array.location, "its first frame cannot be decoded", "get the file again", "damaged")]
     return Feature(path, kind, Column(image.dtype.str, image.shape))
-
-
-def _first_frame(array: Array, kind: Kind) -> NDArray[np.uint8] | None:
-    """The first of a few rows that is not empty: a recorder may miss the first frame."""
-    for row in range(min(FEW, array.shape[0])):
-        frame = frame_of(array, row, kind)
-        if frame is None or frame.size:
-            return frame
-    return None
 
 
 def flags(values: NDArray[Any], location: str, lo: int) -> NDArray[np.bool_]:

@@ -29,6 +29,7 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Table
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
 from unistore.system.packed import Packed
+from unistore.system.sizes import count_of
 
 __all__ = ["TrajectoryConverter"]
 
@@ -145,10 +146,9 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             dropped |= dict.fromkeys(each.dropped)
             for variant in each.index.variants:
                 empty |= dict.fromkeys(variant.empty)
-                encoded |= dict.fromkeys(
-                    column for column, feature in variant.features.items() if feature.encoded
-                )
-        notes = [f"{next(iter(layouts))}: {episodes} episode(s), {steps} steps from {len(kept)} file(s)"]
+                encoded |= dict.fromkeys(name for name, each in variant.features.items() if each.encoded)
+        counted = f"{count_of(episodes, 'episode')}, {count_of(steps, 'step')}"
+        notes = [f"{next(iter(layouts))}: {counted} from {count_of(len(kept), 'file')}"]
         notes += [
             f"no {role}: the sources name none; --map {role}=DATASET names it"
             for role in ("action", "reward")
@@ -160,9 +160,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         ):
             if datasets:
                 notes.append(f"{what}: {', '.join(datasets)}")
-        compressed = [column for column in encoded if column in layout.merged]
-        if compressed:
-            listed = ", ".join(compressed)
+        if listed := ", ".join(column for column in encoded if column in layout.merged):
             notes.append(
                 f"compressed frames ({listed}) taken as {self.colour}; if red and blue are exchanged, "
                 "choose the other --colour (standard, swapped)"
@@ -179,10 +177,9 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             for variant in each.index.variants
             for feature in variant.features.values()
         }
+        message = "no episode has a per-step dataset of this name"
         return [
-            Problem(
-                f"--map {column}={dataset}", "no episode has a per-step dataset of this name", kind="missing"
-            )
+            Problem(f"--map {column}={dataset}", message, kind="missing")
             for column, dataset in self.map.items()
             if dataset.strip("/") not in used
         ]
@@ -197,11 +194,6 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         with index.episodes_in_problems(origin.name):
             Reader(origin, index, self.colour, resized).read(table, lo, hi, out)
 
-    def _layout(self, scan: Scan) -> MergedColumns:
-        found = ((source.name, EpisodeIndex.from_json(source.detail)) for source in scan.sources)
-        layout, _ = merge_columns(found, self.columns, images=self.images, image_size=self.image_size)
-        return layout
-
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Compare next with following observations, emit compressed frames, read attributes."""
         kept = [table.name for table in scan.tables if table.spilled]
@@ -212,7 +204,9 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Index arrays of episodes and kept frames, attributes, masks, tables of next observations."""
-        return settle_episodes(scan, self._layout(scan), facts)
+        found = ((source.name, EpisodeIndex.from_json(source.detail)) for source in scan.sources)
+        layout, _ = merge_columns(found, self.columns, images=self.images, image_size=self.image_size)
+        return settle_episodes(scan, layout, facts)
 
 
 def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:
@@ -238,4 +232,6 @@ def _no_episodes(scanned: Sequence[ScannedFile]) -> list[Problem]:
     if any(each.index.names for each in scanned):
         return []
     notes = [note for each in scanned for note in each.notes][:20]
-    return [Problem(f"{len(scanned)} file(s)", "; ".join(["no episode is left", *notes]), kind="empty")]
+    return [
+        Problem(f"{count_of(len(scanned), 'file')}", "; ".join(["no episode is left", *notes]), kind="empty")
+    ]

@@ -16,9 +16,9 @@ from unistore.converters.trajectory.columns import Feature, flags
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
 from unistore.converters.trajectory.images import is_complete
 from unistore.converters.trajectory.layouts import format_named
-from unistore.converters.trajectory.read import BLOCK, blocks, frames
-from unistore.converters.trajectory.source import Array, EpisodeSource, to_json
-from unistore.errors import InputError, Problem
+from unistore.converters.trajectory.read import BLOCK, blocks, damaged_frame, frames
+from unistore.converters.trajectory.source import EpisodeSource, to_json
+from unistore.errors import InputError
 from unistore.schemas.trajectory.fields import JPEG_SUFFIX, OBSERVATION
 from unistore.system.packed import view
 
@@ -47,22 +47,10 @@ def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
 
 
 def derive_source(source: Source, index: EpisodeIndex, kept: Sequence[str], emit: Emit) -> Facts:
-    """Facts of one source.
+    """Facts of one source, of which the frames of the tables `kept` are emitted.
 
-    Parameters
-    ----------
-    source, index
-        The file, and the index of its steps.
-    kept
-        Tables of compressed frames to emit: ``"steps/observation/<key>_jpeg"``.
-    emit
-        As in `Converter.derive`.
-
-    Returns
-    -------
-    dict
-        ``summary``: JSON as u1 (see `summaries_of`); ``sizes/<n>``: bytes of each step's frame in table n of
-        `kept`, (steps,) i8.
+    ``summary`` is JSON as u1 (see `summaries_of`); ``sizes/<n>`` has the bytes of each step's frame in table
+    n of `kept`, (steps,) i8.
     """
     known = source.detail.get(SUMMARY)
     if known is not None and not kept:
@@ -71,7 +59,7 @@ def derive_source(source: Source, index: EpisodeIndex, kept: Sequence[str], emit
     with layout.open_episodes(source) as file:
         summary = {
             "following": _next_is_following(file, source.name, index),
-            "cut": _find_cut(file, index),
+            "cut": _find_unended(file, index),
             **_attributes(file, index, joined=layout.joined),
         }
         sizes = {
@@ -98,12 +86,9 @@ def _text(summary: Mapping[str, Any]) -> str:
 def summaries_of(sources: Sequence[Source], facts: Sequence[Facts]) -> Sequence[dict[str, Any]]:
     """The summary of each source: in its facts, or, where nothing was derived, from the scan.
 
-    Returns
-    -------
-    sequence of dict
-        ``following``: by key, whether every next observation is the observation of the following step;
-        ``cut``: numbers of the episodes that no flag ends although the file has truncation flags; ``source``:
-        attributes of the file; ``episodes``: attributes of each episode.
+    ``following``: by key, whether every next observation is the observation of the following step; ``cut``:
+    numbers of the episodes that no flag ends although the file has truncation flags; ``source``: attributes
+    of the file; ``episodes``: attributes of each episode.
     """
     if facts:
         return view(facts, lambda each: json.loads(each[SUMMARY].tobytes()))
@@ -157,7 +142,7 @@ def _row_bytes(file: EpisodeSource, span: Span, feature: Feature, lo: int, hi: i
     return [row.tobytes() for row in flat]
 
 
-def _find_cut(file: EpisodeSource, index: EpisodeIndex) -> list[int]:
+def _find_unended(file: EpisodeSource, index: EpisodeIndex) -> list[int]:
     """Episodes cut by the end of the recording: no flag ends them. Only the last one of a group can be."""
     last = {group: episode for episode, group in enumerate(index.groups)}
     cut = []
@@ -190,23 +175,15 @@ def _emit_frames(
         for lo, hi in blocks(feature, span.length):
             first, stop = span.first + lo, span.first + hi
             with collected.attempt(location_of(name, f"{span.group}/{feature.dataset}")):
-                block = _complete_frames(file.array(span.group, feature.dataset), feature, first, stop)
+                array = file.array(span.group, feature.dataset)
+                block = list(frames(array, feature, first, stop))
+                for row, frame in enumerate(block, first):
+                    if not is_complete(frame):
+                        raise damaged_frame(frame, f"{array.location} row {row}")
                 sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
                 emit(table, "data", np.concatenate(block))
     collected.check()
     return sizes
-
-
-def _complete_frames(array: Array, feature: Feature, lo: int, hi: int) -> list[NDArray[np.uint8]]:
-    """Compressed frames of rows ``lo:hi``; raises `InputError` if one is truncated."""
-    block: list[NDArray[np.uint8]] = []
-    for frame in frames(array, feature, lo, hi):
-        if not is_complete(frame):
-            message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
-            where = f"{array.location} row {lo + len(block)}"
-            raise InputError(Problem(where, message, "get or write the file again", "damaged"))
-        block.append(frame)
-    return block
 
 
 def _attributes(file: EpisodeSource, index: EpisodeIndex, *, joined: bool) -> dict[str, Any]:

@@ -19,17 +19,7 @@ __all__ = ["EpisodeIndex", "Span", "Variant", "location_prefix", "offsets_of", "
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A set of columns that some episodes of a source have.
-
-    Attributes
-    ----------
-    features
-        By column name.
-    values
-        Datasets of small arrays that are not per step.
-    empty
-        Dtype of each dataset of shape (T, 0, …).
-    """
+    """A set of columns that some episodes of a source have; fields as of `Episode`."""
 
     features: Mapping[str, Feature]
     values: tuple[str, ...] = ()
@@ -42,7 +32,7 @@ class Variant:
         return bool(observations) and all(f"next_{column}" in self.features for column in observations)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON of this set."""
+        """As JSON; see `from_json`."""
         features = {column: feature.to_json() for column, feature in self.features.items()}
         return {"features": features, "values": list(self.values), "empty": dict(self.empty)}
 
@@ -66,42 +56,30 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeIndex:
-    """The episodes of one source, in order.
-
-    Attributes
-    ----------
-    layout
-        Name of the file's format.
-    names
-        Name of each episode: ``"demo_1"``, or made from the file's name.
-    groups
-        Group of each episode in the file; ``""`` for the root.
-    firsts, lengths
-        First row and number of rows of each episode in the group's datasets.
-    variant
-        Index into `variants` of each episode.
-    masks
-        Episode numbers in each mask of the file.
-    """
+    """The episodes of one source, in order."""
 
     layout: str
+    """Name of the file's format."""
     names: Sequence[str]
+    """Name of each episode: ``"demo_1"``, or made from the file's name."""
     groups: Sequence[str]
+    """Group of each episode in the file; ``""`` for the root."""
     firsts: Sequence[int]
+    """First row of each episode in the group's datasets."""
     lengths: Sequence[int]
+    """Steps of each episode."""
     variant: Sequence[int]
+    """Index into `variants` of each episode."""
     variants: Sequence[Variant]
     masks: Mapping[str, Sequence[int]]
+    """Episode numbers in each mask of the file."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
+        lists = ("names", "groups", "firsts", "lengths", "variant")
         return {
             "layout": self.layout,
-            "names": list(self.names),
-            "groups": list(self.groups),
-            "firsts": list(self.firsts),
-            "lengths": list(self.lengths),
-            "variant": list(self.variant),
+            **{name: list(getattr(self, name)) for name in lists},
             "variants": [variant.to_json() for variant in self.variants],
             "masks": {mask: list(numbers) for mask, numbers in self.masks.items()},
         }
@@ -123,13 +101,10 @@ class EpisodeIndex:
 
     def restricted(self, columns: Collection[str]) -> EpisodeIndex:
         """The same index with only the given columns."""
-        variants = [
-            replace(
-                variant,
-                features={column: found for column, found in variant.features.items() if column in columns},
-            )
-            for variant in self.variants
-        ]
+        variants = []
+        for each in self.variants:
+            features = {column: found for column, found in each.features.items() if column in columns}
+            variants.append(replace(each, features=features))
         return replace(self, variants=variants)
 
     @contextmanager
@@ -153,22 +128,16 @@ class EpisodeIndex:
         while at < hi:
             group, variant = self.groups[episode], self.variant[episode]
             first = self.firsts[episode] + at - int(offsets[episode])
-            stop = at
-            while (
-                episode < len(self.lengths)
-                and stop < hi
-                and self._continues(episode, group, variant, first, at, stop)
+            stop = min(hi, int(offsets[episode + 1]))
+            episode += 1
+            while stop < hi and (
+                (self.groups[episode], self.variant[episode], self.firsts[episode])
+                == (group, variant, first + stop - at)
             ):
                 stop = min(hi, int(offsets[episode + 1]))
                 episode += 1
             yield Span(group, self.variants[variant], first, stop - at, at - lo)
             at = stop
-
-    def _continues(self, episode: int, group: str, variant: int, first: int, at: int, stop: int) -> bool:
-        """Whether an episode's rows continue a span."""
-        if (self.groups[episode], self.variant[episode]) != (group, variant):
-            return False
-        return stop == at or self.firsts[episode] == first + stop - at
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:

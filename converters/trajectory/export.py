@@ -27,18 +27,10 @@ _FLAGS = ("steps/terminated", "steps/truncated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Consecutive episodes in the same datasets: one episode, or all of a file.
+    """Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file.
 
-    Attributes
-    ----------
-    store
-        The store.
-    group
-        Group of the datasets in the file; ``""``: its root.
-    first, last
-        Numbers of the episodes, ``first:last``.
-    bounds
-        (last - first + 1,) offsets of their steps.
+    `group` is that of the datasets in the file (``""``: its root); `bounds` are the offsets of their steps,
+    (last - first + 1,).
     """
 
     store: StoreView
@@ -53,15 +45,7 @@ class Run:
         return int(self.bounds[-1] - self.bounds[0])
 
     def values(self, path: str, *, own_dtype: bool = True) -> Values:
-        """Rows of a column, in the shape of its source.
-
-        Parameters
-        ----------
-        path
-            Of the array.
-        own_dtype
-            Cast them to the source's dtype.
-        """
+        """Rows of a column, in the shape of its source; `own_dtype` casts them to its dtype."""
         array = self.store.array(path)
         lo, hi = int(self.bounds[0]), int(self.bounds[-1])
         if path.endswith(f"{JPEG_SUFFIX}/data"):
@@ -136,6 +120,7 @@ def files(store: StoreView) -> Iterator[File]:
     own = _texts(store, "sources/attributes")
     each = _texts(store, f"{EPISODES}/attributes")
     kept = attribute_texts(store, len(store.array("sources/rows")))
+    notes = _resized_notes(store, columns)
     for number, name, parts in runs(store):
         groups: dict[str, dict[str, Values]] = {}
         for part in parts:
@@ -154,7 +139,17 @@ def files(store: StoreView) -> Iterator[File]:
                 masks=_masks(store, parts),
             )
         )
-        yield replace(file, attributes=_with_kept(file, parse_attributes(kept[number])))
+        yield replace(file, attributes=_with_kept(file, parse_attributes(kept[number])), notes=notes)
+
+
+def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:
+    """What is said of cameras of which the store has resized copies alone."""
+    resized = {path: name for path, name in columns.items() if "resized_from" in store.array(path).attributes}
+    if not resized:
+        return ()
+    side = store.array(next(iter(resized))).shape[1]
+    names = ", ".join(dict.fromkeys(resized.values()))
+    return (f"{names}: written as {side} × {side}, as stored; the originals are not in the store",)
 
 
 def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -162,10 +157,8 @@ def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, M
 
     The JSON has those of the root among those of another group.
     """
-    places = {
-        "",
-        *(path.rsplit("/", depth)[0] for path in file.values for depth in range(path.count("/") + 1)),
-    }
+    below = (path.rsplit("/", depth)[0] for path in file.values for depth in range(path.count("/") + 1))
+    places = {"", *below}
     found = {path: each for path, each in kept.items() if path in places}
     of_root = found.get("", {}) if "" not in file.attributes else {}
     told = {
@@ -184,7 +177,7 @@ def _columns(store: StoreView) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in store.paths():
         attributes = store.array(path).attributes if path.startswith((f"{STEPS}/", f"{FINAL}/")) else {}
-        if "source_dataset" in attributes and "resized_from" not in attributes:
+        if "source_dataset" in attributes:
             found[path] = attributes["source_dataset"][0].strip("/")
     kept = {path for path in found if path.startswith(f"{FINAL}/")}
     for path in kept:  # next observations of compressed frames are decoded, so they are not exported
@@ -221,15 +214,13 @@ def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any], *,
     if isinstance(dtype, str) and own_dtype:
         values = converted(values, np.dtype(dtype))
     if attributes["source_form"] == ["squeezed"]:
-        inner = values
-        return Values((*inner.shape, 1), inner.dtype, lambda: (block[:, None] for block in inner.blocks()))
+        return Values((*values.shape, 1), values.dtype, lambda: (each[:, None] for each in values.blocks()))
     if attributes["source_form"] == ["channels_first"]:
         steps, height, width, channels = values.shape
-        last = values
         return Values(
             (steps, channels, height, width),
-            last.dtype,
-            lambda: (np.ascontiguousarray(block.transpose(0, 3, 1, 2)) for block in last.blocks()),
+            values.dtype,
+            lambda: (np.ascontiguousarray(each.transpose(0, 3, 1, 2)) for each in values.blocks()),
         )
     return values
 

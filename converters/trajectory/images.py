@@ -22,16 +22,6 @@ def encoding_of(frame: NDArray[np.uint8]) -> str | None:
     return next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
 
 
-def strip_padding(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A frame without the zero bytes that pad it to a common length.
-
-    Exact for JPEG and PNG, whose last byte is never zero (D9 and 82). Lengths that recorders store are not
-    used: they are in an order of cameras that the file does not state.
-    """
-    kept = np.flatnonzero(frame)
-    return frame[: int(kept[-1]) + 1] if kept.size else frame[:0]
-
-
 def is_complete(frame: NDArray[np.uint8]) -> bool:
     """Whether a compressed frame has the beginning and end of its format (decoders accept half frames)."""
     encoding = encoding_of(frame)
@@ -70,13 +60,19 @@ def resize(images: NDArray[np.uint8], size: int, out: NDArray[np.uint8]) -> None
 def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:
     """One compressed frame without padding; None if the row is not a byte string.
 
+    Zero bytes that pad it to a common length are cut off: the last byte of JPEG and PNG is never zero (D9 and
+    82). Lengths that recorders store are not used: they are in an order of cameras that the file does not
+    state.
+
     Raises
     ------
     InputError
         If the row cannot be read.
     """
     if kind == "padded":
-        return strip_padding(array.read(row, row + 1)[0])
+        frame: NDArray[np.uint8] = array.read(row, row + 1)[0]
+        kept = np.flatnonzero(frame)
+        return frame[: int(kept[-1]) + 1] if kept.size else frame[:0]
     value = array.value(row)
     if isinstance(value, np.ndarray):
         return value if value.dtype == np.uint8 and value.ndim == 1 else None

@@ -32,21 +32,14 @@ RESERVED = ("next_valid", "observation", "next_observation")
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Options of the column names.
-
-    Attributes
-    ----------
-    renamed
-        ``{column: dataset}`` as mapped by the user; datasets are paths inside an episode.
-    ignored
-        Patterns of datasets to leave out (``"obs/depth_*"``).
-    bare
-        Whether per-step datasets outside an observation group are observations (flat files without one).
-    """
+    """Options of the column names."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
+    """``{column: dataset}`` as mapped by the user; datasets are paths inside an episode."""
     ignored: tuple[str, ...] = ()
+    """Patterns of datasets to leave out: ``"obs/depth_*"``."""
     bare: bool = False
+    """Whether per-step datasets outside an observation group are observations (flat files without one)."""
 
 
 def column_of(dataset: str, naming: Naming) -> str | None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from unistore.converters.common.options import COLUMNS, MAP, Columns
-from unistore.converters.options import Options, option
+from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
 from unistore.errors import InputError, Problem
 
 __all__ = ["Colour", "TrajectoryOptions"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,23 +78,18 @@ class Originals:
         """JSON of every `Feature` of a run's first episode, from the scan."""
         detail = self._scan.sources[number].detail
         first = self._runs[number][0].first
-        features: Mapping[str, list[Any]] = detail["variants"][detail["variant"][run.first - first]][
-            "features"
-        ]
-        return features
+        variant = detail["variants"][detail["variant"][run.first - first]]
+        return cast("Mapping[str, list[Any]]", variant["features"])
 
     def _path_of(self, column: str) -> str | None:
         """Array of the store with the values of a column; None if there is none."""
         if column.startswith("next_observation/"):
             key = column.removeprefix("next_observation/")
-            final = self._store.has(f"{FINAL}/{key}") and self._store.has(f"{OBSERVATION}/{key}")
-            if final:
-                return f"{FINAL}/{key}"
-            return f"{NEXT}/{key}" if self._store.has(f"{NEXT}/{key}") else None
-        for path in (f"{STEPS}/{column}", f"{STEPS}/{column}{JPEG_SUFFIX}/data"):
-            if self._store.has(path):
-                return path
-        return None
+            paths = [f"{FINAL}/{key}"] if self._store.has(f"{OBSERVATION}/{key}") else []
+            paths.append(f"{NEXT}/{key}")
+        else:
+            paths = [f"{STEPS}/{column}", f"{STEPS}/{column}{JPEG_SUFFIX}/data"]
+        return next((path for path in paths if self._store.has(path)), None)
 
     def _rows(self, dataset: Rows, kind: str, values: Values, lo: int, hi: int) -> NDArray[Any]:
         """Rows of a dataset, with compressed frames decoded."""

@@ -63,12 +63,8 @@ def measures(store: StoreView) -> Iterator[Measure]:
     yield Measure(name="steps", values=lengths, few=2, cure="leave them out: convert --exclude NAME")
     path = f"{STEPS}/reward"
     if store.has(path) and store.array(path).shape[0] * store.array(path).dtype.itemsize <= _REWARDS:
-        sums = np.concatenate(
-            [
-                [0.0],
-                np.cumsum(store.array(path).read().astype(np.float64).reshape(offsets[-1], -1).sum(axis=1)),
-            ]
-        )
+        rewards = store.array(path).read().astype(np.float64).reshape(offsets[-1], -1).sum(axis=1)
+        sums = np.concatenate([[0.0], np.cumsum(rewards)])
         yield Measure(name="sum of rewards", values=sums[offsets[1:]] - sums[offsets[:-1]])
 
 
@@ -89,9 +85,8 @@ def _cameras(store: StoreView) -> list[str]:
 
 def _strip(store: StoreView, path: str, rows: NDArray[np.int64]) -> NDArray[Any]:
     """Frames side by side, made smaller, (H, W, 3)."""
-    frames = (
-        _kept(store, path, rows) if path.endswith(JPEG_SUFFIX) else list(store.array(path).read_rows(rows))
-    )
+    kept = path.endswith(JPEG_SUFFIX)
+    frames = _kept(store, path, rows) if kept else list(store.array(path).read_rows(rows))
     step = max(1, frames[0].shape[1] // _FRAME_WIDTH)
     gap = np.full((frames[0].shape[0], 2 * step, 3), 255, np.uint8)
     parts = [part for frame in frames for part in (frame, gap)]

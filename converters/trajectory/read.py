@@ -22,7 +22,7 @@ from unistore.converters.trajectory.source import Array, EpisodeSource
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.fields import FINAL, NEXT, OBSERVATION, STEPS
 
-__all__ = ["Reader", "blocks", "frames"]
+__all__ = ["BLOCK", "Reader", "blocks", "damaged_frame", "frames"]
 
 BLOCK = 16 << 20
 """Bytes read at a time if rows cannot be read directly into the output."""
@@ -32,14 +32,7 @@ BLOCK = 16 << 20
 class Reader:
     """Reads row ranges of the tables of one source.
 
-    Attributes
-    ----------
-    source, index
-        The file, and the index of its steps.
-    colour
-        As for `decode_frame`.
-    resized
-        Original column by resized image column, without the table's name.
+    `resized` has the original column by resized image column, without the table's name.
     """
 
     source: Source
@@ -51,7 +44,9 @@ class Reader:
         """Fill ``out`` with rows ``lo:hi`` of a table, counted inside the source."""
         with format_named(self.index.layout).open_episodes(self.source) as file:
             if table == STEPS:
-                self._set_flags(lo, hi, out)
+                out["terminated"][...] = False  # where no dataset says so
+                out["truncated"][...] = False
+                out["next_valid"][...] = True
             collected = ProblemCollector()
             for span in self._final(lo, hi) if table == FINAL else self.index.spans(lo, hi):
                 rows = {column: values[span.at : span.at + span.length] for column, values in out.items()}
@@ -68,12 +63,6 @@ class Reader:
             last = index.firsts[episode] + index.lengths[episode] - 1
             variant = index.variants[index.variant[episode]]
             yield Span(index.groups[episode], variant, last, 1, episode - lo)
-
-    def _set_flags(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
-        """Defaults of the flags, for columns without a dataset."""
-        out["terminated"][...] = False
-        out["truncated"][...] = False
-        out["next_valid"][...] = True
 
     def _set_last_flags(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Set the flags of the last step of each episode, after the recorded flags are read."""
@@ -131,12 +120,17 @@ class Reader:
     def _decoded(self, frame: NDArray[np.uint8], location: str, shape: tuple[int, ...]) -> NDArray[Any]:
         image = decode_frame(frame, self.colour) if frame.size else None
         if image is None or not is_complete(frame):
-            message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
-            raise InputError(Problem(location, message, "get or write the file again", "damaged"))
+            raise damaged_frame(frame, location)
         if image.shape != shape:
             message = f"the frame is {image.shape}, the first one {shape}"
             raise InputError(Problem(location, message, "keep frames of mixed sizes apart", "shape"))
         return image
+
+
+def damaged_frame(frame: NDArray[np.uint8], location: str) -> InputError:
+    """What to raise for a frame that is not complete."""
+    message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
+    return InputError(Problem(location, message, "get or write the file again", "damaged"))
 
 
 def feature_column(table: str, column: str) -> str:
@@ -163,5 +157,7 @@ def frames(array: Array, feature: Feature, lo: int, hi: int) -> Iterator[NDArray
     for row in range(lo, hi):
         frame = frame_of(array, row, feature.kind)
         if frame is None:
-            raise InputError(Problem(f"{array.location} row {row}", "is no compressed frame", kind="dtype"))
+            raise InputError(
+                Problem(f"{array.location} row {row}", "is not a compressed frame", kind="dtype")
+            )
         yield frame

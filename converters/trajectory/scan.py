@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,48 +29,25 @@ __all__ = ["ScannedFile", "scan_file"]
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedFile(Scanned):
-    """The sound episodes of one file; `problems` are those of its other episodes.
-
-    Attributes
-    ----------
-    index
-        The episodes; each has at least one step.
-    dropped
-        Datasets that are neither per step nor small.
-    notes
-        Notes on decisions and what is left out.
-    files
-        Other files that are read.
-    reading
-        Bytes of memory needed to read rows, besides the rows.
-    attributes
-        As in `Contents`.
-    summary
-        See `summary_in_scan`.
-    """
+    """The sound episodes of one file, each of a step or more; `problems` are those of its other episodes."""
 
     index: EpisodeIndex
     dropped: tuple[str, ...]
+    """Datasets that are neither per step nor small."""
     notes: tuple[str, ...]
+    """On decisions and what is left out."""
     files: tuple[Path, ...]
+    """Other files that are read."""
     reading: int
+    """Bytes of memory needed to read rows, besides the rows."""
     attributes: Attributes
+    """As in `Contents`."""
     summary: str | None
+    """See `summary_in_scan`."""
 
 
 def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) -> ScannedFile:
     """Find the episodes of one file.
-
-    Parameters
-    ----------
-    part
-        The file.
-    naming
-        Which column a dataset becomes.
-    colour
-        As for `decode_frame`.
-    exclusion
-        Which episodes to leave out.
 
     Raises
     ------
@@ -83,7 +60,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         contents = layout.describe(look)
         groups = [each for each in contents.groups if not exclusion.covers(location_of(part.name, each.path))]
         found = _Episodes(part.name, joined=layout.joined)
-        inside = found.sort_problems(contents, groups)
+        inside = found.divide_problems(contents, groups)
         namings = [replace(naming, bare=group.bare) for group in groups]
         not_steps = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
         collected = ProblemCollector(found.problems)
@@ -112,22 +89,13 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
     )
 
 
-class _SoundEpisode(NamedTuple):
-    """One entry of `EpisodeIndex`."""
-
-    name: str
-    group: str
-    first: int
-    length: int
-    variant: int
-
-
 class _Episodes:
     """Collects the episodes of a file."""
 
     def __init__(self, name: str, *, joined: bool) -> None:
         self._name, self._joined = name, joined
-        self.sound: list[_SoundEpisode] = []
+        self.sound: list[tuple[str, str, int, int, int]] = []
+        """Name, group, first row, length and variant of each, as in `EpisodeIndex`."""
         self.variants: list[Variant] = []
         self.dropped: dict[str, None] = {}
         self.problems: list[Problem] = []
@@ -135,7 +103,7 @@ class _Episodes:
         self._without_steps: list[str] = []
         self._count_not_finite = 0
 
-    def sort_problems(self, contents: Contents, groups: Sequence[Group]) -> dict[str, list[Problem]]:
+    def divide_problems(self, contents: Contents, groups: Sequence[Group]) -> dict[str, list[Problem]]:
         """Problems in `contents` by the group that they lie in; the others are added to `problems`."""
         found: dict[str, list[Problem]] = {group.path: [] for group in groups}
         starts = {
@@ -151,7 +119,7 @@ class _Episodes:
 
     def masks(self, masks: Sequence[Mask], groups: Collection[str]) -> dict[str, list[str]]:
         """Names in each mask, of sound episodes and of `groups`, which may have problems."""
-        known = {*groups, *(each.name for each in self.sound)}
+        known = {*groups, *(name for name, *_ in self.sound)}
         listed = {}
         for mask in masks:
             if (reason := name_problem(f"mask/{mask.name}")) is not None:
@@ -170,7 +138,7 @@ class _Episodes:
         if episode.problems:
             self.problems += episode.problems
             return
-        firsts = self._find_cut(group, episode, location) if self._joined else [0]
+        firsts = self._first_rows(group, episode, location) if self._joined else [0]
         self._count_not_finite += _count_not_finite(group, episode)
         if episode.length == 0:
             self._without_steps.append(location)
@@ -182,9 +150,9 @@ class _Episodes:
         number = self.variants.index(variant)
         for count, (first, stop) in enumerate(pairwise([*firsts, episode.length])):
             name = f"{group.name}:{count}" if len(firsts) > 1 else group.name
-            self.sound.append(_SoundEpisode(name, group.path, first, stop - first, number))
+            self.sound.append((name, group.path, first, stop - first, number))
 
-    def _find_cut(self, group: Group, episode: Episode, location: str) -> list[int]:
+    def _first_rows(self, group: Group, episode: Episode, location: str) -> list[int]:
         """First rows of the episodes in a group, which terminal and timeout flags end."""
         ends = np.zeros(episode.length, bool)
         flag_datasets = []
@@ -205,20 +173,14 @@ class _Episodes:
         return firsts
 
     def index(self, layout: str, masks: Mapping[str, Sequence[str]]) -> EpisodeIndex:
-        numbers = {each.name: number for number, each in enumerate(self.sound)}
-        return EpisodeIndex(
-            layout=layout,
-            names=tuple(each.name for each in self.sound),
-            groups=tuple(each.group for each in self.sound),
-            firsts=tuple(each.first for each in self.sound),
-            lengths=tuple(each.length for each in self.sound),
-            variant=tuple(each.variant for each in self.sound),
-            variants=tuple(self.variants),
-            masks={
-                mask: tuple(numbers[name] for name in listed if name in numbers)
-                for mask, listed in masks.items()
-            },
-        )
+        numbers = {name: number for number, (name, *_) in enumerate(self.sound)}
+        found = {
+            mask: tuple(numbers[name] for name in listed if name in numbers) for mask, listed in masks.items()
+        }
+        columns: Sequence[tuple[Any, ...]] = list(zip(*self.sound, strict=True)) or [()] * 5
+        names, groups, firsts, lengths, variant = columns
+        variants = tuple(self.variants)
+        return EpisodeIndex(layout, names, groups, firsts, lengths, variant, variants, found)
 
     def notes(self) -> list[str]:
         """Notes on decisions and what is left out."""

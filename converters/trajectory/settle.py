@@ -33,6 +33,7 @@ __all__ = ["possible_tables", "settle_episodes"]
 
 MAX_SHARED_BYTES = 64 << 10
 """Bytes of JSON up to which an attribute that all sources share is also an attribute of ``episodes``."""
+_NAME = "name of the episode in its source"
 _SPLIT_NAMES = ("train", "valid", "val", "validation", "test")
 
 Arrays = list[tuple[Field, NDArray[Any]]]
@@ -46,12 +47,14 @@ def settle_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -
     masks = episodes.masks
     codes, names = _splits(masks, int(owner.size))
     spilled, kept = _kept(scan, facts)
-    final, following = _next_tables(layout, summaries)
-    direct = tuple(table for table in (final, following) if table is not None)
+    direct = _next_tables(layout, summaries)
     return Settled(
         arrays=[
             *_episode_arrays(episodes, owner, summaries),
-            *(_mask_array(mask, listed) for mask, listed in masks.items()),
+            *(
+                (_field(f"mask/{name}", "bool", "episode", f"listed by mask {name} of its source"), listed)
+                for name, listed in masks.items()
+            ),
             *_attribute_texts(summaries),
             *attribute_arrays(view(scan.sources, attrgetter("detail"))),
             *kept,
@@ -59,8 +62,8 @@ def settle_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -
         spilled=spilled,
         direct=direct,
         rows={
-            table.name: tuple((episodes.counts if table.name == FINAL else episodes.steps).tolist())
-            for table in direct
+            each.name: tuple((episodes.counts if each.name == FINAL else episodes.steps).tolist())
+            for each in direct
         },
         samples=int(owner.size),
         splits=codes,
@@ -72,19 +75,7 @@ def settle_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -
 
 
 class _Episodes:
-    """Columns of the episodes of all sources.
-
-    Attributes
-    ----------
-    layout
-        Of the sources' files.
-    counts, steps
-        Episodes and steps of each source.
-    names, lengths
-        Of each episode.
-    masks
-        Masks of all files by name, each (episodes,).
-    """
+    """Layout and counts (episodes, steps) of all sources; names, lengths and masks of their episodes."""
 
     def __init__(self, indexes: Iterable[EpisodeIndex]) -> None:
         self.layout = ""
@@ -115,12 +106,7 @@ def _episode_arrays(
     arrays: Arrays = [
         (_field("offsets", "int64", "episode_bound", described), offsets_of(lengths)),
         (_field("source", "int32", "episode", "index of the source file"), owner.astype(np.int32)),
-        *text_arrays(
-            f"{EPISODES}/name",
-            episodes.names,
-            axis="episode",
-            description="name of the episode in its source",
-        ),
+        *text_arrays(f"{EPISODES}/name", episodes.names, axis="episode", description=_NAME),
     ]
     cut = np.zeros(len(lengths), bool)
     success = array("b")
@@ -147,13 +133,12 @@ def _success(attributes: Mapping[str, Any]) -> int:
 def _attribute_texts(summaries: Sequence[Mapping[str, Any]]) -> Arrays:
     """Attributes of the sources and episodes, one JSON object each."""
     arrays: Arrays = []
-    own = ((summary["source"] for summary in summaries), "sources/attributes", "source")
-    each = (
-        (attributes for summary in summaries for attributes in summary["episodes"]),
-        f"{EPISODES}/attributes",
-        "episode",
-    )
-    for values, path, axis in (own, each):
+    own = (summary["source"] for summary in summaries)
+    each = (attributes for summary in summaries for attributes in summary["episodes"])
+    for values, path, axis in (
+        (own, "sources/attributes", "source"),
+        (each, f"{EPISODES}/attributes", "episode"),
+    ):
         texts = (json.dumps(value, ensure_ascii=False, sort_keys=True) for value in values)
         text = text_arrays(path, texts, axis=axis, description=f"attributes of the {axis}, as JSON")
         if text[0][1].size > len("{}") * (len(text[1][1]) - 1):
@@ -175,19 +160,12 @@ def _groups(
         differing = [key for key, value in shared.items() if key not in other or other[key] != value]
         for key in differing:
             del shared[key]
-    groups: dict[str, dict[str, Any]] = {
-        EPISODES: {"attributes": shared, "source_layout": source_layout},
-        STEPS: {},
-    }
+    groups = {EPISODES: {"attributes": shared, "source_layout": source_layout}, STEPS: dict[str, Any]()}
     if masks:
         groups[f"{EPISODES}/mask"] = {"description": "whether a mask of the source lists the episode"}
     if layout.empty:
         groups[STEPS]["empty_datasets"] = dict(layout.empty)
     return groups
-
-
-def _mask_array(name: str, listed: NDArray[np.bool_]) -> tuple[Field, NDArray[Any]]:
-    return _field(f"mask/{name}", "bool", "episode", f"listed by mask {name} of its source"), listed
 
 
 def _splits(
@@ -219,31 +197,28 @@ def _kept(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays
 
 def possible_tables(layout: MergedColumns, episodes: int, steps: int) -> tuple[tuple[Table, int], ...]:
     """Possible tables of next observations, before values are compared, and their largest numbers of rows."""
-    return tuple(
-        (Table(name=group, fields=tuple(fields)), rows)
-        for group, rows in ((FINAL, episodes), (NEXT, steps))
-        if (fields := [field for key in _next_keys(layout) for field in layout.next_fields(key, group)])
-    )
+    rows = {FINAL: episodes, NEXT: steps}
+    tables = _tables_of(layout, dict.fromkeys(rows, layout.next_keys))
+    return tuple((table, rows[table.name]) for table in tables)
 
 
-def _next_keys(layout: MergedColumns) -> list[str]:
-    prefix = "next_observation/"
-    return [column.removeprefix(prefix) for column in layout.merged if column.startswith(prefix)]
-
-
-def _next_tables(
-    layout: MergedColumns, summaries: Sequence[Mapping[str, Any]]
-) -> tuple[Table | None, Table | None]:
+def _next_tables(layout: MergedColumns, summaries: Sequence[Mapping[str, Any]]) -> tuple[Table, ...]:
     """Tables of final observations (keys whose next observations follow everywhere) and of next ones."""
-    keys = _next_keys(layout)
-    apart = (
-        {key for summary in summaries for key in keys if not summary["following"].get(key, True)}
-        if keys
-        else set()
-    )
-    final = [field for key in keys if key not in apart for field in layout.next_fields(key, FINAL)]
-    following = [field for key in keys if key in apart for field in layout.next_fields(key, NEXT)]
-    return (
-        Table(name=FINAL, fields=tuple(final)) if final else None,
-        Table(name=NEXT, fields=tuple(following)) if following else None,
+    keys = layout.next_keys
+    apart = {
+        key
+        for summary in (summaries if keys else ())
+        for key in keys
+        if not summary["following"].get(key, True)
+    }
+    final, following = [key for key in keys if key not in apart], [key for key in keys if key in apart]
+    return _tables_of(layout, {FINAL: final, NEXT: following})
+
+
+def _tables_of(layout: MergedColumns, keys: Mapping[str, Sequence[str]]) -> tuple[Table, ...]:
+    """Tables of next observations by name, of those that have keys."""
+    return tuple(
+        Table(name=group, fields=tuple(field for key in each for field in layout.next_fields(key, group)))
+        for group, each in keys.items()
+        if each
     )

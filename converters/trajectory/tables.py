@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, reconcile
-from unistore.converters.common.options import Columns
+from unistore.converters.options import Columns
 from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.errors import Problem
@@ -42,31 +42,28 @@ _FLAGS = ("terminated", "truncated", "next_valid")
 
 @dataclass(frozen=True, slots=True)
 class MergedColumns:
-    """Columns of a store.
-
-    Attributes
-    ----------
-    merged
-        Dtype and shape of every column, ``next_observation/*`` included.
-    kept
-        Columns whose compressed frames are stored as they are.
-    image_size
-        Side of resized images, or None.
-    alone
-        Whether images are stored as resized sets alone.
-    datasets, forms
-        Source datasets of each column, and their kinds, see `Feature`.
-    empty
-        Dtype of each dataset of shape (T, 0, …).
-    """
+    """Columns of a store."""
 
     merged: Mapping[str, Merged]
+    """Dtype and shape of every column, ``next_observation/*`` included."""
     kept: tuple[str, ...]
+    """Columns whose compressed frames are stored as they are."""
     image_size: int | None
+    """Side of resized images, or None."""
     alone: bool
+    """Whether images are stored as resized sets alone."""
     datasets: Mapping[str, tuple[str, ...]]
+    """Source datasets of each column."""
     forms: Mapping[str, tuple[str, ...]]
+    """Kinds of those datasets, see `Feature`."""
     empty: Mapping[str, str]
+    """Dtype of each dataset of shape (T, 0, …)."""
+
+    @property
+    def next_keys(self) -> list[str]:
+        """Keys of the next observations: ``"images/cam"``."""
+        prefix = "next_observation/"
+        return [column.removeprefix(prefix) for column in self.merged if column.startswith(prefix)]
 
     def tables(self, colour: str) -> tuple[Table, ...]:
         """Tables that are known from the scan: ``steps``, large observations, kept frames."""
@@ -75,8 +72,9 @@ class MergedColumns:
             if column in _FLAGS or column.startswith("next_observation/"):
                 continue
             field = self.field(column)
-            resized = self.image_size is not None and is_image(field) and column.startswith("observation/")
-            if resized and self.alone:
+            image = column.startswith("observation/") and is_image(field)
+            size = self.image_size if image else None
+            if size is not None and self.alone:
                 pass
             elif column in self.kept:
                 key = column.removeprefix("observation/")
@@ -88,8 +86,8 @@ class MergedColumns:
                 large.append(field)
             else:
                 small.append(field)
-            if resized:
-                large.append(_resized(field, self.image_size or 0, alone=self.alone))
+            if size is not None:
+                large.append(_resized(field, size, alone=self.alone))
         small += [self.field(flag) for flag in _FLAGS]
         tables = [Table(name=STEPS, fields=tuple(small))]
         if large:
@@ -114,8 +112,8 @@ class MergedColumns:
         """Fields of one next observation in `group`, with its resized images."""
         form = self.merged[f"next_observation/{key}"]
         own = column_field(f"observation/{key}", form.dtype, form.row_shape, **_dtypes(form))
-        field = moved(own, group)
-        field = replace(field, attributes={**field.attributes, **self._origin(f"next_observation/{key}")})
+        attributes = {**own.attributes, **self._origin(f"next_observation/{key}")}
+        field = replace(moved(own, group), attributes=attributes)
         if self.image_size is None or not is_image(field):
             return [field]
         small = _resized(field, self.image_size, alone=self.alone)
@@ -147,16 +145,7 @@ def resized_columns(
 ) -> dict[str, str]:
     """Original column by resized column, for the columns of ``out``.
 
-    Parameters
-    ----------
-    tables
-        Tables of the scan.
-    table
-        Name of the table that is read; if not in `tables`, it has next or final observations.
-    out
-        Columns that are read.
-    alone
-        Whether images are stored as resized sets alone.
+    A `table` that is not among the `tables` of the scan has next or final observations.
     """
     known = next((each for each in tables if each.name == table), None)
     if known is not None:
@@ -178,18 +167,7 @@ def resized_columns(
 def merge_columns(
     found: Iterable[tuple[str, EpisodeIndex]], columns: Columns, *, images: str, image_size: int | None
 ) -> tuple[MergedColumns, list[Problem]]:
-    """Merge the columns of all episodes.
-
-    Parameters
-    ----------
-    found
-        Name and index of every source.
-    columns
-        What to do with columns that some episodes lack.
-    images, image_size
-        As in `TrajectoryOptions`.
-    """
-    keep = images == "keep"
+    """Merge the columns of all episodes, given with the name of each source; options as they are named."""
     datasets: dict[str, dict[str, None]] = {}
     kinds: dict[str, dict[str, None]] = {}
     encoded: dict[str, set[bool]] = {}
@@ -206,9 +184,8 @@ def merge_columns(
                 yield label, {column: feature.form for column, feature in features.items()}
 
     merged, problems = reconcile(forms(), columns)
-    kept = [
-        column for column in merged if keep and column.startswith("observation/") and True in encoded[column]
-    ]
+    observed = [column for column in merged if column.startswith("observation/")]
+    kept = [column for column in observed if images == "keep" and True in encoded[column]]
     problems += [
         Problem(column, "is compressed in some sources and plain in others", "use --images raw", "columns")
         for column in kept
@@ -231,32 +208,20 @@ def _variants(name: str, index: EpisodeIndex) -> list[tuple[str, Mapping[str, Fe
     if len(index.variants) == 1:
         return [(name, index.variants[0].features)]
     counts = np.bincount(index.variant)
-    labels = [
-        f"{name}: {index.names[index.variant.index(number)]}"
-        + (f" (+{counts[number] - 1})" if counts[number] > 1 else "")
-        for number in range(len(index.variants))
-    ]
-    return [(label, variant.features) for label, variant in zip(labels, index.variants, strict=True)]
+    found = []
+    for number, variant in enumerate(index.variants):
+        more = f" (+{counts[number] - 1})" if counts[number] > 1 else ""
+        found.append((f"{name}: {index.names[index.variant.index(number)]}{more}", variant.features))
+    return found
 
 
 def _name_problems(layout: MergedColumns) -> list[Problem]:
     """Problems of arrays whose path lies inside another array's, or is the same."""
     paths = [field.path for table in layout.tables("") for field in table.fields]
-    for column in layout.merged:
-        if column.startswith("next_observation/"):
-            paths += [
-                each.path for each in layout.next_fields(column.removeprefix("next_observation/"), NEXT)
-            ]
-    taken = {
-        path.removesuffix("_jpeg/data") + "_jpeg" if path.endswith("_jpeg/data") else path for path in paths
-    }
-    cure = "rename one with --map NAME=DATASET"
-    inner = [(path, outer) for path in taken for outer in taken if path.startswith(f"{outer}/")]
+    paths += [field.path for key in layout.next_keys for field in layout.next_fields(key, NEXT)]
+    taken = {path.removesuffix("/data") if path.endswith("_jpeg/data") else path for path in paths}
+    inner = sorted((path, outer) for path in taken for outer in taken if path.startswith(f"{outer}/"))
     double = sorted({path for path in paths if paths.count(path) > 1})
-    return [
-        *(
-            Problem(path, f"would lie inside the array {outer!r}", cure, "name")
-            for path, outer in sorted(inner)
-        ),
-        *(Problem(path, "stands for two columns", cure, "name") for path in double),
-    ]
+    wrong = [(path, f"would lie inside the array {outer!r}") for path, outer in inner]
+    wrong += [(path, "stands for two columns") for path in double]
+    return [Problem(path, message, "rename one with --map NAME=DATASET", "name") for path, message in wrong]

@@ -1,4 +1,4 @@
-"""Value rules of CT volumes: points inside them and in order, bits inside them."""
+"""Value rules of CT stores: points lie in their volume and in order, bits lie in their volume."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["RULES"]
 
 
 def points(view: View) -> Iterator[Problem]:
-    """Points: cut by volume, inside it, those of windows in C order; absent volumes have none."""
+    """Points lie in their volume; those of windows are in C order."""
     extent = view.whole(f"{VOLUMES}/extent").astype(np.int64)
     for path in [*view.under(f"{WINDOWS}/"), *view.under(f"{SDF}/")]:
         group = path.removesuffix("/coords")
@@ -26,7 +26,7 @@ def points(view: View) -> Iterator[Problem]:
 
 
 def _limits(view: View, group: str, extent: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the points of each volume must lie, (V, 3): its extent, or the cube that its source states."""
+    """Upper bounds of the points of each volume, (V, 3): its extent or, if stored, its resolution."""
     if not view.has(f"{group}/resolution"):
         return extent
     cube = np.repeat(view.whole(f"{group}/resolution").astype(np.int64)[:, None], 3, axis=1)
@@ -70,36 +70,33 @@ def _inside(
 
 
 def masks(view: View) -> Iterator[Problem]:
-    """Bit masks: no bit outside the volume, and in windows as many as the offsets count."""
+    """Bit masks have no bit outside the volume, and those of windows as many as the offsets count."""
     extent = view.whole(f"{VOLUMES}/extent").tolist()
     for path in [path for path in view.under("") if path.endswith("/mask") and view.shape(path)[1:]]:
         group = path.removesuffix("/mask")
-        if view.store.array(path).attributes.get("packed_axis") != "width":
+        if view.array(path).attributes.get("packed_axis") != "width":
             continue
-        counts = None
-        if view.has(f"{group}/offsets"):
-            offsets = view.whole(f"{group}/offsets")
-            counts = np.diff(offsets)
+        counts = np.diff(view.whole(f"{group}/offsets")) if view.has(f"{group}/offsets") else None
         for volume, (depth, height, width) in enumerate(extent):
-            ones = every = 0
+            ones = total = 0
             for lo, bits in view.planes(path, volume):
                 ones += _count(bits[: max(0, depth - lo), :height], width)
-                every += _count(bits, 8 * bits.shape[2])
-            if ones != every:
-                yield broken(path, f"volume {volume} has {every - ones} bits outside its extent")
+                total += _count(bits, 8 * bits.shape[2])
+            if ones != total:
+                yield broken(path, f"volume {volume} has {total - ones} bits outside its extent")
             if counts is not None and ones != counts[volume]:
                 yield broken(path, f"volume {volume} has {ones} voxels, its offsets count {counts[volume]}")
 
 
 def _count(bits: NDArray[np.uint8], width: int) -> int:
-    """Bits that are set among the first `width` of the last axis."""
+    """Number of set bits among the first `width` bits of the last axis."""
     whole, rest = divmod(width, 8)
     ones = int(np.bitwise_count(bits[:, :, :whole]).sum(dtype=np.int64))
     return ones + int(np.bitwise_count(bits[:, :, whole : whole + 1] & ((1 << rest) - 1)).sum(dtype=np.int64))
 
 
 def presence(view: View) -> Iterator[Problem]:
-    """What a volume does not have, it has no points of."""
+    """Volumes without a window or field have no points of it."""
     for path in view.under(""):
         group = path.removesuffix("/present")
         if group != path and view.has(f"{group}/offsets"):

@@ -26,9 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.tables import Field, own_axes
+from unistore.schemas.tables import Field, bounds_field, own_axes
 
 __all__ = [
     "DECIMAL",
@@ -37,12 +35,10 @@ __all__ = [
     "POINTS",
     "SEGMENTS",
     "Decimal",
-    "point_field",
+    "column_field",
     "scale_fields",
-    "segment_field",
     "segment_fields",
     "source_row_field",
-    "validate",
     "voxel_fields",
     "voxel_group",
     "voxel_offsets_field",
@@ -112,31 +108,23 @@ def source_row_field(run: int) -> Field:
     )
 
 
-def point_field(
-    name: str, dtype: str, row_shape: tuple[int, ...], run: int, attributes: Mapping[str, Any] | None = None
+def column_field(
+    table: str,
+    name: str,
+    dtype: str,
+    row_shape: tuple[int, ...],
+    attributes: Mapping[str, Any] | None = None,
+    run: int = 1,
 ) -> Field:
-    """A column of the points (N, …) under the source's own name."""
+    """A column of `POINTS` (N, …) or `SEGMENTS` (S, …) under the source's own name, such as ``label``."""
+    axis = table.removesuffix("s")
     return Field(
-        path=f"{POINTS}/{name}",
+        path=f"{table}/{name}",
         dtype=dtype,
         row_shape=row_shape,
-        axes=("point", *own_axes(name, "component", len(row_shape))),
-        description=f"{name} of each point",
+        axes=(axis, *own_axes(name, "component", len(row_shape))),
+        description=f"{name} of each {axis}",
         run=run,
-        attributes=attributes or {},
-    )
-
-
-def segment_field(
-    name: str, dtype: str, row_shape: tuple[int, ...], attributes: Mapping[str, Any] | None = None
-) -> Field:
-    """A column of the segments (S, …) under the source's own name, such as ``label``."""
-    return Field(
-        path=f"{SEGMENTS}/{name}",
-        dtype=dtype,
-        row_shape=row_shape,
-        axes=("segment", *own_axes(name, "component", len(row_shape))),
-        description=f"{name} of each segment",
         attributes=attributes or {},
     )
 
@@ -144,12 +132,7 @@ def segment_field(
 def segment_fields(unit: str | None) -> dict[str, Field]:
     """Index arrays of the segments, by name: offsets, origin, bounds, source, number."""
     fields = [
-        Field(
-            path=f"{SEGMENTS}/offsets",
-            dtype="int64",
-            axes=("segment_bound",),
-            description="points of segment s are offsets[s]:offsets[s + 1]",
-        ),
+        bounds_field(f"{SEGMENTS}/offsets", "segment", "points of segment s are offsets[s]:offsets[s + 1]"),
         Field(
             path=f"{SEGMENTS}/origin",
             dtype="float64",
@@ -247,76 +230,5 @@ def voxel_fields(size: float, run: int, point_run: int, unit: str | None) -> tup
 
 def voxel_offsets_field(size: float) -> Field:
     """``voxels/<size>/offsets`` (S + 1,) i8."""
-    return Field(
-        path=f"{voxel_group(size)}/offsets",
-        dtype="int64",
-        axes=("segment_bound",),
-        description="voxels of segment s are offsets[s]:offsets[s + 1]",
-    )
-
-
-def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
-    """Every way in which a set of arrays is no point cloud store.
-
-    Checked: required arrays with their shapes and dtypes, one row count for points, for segments and for each
-    voxel grid, scale and offset beside quantised coordinates, the sample count. Not checked: values.
-
-    Parameters
-    ----------
-    arrays
-        Shape and dtype of every array of the store, by path.
-    attributes
-        The root's ``unistore`` attributes.
-    """
-    quantised = "points/xyz" in arrays and arrays["points/xyz"].dtype == "int32"
-    own = [source_row_field(1), *segment_fields(None).values(), *(scale_fields() if quantised else ())]
-    forms = {field.path: field for field in own}
-    voxels = (*voxel_fields(1.0, 1, 1, None), voxel_offsets_field(1.0))
-    grids = sorted({path.rsplit("/", 1)[0] for path in arrays if path.startswith("voxels/")})
-    forms |= {f"{grid}/{field.name}": field for grid in grids for field in voxels}
-    problems = _form_problems("points/xyz", arrays.get("points/xyz"), (3,), ("int32", "float64", "float32"))
-    for path, field in forms.items():
-        problems += _form_problems(path, arrays.get(path), field.row_shape, (field.dtype,))
-    if problems:
-        return problems
-    points, segments = arrays["points/xyz"].shape[0], arrays["segments/number"].shape[0]
-    for path, info in arrays.items():
-        expected = _expected_rows(path, points, segments, arrays)
-        if expected is not None and info.shape[:1] != (expected,):
-            rows = info.shape[0] if info.shape else "no"
-            problems.append(Problem(path, f"has {rows} rows, expected {expected}", kind="shape"))
-    count = attributes.get("samples", {}).get("count")
-    if count is not None and not 0 <= count <= segments:
-        problems.append(
-            Problem("samples", f"count is {count}, but there are {segments} segments", kind="count")
-        )
-    return problems
-
-
-def _form_problems(
-    path: str, info: ArrayInfo | None, row_shape: tuple[int, ...], dtypes: tuple[str, ...]
-) -> list[Problem]:
-    if info is None:
-        return [Problem(path, "is missing", kind="missing")]
-    problems = []
-    if len(info.shape) != 1 + len(row_shape) or info.shape[1:] != row_shape:
-        expected = ("n", *row_shape)
-        problems.append(Problem(path, f"has shape {info.shape}, expected {expected}", kind="shape"))
-    if info.dtype not in dtypes:
-        problems.append(Problem(path, f"is {info.dtype}, expected {' or '.join(dtypes)}", kind="dtype"))
-    return problems
-
-
-def _expected_rows(path: str, points: int, segments: int, arrays: Mapping[str, ArrayInfo]) -> int | None:
-    """Rows an array must have; None where the schema does not say."""
-    if path.startswith(f"{POINTS}/") or path.endswith("/point_voxel"):
-        return points
-    if path.endswith("/data"):
-        return None
-    if path.startswith((f"{SEGMENTS}/", "voxels/")) and path.endswith("/offsets"):
-        return segments + 1
-    if path.startswith(f"{SEGMENTS}/"):
-        return segments
-    if path.startswith("voxels/"):
-        return arrays[f"{path.rsplit('/', 1)[0]}/coords"].shape[0]
-    return None
+    description = "voxels of segment s are offsets[s]:offsets[s + 1]"
+    return bounds_field(f"{voxel_group(size)}/offsets", "segment", description)

@@ -1,4 +1,4 @@
-"""Value rules of point clouds: segments, the order of the sources, voxel grids."""
+"""Value rules of point clouds: segments, rows in the sources, voxel grids."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.schemas.point_cloud.fields import NO_SEGMENT
+from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS
+from unistore.schemas.point_cloud.quantum import quantum_errors
 from unistore.schemas.rules import Rule, View, broken, first_row
 
 __all__ = ["RULES"]
 
 
 def segments(view: View) -> Iterator[Problem]:
-    """Segments hold all points of their sources, points of no segment last."""
+    """The segments of a source hold all its points; the one for points of no segment is the last."""
     offsets = view.whole("segments/offsets")
     source, number = view.whole("segments/source"), view.whole("segments/number")
     count = view.shape("sources/rows")[0]
@@ -35,7 +36,7 @@ def segments(view: View) -> Iterator[Problem]:
 
 
 def bounds(view: View) -> Iterator[Problem]:
-    """Origins are the minima of the bounds, and no minimum lies above its maximum."""
+    """Origins are the minima of the bounds, and minima are not above maxima."""
     origin, box = view.whole("segments/origin"), view.whole("segments/bounds")
     wrong = (origin != box[:, 0]).any(axis=1) | ~(box[:, 0] <= box[:, 1]).all(axis=1)
     if wrong.any():
@@ -44,7 +45,7 @@ def bounds(view: View) -> Iterator[Problem]:
 
 
 def source_rows(view: View) -> Iterator[Problem]:
-    """Every row of a source is there at least once."""
+    """Every row of a source occurs at least once."""
     first, count = view.whole("sources/first_row"), view.whole("sources/rows")
     for source, (lo, rows) in enumerate(zip(first.tolist(), count.tolist(), strict=True)):
         order = view.rows("points/source_row", lo, lo + rows)
@@ -61,7 +62,7 @@ def source_rows(view: View) -> Iterator[Problem]:
 
 
 def voxels(view: View) -> Iterator[Problem]:
-    """Voxel grids: cut by segment, every point in a voxel of its segment, every voxel with its points."""
+    """Every point of a segment has a voxel of that segment, and ``counts`` are right."""
     points = view.whole("segments/offsets")
     real = view.whole("segments/number") != NO_SEGMENT
     for path in view.under("voxels/"):
@@ -78,7 +79,7 @@ def voxels(view: View) -> Iterator[Problem]:
 def _point_voxels(
     view: View, grid: str, points: np.ndarray, cells: np.ndarray, offsets: np.ndarray
 ) -> Iterator[Problem]:
-    """Hold ``point_voxel`` against the segments' voxel counts and ``counts``."""
+    """Check ``point_voxel`` of a grid; `cells` are the voxels of each segment."""
     found = np.zeros(int(offsets[-1]), np.int64)
     for lo, voxel in view.blocks(f"{grid}/point_voxel"):
         segment = np.searchsorted(points, np.arange(lo, lo + len(voxel)), "right") - 1
@@ -98,4 +99,14 @@ def _point_voxels(
         yield broken(f"{grid}/counts", f"voxel {at} has {found[at]} points, counted otherwise")
 
 
-RULES: tuple[Rule, ...] = (segments, bounds, source_rows, voxels)
+def coordinates(view: View) -> Iterator[Problem]:
+    """Scale and offset restore finite coordinates; the scale of decimals is a power of ten."""
+    xyz = view.array(f"{POINTS}/xyz")
+    if xyz.dtype.kind == "i":
+        filled = view.whole("sources/rows") > 0
+        scale, offset = (view.whole(f"sources/{name}")[filled] for name in ("scale", "offset"))
+        for path, message in quantum_errors(scale, offset, xyz.attributes.get(DECIMAL)):
+            yield broken(path, message)
+
+
+RULES: tuple[Rule, ...] = (coordinates, segments, bounds, source_rows, voxels)

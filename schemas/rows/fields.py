@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo, count_problems
 from unistore.schemas.tables import Field, own_axes
 
-__all__ = ["FAMILY_NAME", "TABLE", "row_field", "validate"]
+__all__ = ["FAMILY_NAME", "TABLE", "row_field"]
 
 FAMILY_NAME = "rows"
 TABLE = "rows"
@@ -39,29 +37,3 @@ def row_field(
         description=f"array {name} of the sources, files concatenated in natural order",
         attributes=attributes or {},
     )
-
-
-def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
-    """Every way in which a set of arrays is no store of plain arrays.
-
-    Checked: at least one array, one row count for all, the sample count. Not checked: values.
-
-    Parameters
-    ----------
-    arrays
-        Shape and dtype of every array of the store, by path.
-    attributes
-        The root's ``unistore`` attributes.
-    """
-    rows = {path: info for path, info in arrays.items() if path.startswith(f"{TABLE}/")}
-    if not rows:
-        return [Problem(TABLE, "holds no array", kind="missing")]
-    scalars = [path for path, info in rows.items() if not info.shape]
-    problems = [Problem(path, "has no axis 0: expected (row, …)", kind="shape") for path in scalars]
-    lengths = {path: info.shape[0] for path, info in rows.items() if info.shape}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{path} {length}" for path, length in lengths.items())
-        problems.append(Problem(TABLE, f"arrays differ in length: {listed}", kind="shape"))
-    if lengths:
-        problems += count_problems(attributes, next(iter(lengths.values())), "rows")
-    return problems

@@ -23,16 +23,11 @@ A store has at least spikes or one voxel set; blur and sharp are optional, each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo, count_problems
 from unistore.schemas.spike.bits import row_bytes
 from unistore.schemas.spike.tiles import image_tile, spike_tile, voxel_tile
-from unistore.schemas.tables import Field, Table, own_axes
+from unistore.schemas.tables import Field, Table, bounds_field, own_axes
 
 __all__ = [
     "FAMILY_NAME",
@@ -52,7 +47,6 @@ __all__ = [
     "sequence_offsets_field",
     "spike_field",
     "spike_length_field",
-    "validate",
     "voxel_bins",
     "voxel_field",
     "voxel_path",
@@ -152,12 +146,8 @@ def file_table(image: str, run: int) -> Table:
 
 def file_offsets_field(image: str) -> Field:
     """Where the file of each frame begins: the file of frame f is ``data[offsets[f]:offsets[f + 1]]``."""
-    return Field(
-        path=f"{file_table_name(image)}/offsets",
-        dtype="int64",
-        axes=("frame_bound",),
-        description=f"{image.capitalize()} file of frame f is data[offsets[f]:offsets[f + 1]]",
-    )
+    description = f"{image.capitalize()} file of frame f is data[offsets[f]:offsets[f + 1]]"
+    return bounds_field(f"{file_table_name(image)}/offsets", "frame", description)
 
 
 def spike_length_field() -> Field:
@@ -187,94 +177,5 @@ def extent_field(path: str) -> Field:
 
 def sequence_offsets_field() -> Field:
     """``sequences/offsets``."""
-    return Field(
-        path=SEQUENCE_OFFSETS,
-        dtype="int64",
-        axes=("sequence_bound",),
-        description="Frames of sequence q are offsets[q]:offsets[q + 1]",
-    )
-
-
-def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
-    """Every way in which a set of arrays is no spike store.
-
-    Checked: required arrays with their shapes and dtypes, one row count for all columns of ``frames``,
-    extents of voxels and spikes, the sample count. Not checked: values.
-
-    Parameters
-    ----------
-    arrays
-        Shape and dtype of every array of the store, by path.
-    attributes
-        The root's ``unistore`` attributes.
-    """
-    problems: list[Problem] = []
-    voxels = [path for path in arrays if voxel_bins(path) is not None]
-    images = [f"{FRAMES}/{image}" for image in IMAGES if f"{FRAMES}/{image}" in arrays]
-    files = [file_table_name(image) for image in IMAGES if f"{file_table_name(image)}/data" in arrays]
-    expected: dict[str, tuple[int, str]] = {
-        SPIKE_EXTENT: (2, "int32"),
-        SEQUENCE_OFFSETS: (1, "int64"),
-        f"{SEQUENCE_NAME}/data": (1, "uint8"),
-        f"{SEQUENCE_NAME}/offsets": (1, "int64"),
-    }
-    if SPIKE in arrays:
-        expected |= {SPIKE: (4, "uint8"), SPIKE_LENGTH: (1, "int32")}
-    elif not voxels:
-        problems.append(Problem(FRAMES, f"has neither {SPIKE} nor {_VOXEL}<bins>", kind="missing"))
-    if images or files:
-        expected[IMAGE_EXTENT] = (2, "int32")
-    expected |= dict.fromkeys(images, (4, "uint8"))
-    for name in files:
-        expected |= {f"{name}/data": (1, "uint8"), f"{name}/offsets": (1, "int64")}
-    for path, (axes, dtype) in expected.items():
-        found = arrays.get(path)
-        if found is None:
-            problems.append(Problem(path, "is missing", kind="missing"))
-        elif (len(found.shape), found.dtype) != (axes, dtype):
-            message = f"has {len(found.shape)} axes of {found.dtype}, expected {axes} of {dtype}"
-            problems.append(Problem(path, message, kind="dtype"))
-    problems += [problem for path in voxels for problem in _voxel_problems(path, arrays[path])]
-    if problems:
-        return problems
-    frames = arrays[SPIKE_EXTENT].shape[0]
-    paths = [path for path in expected if path in arrays] + voxels
-    return count_problems(attributes, frames, "frames") + _row_problems(arrays, paths)
-
-
-def _voxel_problems(path: str, found: ArrayInfo) -> list[Problem]:
-    if len(found.shape) != 4 or found.shape[1] != voxel_bins(path):
-        message = f"has shape {found.shape}, expected (frames, {voxel_bins(path)}, height, width)"
-        return [Problem(path, message, kind="shape")]
-    if found.kind not in "uif":
-        return [Problem(path, f"has dtype {found.dtype}, expected counts", kind="dtype")]
-    return []
-
-
-def _row_problems(arrays: Mapping[str, ArrayInfo], paths: list[str]) -> list[Problem]:
-    """Columns of other lengths than `frames/spike_extent`, and row shapes that contradict each other."""
-    problems: list[Problem] = []
-    frames = arrays[SPIKE_EXTENT].shape[0]
-    for path in paths:
-        found = arrays[path]
-        is_row = path.startswith(f"{FRAMES}/") and not path.endswith("_file/data")
-        rows = frames + 1 if path.endswith("_file/offsets") else frames
-        if is_row and found.shape[0] != rows:
-            problems.append(Problem(path, f"has {found.shape[0]} rows, expected {rows}", kind="length"))
-        if path in {SPIKE_EXTENT, IMAGE_EXTENT} and found.shape[1] != 2:
-            problems.append(Problem(path, f"has shape {found.shape}, expected ({frames}, 2)", kind="shape"))
-        if path in {f"{FRAMES}/{image}" for image in IMAGES} and found.shape[3] != 3:
-            problems.append(Problem(path, f"has {found.shape[3]} channels, expected 3", kind="shape"))
-    if SPIKE in arrays:
-        height, stored = arrays[SPIKE].shape[2:]
-        for path in paths:
-            if voxel_bins(path) is not None:
-                rows, columns = arrays[path].shape[2:]
-                if (rows, row_bytes(columns)) != (height, stored):
-                    message = f"is {rows} x {columns}, but the spikes are {height} rows of {stored} bytes"
-                    problems.append(Problem(path, message, kind="shape"))
-    names, bounds = arrays[f"{SEQUENCE_NAME}/offsets"].shape[0], arrays[SEQUENCE_OFFSETS].shape[0]
-    if names != bounds:
-        message = f"has {bounds} bounds, but there are {names - 1} names"
-        problems.append(Problem(SEQUENCE_OFFSETS, message, kind="length"))
-    return problems
+    description = "Frames of sequence q are offsets[q]:offsets[q + 1]"
+    return bounds_field(SEQUENCE_OFFSETS, "sequence", description)

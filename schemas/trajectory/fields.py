@@ -15,13 +15,9 @@ Inside an episode the next observation of step t is ``observation[t + 1]``; at i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo, count_problems
-from unistore.schemas.tables import Field, own_axes
+from unistore.schemas.tables import Field, bounds_field, own_axes
 
 __all__ = [
     "CHANNEL",
@@ -38,7 +34,6 @@ __all__ = [
     "jpeg_fields",
     "moved",
     "sample_key",
-    "validate",
 ]
 
 FAMILY_NAME = "trajectory"
@@ -144,12 +139,8 @@ def jpeg_fields(key: str, run: int, **attributes: object) -> tuple[Field, Field]
         run=run,
         attributes=attributes,
     )
-    offsets = Field(
-        path=f"{group}/offsets",
-        dtype="int64",
-        axes=("step_bound",),
-        description="frame of step t is data[offsets[t]:offsets[t + 1]]",
-    )
+    description = "frame of step t is data[offsets[t]:offsets[t + 1]]"
+    offsets = bounds_field(f"{group}/offsets", "step", description)
     return data, offsets
 
 
@@ -167,62 +158,3 @@ def sample_key(path: str) -> str:
             return "next.observation." + path.removeprefix(f"{group}/").replace("/", ".")
     column = path.removeprefix(f"{STEPS}/").removesuffix(f"{JPEG_SUFFIX}/data")
     return column.replace("/", ".")
-
-
-def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
-    """Every way in which a set of arrays is no trajectory store.
-
-    Checked: required arrays; one row count for all of ``steps``, for ``episodes`` and for ``offsets``;
-    dtypes of flags and offsets; the sample count. Not checked: values.
-
-    Parameters
-    ----------
-    arrays
-        Shape and dtype of every array of the store, by path.
-    attributes
-        The root's ``unistore`` attributes.
-    """
-    problems = [
-        Problem(path, "is missing", kind="missing")
-        for path in ("steps/next_valid", "steps/terminated", "steps/truncated", "episodes/offsets")
-        if path not in arrays
-    ]
-    if problems:
-        return problems
-    steps = arrays["steps/next_valid"].shape[0]
-    bounds = arrays["episodes/offsets"].shape[0]
-    for path, info in arrays.items():
-        rows = info.shape[0] if info.shape else 0
-        expected = _expected_rows(path, steps, bounds)
-        if expected is not None and rows != expected:
-            problems.append(Problem(path, f"has {rows} rows, expected {expected}", kind="shape"))
-        wanted = _expected_dtype(path)
-        if wanted is not None and info.dtype != wanted:
-            problems.append(Problem(path, f"is {info.dtype}, expected {wanted}", kind="dtype"))
-        if wanted is not None and len(info.shape) != 1:
-            problems.append(Problem(path, f"has {len(info.shape)} axes, expected 1", kind="shape"))
-    return problems + count_problems(attributes, bounds - 1, "episodes")
-
-
-def _expected_rows(path: str, steps: int, bounds: int) -> int | None:
-    """Rows that an array must have; None where the schema does not say."""
-    if path.startswith(f"{STEPS}/"):
-        if path.endswith(f"{JPEG_SUFFIX}/data"):
-            return None
-        return steps + 1 if path.endswith(f"{JPEG_SUFFIX}/offsets") else steps
-    if path.startswith(f"{FINAL}/"):
-        return bounds - 1
-    if path.startswith(f"{EPISODES}/"):
-        if path.endswith("/data"):
-            return None
-        return bounds if path.endswith("/offsets") else bounds - 1
-    return None
-
-
-def _expected_dtype(path: str) -> str | None:
-    """Dtype that a one-dimensional array of the schema must have; None where it may be any."""
-    if path.removeprefix(f"{STEPS}/") in _FLAGS:
-        return "bool"
-    if path == f"{EPISODES}/offsets" or path.endswith(f"{JPEG_SUFFIX}/offsets"):
-        return "int64"
-    return None

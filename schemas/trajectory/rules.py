@@ -14,7 +14,7 @@ __all__ = ["RULES"]
 
 
 def episodes(view: View) -> Iterator[Problem]:
-    """No episode is empty, and they hold all steps of their sources."""
+    """No episode is empty, and the episodes of a source hold all its steps."""
     offsets = view.whole(f"{EPISODES}/offsets")
     empty = np.diff(offsets) == 0
     if empty.any():
@@ -28,7 +28,7 @@ def episodes(view: View) -> Iterator[Problem]:
 
 
 def ends(view: View) -> Iterator[Problem]:
-    """The next observation is known inside an episode, at its end only if stored; ends are marked."""
+    """The next observation is known inside an episode, at its end only if it is stored; ends are marked."""
     offsets, valid = view.whole(f"{EPISODES}/offsets"), view.whole("steps/next_valid")
     if (np.diff(offsets) == 0).any():
         return  # reported by `episodes`
@@ -48,7 +48,7 @@ def ends(view: View) -> Iterator[Problem]:
 
 
 def success(view: View) -> Iterator[Problem]:
-    """Success is yes, no, or not said."""
+    """Success is 1 (yes), 0 (no) or -1 (unknown)."""
     path = f"{EPISODES}/success"
     if view.has(path):
         values = view.whole(path)

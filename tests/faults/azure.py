@@ -4,13 +4,12 @@
     python tests/faults/azure.py --azurite node_modules/.bin/azurite-blob
 
 For each family a conversion to the emulator is killed with SIGKILL and resumed, then others that replace the
-store that stands there. The objects must be, byte for byte, the files of the same conversion to a folder,
+store at that place. The objects must be, byte for byte, the files of the same conversion to a folder,
 nothing may be left beside them or in the working folder, and ``verify --against`` must read every value.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import hashlib
 import hmac
@@ -22,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,13 +30,13 @@ from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 
-from trials import FAMILIES, Case, Whole, ended, family, start
+from trials import FAMILIES, Case, Reference, ended, family, make_parser, start
 
 import unistore.conversion.layout
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Of the emulator, the same for everybody."""
+"""Public key of the emulator's account."""
 CONTAINER = "box"
 
 
@@ -77,13 +77,12 @@ def make_container(endpoint: str) -> None:
         try:
             urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers)).close()
             return
-        except ConnectionError:
-            pass
-        except urllib.error.URLError as error:
-            if not isinstance(error.reason, ConnectionError):
+        except (ConnectionError, urllib.error.URLError) as error:
+            if not isinstance(getattr(error, "reason", error), ConnectionError):
                 raise
+            refused = error
         time.sleep(0.1)
-    sys.exit("FAILED: Azurite does not answer")
+    sys.exit(f"FAILED: Azurite does not answer: {refused}")
 
 
 @dataclass
@@ -92,7 +91,7 @@ class Trials:
 
     name: str
     work: Path
-    chance: random.Random
+    rng: random.Random
     kills: int = 0
 
     def run(self, wanted: int) -> str:
@@ -100,7 +99,7 @@ class Trials:
         case, url = Case(*family(self.name)), f"az://{CONTAINER}/{self.name}.zarr"
         store = self.work / "whole" / "out.zarr"
         ended(start(partial(case.convert, store)))
-        whole = Whole.of(store)
+        whole = Reference.of(store)
         rounds = 0
         while self.kills < wanted:
             if rounds:
@@ -114,7 +113,7 @@ class Trials:
 
     def _until_done(self, job: Callable[[], None]) -> None:
         """Run a command, killed at a random moment twice if it is not done before, then undisturbed."""
-        for seconds in (self.chance.uniform(0, 1), self.chance.uniform(0, 2)):
+        for seconds in (self.rng.uniform(0, 1), self.rng.uniform(0, 2)):
             pid = start(job)
             time.sleep(seconds)
             os.kill(pid, signal.SIGKILL)
@@ -123,19 +122,21 @@ class Trials:
         if list(self.work.glob("*.unistore-build")):
             sys.exit(f"FAILED: {self.name}: a build folder is left")
 
-    def _compare(self, url: str, whole: Whole) -> None:
-        """Hold the container's objects against the files; in a process of its own, as obstore wants it."""
+    def _compare(self, url: str, whole: Reference) -> None:
+        """Compare the objects of the container with the files; obstore needs its own process."""
         from unistore.remote.client import ObjectClient
 
         client = ObjectClient(f"az://{CONTAINER}")
         prefix = url.rpartition("/")[2]
-        held = {key: client.get(key) for key in client.list() if key.startswith(self.name)}
-        if held != {f"{prefix}/{key}": content for key, content in whole.files.items()}:
-            differing = sorted(key for key in held if held[key] != whole.files.get(key.partition("/")[2]))
+        objects = {key: client.get(key) for key in client.list() if key.startswith(self.name)}
+        if objects != {f"{prefix}/{key}": content for key, content in whole.files.items()}:
+            differing = sorted(
+                key for key in objects if objects[key] != whole.files.get(key.partition("/")[2])
+            )
             sys.exit(f"FAILED: {url} is not the store that a folder would hold: {differing}")
 
     def _read(self, url: str, sources: list[Path]) -> None:
-        """Every value, from the container and from the sources."""
+        """Compare every value of the container with the sources."""
         from unistore import verify
 
         found = verify(url, against=sources)
@@ -146,21 +147,19 @@ class Trials:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the trials; exits with a message at the first that fails."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--azurite", default="azurite-blob", help="the emulator's command")
     parser.add_argument("--family", choices=list(FAMILIES), help="one family; all of them if not given")
-    parser.add_argument("--kills", type=int, default=4, help="kills a family")
+    parser.add_argument("--kills", type=int, default=4, help="kills per family")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     unistore.conversion.layout.SHARD = 32 << 10  # many small shards
     command = str(Path(given.azurite).absolute()) if os.sep in given.azurite else given.azurite
-    chance = random.Random(given.seed)
+    rng = random.Random(given.seed)
     with tempfile.TemporaryDirectory(prefix="unistore-azure-") as folder, emulator(command):
         os.chdir(folder)
         for name in [given.family] if given.family else list(FAMILIES):
-            print(Trials(name, Path(folder), chance).run(given.kills), flush=True)
+            print(Trials(name, Path(folder), rng).run(given.kills), flush=True)
         os.chdir("/")
 
 

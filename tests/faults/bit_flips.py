@@ -12,7 +12,6 @@ trials, ``unistore verify --repair`` must bring back the very bytes of the whole
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
 import sys
@@ -21,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from trials import FAMILIES, family, tree
+from trials import FAMILIES, family, make_parser, tree
 
 from unistore import repair, verify
 from unistore.conversion.runner import run
@@ -87,12 +86,10 @@ def trials(name: str, work: Path, count: int, repairs: int, rng: random.Random) 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the trials; exits with a message at the first that fails."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--family", choices=list(FAMILIES), help="one family; all of them if not given")
-    parser.add_argument("--changes", type=int, default=1000, help="changes to find, a family")
-    parser.add_argument("--repairs", type=int, default=50, help="changes to repair, a family")
+    parser.add_argument("--changes", type=int, default=1000, help="changes to find, per family")
+    parser.add_argument("--repairs", type=int, default=50, help="changes to repair, per family")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, help="folder to work in; a temporary one if not given")
     given = parser.parse_args(arguments)

@@ -24,7 +24,7 @@ from typing import Any
 import h5py
 import numpy as np
 from fuzz_oracles import Wrong, compare
-from fuzz_run import ACCEPTED, FAILED, REFUSED, Failure, demand, entries, main
+from fuzz_run import ACCEPTED, FAILED, REFUSED, Failure, entries, main, require
 from fuzz_samples import SAMPLES
 from numpy.random import Generator
 
@@ -33,7 +33,7 @@ from unistore.converters.survey import survey
 from unistore.errors import InputError, printable
 
 ASKED = "asked"
-"""Refused since several families are there, with the command of each."""
+"""Refused, as there are sources of several families."""
 JUNK = {
     "README.md": b"about",
     "a.nii.gz": b"\x1f\x8b",
@@ -48,7 +48,7 @@ SYNTHETIC = {
 }
 
 Mutation = Callable[[Path, list[Path], Random, Generator], list[Path] | None]
-"""Changes a folder, given the files of its sources; returns what it touched, or None where it cannot."""
+"""Changes a folder, given the files of its sources; returns the changed files, None if not applicable."""
 
 
 def _renamed(path: Path, target: Path) -> list[Path] | None:
@@ -92,7 +92,7 @@ def _foreign_as(folder: Path, files: list[Path], rng: Random, nrng: Generator) -
 
 
 def _dataset(folder: Path, files: list[Path], rng: Random, _: Generator) -> list[Path] | None:
-    """A dataset, group or member under another name."""
+    """Rename a dataset, group or member."""
     path = rng.choice(files)
     if path.suffix in (".h5", ".hdf5"):
         with h5py.File(path, "r+") as file:
@@ -115,7 +115,7 @@ def _dataset(folder: Path, files: list[Path], rng: Random, _: Generator) -> list
 
 
 def _folder(folder: Path, files: list[Path], rng: Random, _: Generator) -> list[Path] | None:
-    """A folder under another name; everything in it is touched."""
+    """Rename a folder; everything in it counts as changed."""
     inside = sorted({path.parent for path in files if path.parent != folder})
     if not inside:
         return None
@@ -205,7 +205,7 @@ def verdicts(folder: Path) -> dict[Path, Any]:
 
 
 def case(seed: int, number: int, work: Path) -> dict[str, Any]:
-    """Make a folder, change one thing and convert it; returns what became of it."""
+    """Make a folder, change one thing and convert it."""
     rng, nrng = Random(f"{seed}/{number}"), np.random.default_rng([seed, number])
     family = list(SYNTHETIC)[number % len(SYNTHETIC)]
     folder = work / "sources"
@@ -227,9 +227,9 @@ def case(seed: int, number: int, work: Path) -> dict[str, Any]:
             named = family
             status, text = _convert(folder, work / "store.zarr", named, skip=rng.random() < 0.3)
             about["asked"] = True
-        demand(entries(folder) == given, "a source was changed")
+        require(entries(folder) == given, "a source was changed")
         if status == REFUSED:
-            demand(_is_named(text, touched, sources, folder), f"{_names(touched)} not named: {text[:600]}")
+            require(_is_named(text, touched, sources, folder), f"{_names(touched)} not named: {text[:600]}")
     except (Failure, Wrong) as error:
         return {**about, "status": FAILED, "why": str(error)}
     return {**about, "status": status}
@@ -246,14 +246,14 @@ def _check_verdicts(
     after = verdicts(folder)
     for path, verdict in before.items():
         if path not in may_change and not any(path.is_relative_to(each) for each in beside):
-            demand(after.get(path) == verdict, f"{path.name}: {after.get(path)}, before {verdict}")
+            require(after.get(path) == verdict, f"{path.name}: {after.get(path)}, before {verdict}")
 
 
 def _convert(folder: Path, store: Path, family: str | None, *, skip: bool) -> tuple[str, str]:
     try:
         report = convert(folder, store, family, on_error="skip" if skip else "fail")
     except InputError as error:
-        demand(all(line.isprintable() for line in str(error).split("\n")), "control characters")
+        require(all(line.isprintable() for line in str(error).split("\n")), "control characters")
         asked = family is None and [problem.kind for problem in error.problems] == ["family"]
         return (ASKED if asked else REFUSED), str(error)
     except Exception as error:
@@ -262,11 +262,11 @@ def _convert(folder: Path, store: Path, family: str | None, *, skip: bool) -> tu
     if not _grouped(store, folder):
         compare(store, folder)
     taken = sum(each["files"] for each in report.verdicts if each["verdict"] == "taken")
-    demand(taken > 0, "a report of nothing taken")
+    require(taken > 0, "a report of nothing taken")
     if report.family != "spike":  # which names folders without frames alone
         there = sum(path.is_file() for path in folder.rglob("*"))
         counted = sum(each["files"] for each in report.verdicts)
-        demand(counted == there, f"{there} files, {counted} have a verdict")
+        require(counted == there, f"{there} files, {counted} have a verdict")
     return ACCEPTED, "; ".join(report.notes)
 
 

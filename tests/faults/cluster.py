@@ -1,4 +1,4 @@
-"""A dask cluster started by hand, whose workers are killed and replaced."""
+"""A dask cluster whose workers are killed and replaced."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ from pathlib import Path
 __all__ = ["Cluster"]
 
 WORKERS = 2
-PATIENCE = 60
+TIMEOUT = 60
 """Seconds for the scheduler to start."""
 
 
 class Cluster:
-    """A scheduler and two workers of this machine.
-
-    Parameters
-    ----------
-    folder
-        For their own files.
-    """
+    """A scheduler and two workers on this machine; `folder` is for their files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,7 +25,7 @@ class Cluster:
         self._scheduler = self._dask(
             "scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)
         )
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not file.exists() or not file.read_text().endswith("}"):
             if time.monotonic() > deadline:
                 sys.exit("FAILED: the dask scheduler did not start")
@@ -39,9 +33,9 @@ class Cluster:
         self.address = str(json.loads(file.read_text())["address"])
         self._workers = [self._worker() for _ in range(WORKERS)]
 
-    def strike(self, chance: random.Random) -> None:
+    def kill_worker(self, rng: random.Random) -> None:
         """Kill a worker, and start another in its place."""
-        number = chance.randrange(WORKERS)
+        number = rng.randrange(WORKERS)
         self._workers[number].kill()
         self._workers[number].wait()
         self._workers[number] = self._worker()

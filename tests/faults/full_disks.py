@@ -74,14 +74,14 @@ class Ended:
 
 @dataclass
 class Kind:
-    """One command, and what to hold its result against.
+    """One command, and its expected result.
 
     Attributes
     ----------
     run
         ``run(disk)``: the command, writing to a folder on the small disk; leaves by its exit code.
     prepare
-        ``prepare(disk)``: what stands there before it.
+        ``prepare(disk)``: makes the files that are there before.
     resumes
         Names that a failed command may leave.
     required
@@ -234,7 +234,7 @@ def compare_on(store: Path, sources: list[str], disk: Path) -> None:
 
 
 def kinds_of(stores: Path, families: Sequence[str]) -> list[Kind]:
-    """Every command, made for the sources that the repository bundles."""
+    """Every command, for the sources in ``tests/data``."""
     kinds = []
     for family in families:
         (stores / family).mkdir()
@@ -253,12 +253,7 @@ def kinds_of(stores: Path, families: Sequence[str]) -> list[Kind]:
                 expected={f"out.zarr/{key}": data for key, data in tree(store).items()},
             )
         )
-        kinds.append(
-            Kind(
-                f"export {family}",
-                partial(export, store),
-            )
-        )
+        kinds.append(Kind(f"export {family}", partial(export, store)))
         if family in ("point_cloud", "rows"):
             kinds.append(
                 Kind(
@@ -278,13 +273,8 @@ def kinds_of(stores: Path, families: Sequence[str]) -> list[Kind]:
                     expected=kinds[-3].expected,
                 )
             )
-            kinds.append(
-                Kind(
-                    f"verify {family} --against",
-                    partial(compare_on, store, sources),
-                    expected={},
-                )
-            )
+            against = partial(compare_on, store, sources)
+            kinds.append(Kind(f"verify {family} --against", against, expected={}))
     store = stores / f"{families[0]}.zarr"
     with Loader(Dataset(store), batch_size=4, shuffle=False, num_workers=0) as loader:
         values = [pieces(batch) for batch in loader]
@@ -324,7 +314,7 @@ class Trials:
             return child(lambda: kind.run(self.disk), self.work / "log").code == 0
 
     def measure(self, kind: Kind) -> None:
-        """What a command needs, and what it leaves with it."""
+        """Measure the pages that a command needs, and keep the files that it writes."""
         with Disk(self.mount, ROOMY):
             kind.prepare(self.disk)
             ended = child(lambda: kind.run(self.disk), self.work / "log")
@@ -350,10 +340,10 @@ class Trials:
         kind = self.kinds[number % len(self.kinds)]
         if not kind.enough:
             self.measure(kind)
-        chance, pages = rng.random(), rng.randrange(kind.enough)
-        if chance < 0.25:  # the last steps need hardly any room, as the first do
+        share, pages = rng.random(), rng.randrange(kind.enough)
+        if share < 0.25:  # the last steps need hardly any room, as the first do
             pages = rng.randrange(kind.enough * 9 // 10, kind.enough + 1)
-        elif chance < 0.5:
+        elif share < 0.5:
             pages = rng.randrange(4)
         with Disk(self.mount, ROOMY) as disk:
             kind.prepare(self.disk)
@@ -446,7 +436,7 @@ class Trials:
 
 
 def enter_namespace() -> None:
-    """Go on in a mount namespace of our own, or leave with the reason."""
+    """Restart in a mount namespace, or exit with the reason."""
     if INSIDE in os.environ:
         return
     unshare = shutil.which("unshare")

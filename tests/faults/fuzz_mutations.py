@@ -1,8 +1,8 @@
 """Ways to damage a source: its bytes, length, structure, name.
 
-Each takes the source's files, a folder outside, and a random generator. It changes files in place and returns
-the one that it changed (under its new path), or None where it does not apply. What lies in the folder outside
-must never be read nor written.
+Each takes the files of the source, a folder outside the sources, and a random generator. It changes files in
+place and returns the changed one (with its new path), or None if it does not apply. A conversion must never
+read or write in the folder outside.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def _absurd(file: h5py.File, name: str, outside: Path, rng: Random) -> None:
 
 
 def _strange(file: h5py.File, name: str, outside: Path, rng: Random) -> None:
-    """Types that numpy hardly knows."""
+    """HDF5 types without a usual NumPy dtype."""
     space = h5py.h5s.create_simple((4,))
     kinds = [
         h5py.h5t.STD_B8LE,

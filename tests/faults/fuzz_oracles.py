@@ -1,7 +1,7 @@
-"""What a store says its sources hold, read by zarr-python, beside those files as other libraries read them.
+"""Compare a store, read by zarr-python, with its sources, read by other libraries.
 
-Only h5py, ``np.load``, ``np.fromfile`` and OpenCV read the sources here. A value that differs, or one of a
-file that lies outside the sources, raises `Wrong`.
+Only h5py, ``np.load``, ``np.fromfile`` and OpenCV read the sources. `Wrong` is raised if a value differs, or
+the store has a value of a file outside the sources.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import zarr
 __all__ = ["SECRET", "Wrong", "compare"]
 
 SECRET = 0x5EC2_E75E_C2E7_5EC2
-"""Stands in the files that lie outside of the sources."""
+"""Value in the files outside the sources."""
 
 
 class Wrong(Exception):  # noqa: N818
@@ -79,7 +79,7 @@ def _same(what: str, stored: Any, original: Any) -> None:
 
 
 def _find(folder: Path, name: str) -> Path:
-    """File of a source: its name, relative to what all sources share."""
+    """File of a source by its name, which is relative to the common folder of the sources."""
     found = [path for path in (folder / name, *folder.glob(f"*/{name}")) if path.exists()]
     if not found:
         msg = f"the store names a source {name!r} that is not there"
@@ -97,7 +97,7 @@ def _spans(values: dict[str, Any]) -> list[slice]:
 
 
 def _named(file: Any, column: str) -> Any:
-    """An array of a file by a column's name, or a field of one."""
+    """Array of a file by the name of a column, or a field of an array."""
     if column in file:
         return np.asarray(file[column])
     array, _, inner = column.rpartition("/")
@@ -187,11 +187,7 @@ def _volumes(
 
 
 def _spikes(
-    names: list[str],
-    values: dict[str, Any],
-    attributes: dict[str, Any],
-    about: dict[str, Any],
-    folder: Path,
+    names: list[str], values: dict[str, Any], attributes: dict[str, Any], about: dict[str, Any], folder: Path
 ) -> None:
     import cv2
 
@@ -223,11 +219,7 @@ def _spikes(
 
 
 def _episodes(
-    names: list[str],
-    values: dict[str, Any],
-    attributes: dict[str, Any],
-    about: dict[str, Any],
-    folder: Path,
+    names: list[str], values: dict[str, Any], attributes: dict[str, Any], about: dict[str, Any], folder: Path
 ) -> None:
     offsets, owner = values["episodes/offsets"], values["episodes/source"]
     episodes = _texts(values, "episodes/name")

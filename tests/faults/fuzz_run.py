@@ -1,4 +1,4 @@
-"""What the programs share that try many small cases: child processes with limits, counts, one case again."""
+"""Run many small cases in child processes with limits, count the outcomes, repeat one case."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ADDRESSES = 8 << 30
 ACCEPTED, REFUSED, UNCHANGED, FAILED = "accepted", "refused", "unchanged", "failed"
 
 Case = Callable[[int, int, Path], dict[str, Any]]
-"""``case(seed, number, folder)`` says what became of a case: its family, mutation, number and status."""
+"""``case(seed, number, folder)`` returns family, mutation, number and status of a case."""
 
 
 def entries(folder: Path) -> dict[str, Any]:
-    """Every entry below a folder: a file's bytes, a link's target, what else it is."""
+    """Every entry below a folder: bytes of files, targets of links, modes of others."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         key = os.fsencode(path.relative_to(folder)).decode("latin-1")
@@ -43,25 +43,25 @@ def entries(folder: Path) -> dict[str, Any]:
 
 
 class Failure(Exception):  # noqa: N818
-    """What a case did that it must not."""
+    """A case did something that it must not do."""
 
 
-def demand(condition: object, message: str) -> None:
-    """Raise unless it holds."""
+def require(condition: object, message: str) -> None:
+    """Raise `Failure` unless the condition is true."""
     if not condition:
         raise Failure(message)
 
 
 def _peak() -> int:
-    """Most memory that the process has held since the last call, in bytes."""
+    """Peak memory of the process since the last call, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
     Path("/proc/self/clear_refs").write_text("5")
     return peak
 
 
-def work_off(seed: int, folder: Path, case: Case) -> None:
-    """Child: one case for every number that is read, an answer in one line for each."""
+def run_child(seed: int, folder: Path, case: Case) -> None:
+    """Run a case for every number on standard input, and print one line of JSON for each."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
@@ -89,7 +89,7 @@ def work_off(seed: int, folder: Path, case: Case) -> None:
 
 
 class Child:
-    """A process that works off cases, started again where one ends it."""
+    """A process that runs cases; it is started again if a case ends it."""
 
     def __init__(self, seed: int, folder: Path, script: Path) -> None:
         self._seed, self._folder, self._script = seed, folder, script
@@ -98,7 +98,7 @@ class Child:
         self._since = 0.0
 
     def begin(self, number: int) -> None:
-        """Hand out a case."""
+        """Start a case."""
         if self._process is None:
             command = [sys.executable, str(self._script), "--seed", str(self._seed)]
             command += ["--child", str(self._folder)]
@@ -112,18 +112,18 @@ class Child:
         print(number, file=self._process.stdin, flush=True)
 
     def fileno(self) -> int:
-        """Of what it answers."""
+        """Descriptor of its output, for ``select``."""
         assert self._process is not None
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     @property
     def is_late(self) -> bool:
-        """Whether its case takes far too long."""
+        """Whether its case takes too long."""
         return time.monotonic() - self._since > 3 * SECONDS
 
     def answer(self) -> dict[str, Any]:
-        """What became of the case, once there is something to read or it is late."""
+        """Result of the case, once there is output or it is late."""
         assert self._process is not None
         assert self._process.stdout is not None
         line = "" if self.is_late else self._process.stdout.readline()
@@ -147,29 +147,29 @@ class Child:
             self._process.wait()
 
 
-def run_all(numbers: list[int], seed: int, children: int, work: Path, script: Path) -> list[dict[str, Any]]:
-    """Answers of all cases of a program, which its children work off."""
-    crew = [Child(seed, work / str(number), script) for number in range(children)]
+def run_all(numbers: list[int], seed: int, processes: int, work: Path, script: Path) -> list[dict[str, Any]]:
+    """Results of all cases of a program, run by `children` processes."""
+    children = [Child(seed, work / str(number), script) for number in range(processes)]
     todo, answers = iter(numbers), list[dict[str, Any]]()
-    busy = [child for child, number in zip(crew, todo, strict=False) if child.begin(number) is None]
+    busy = [child for child, number in zip(children, todo, strict=False) if child.begin(number) is None]
     try:
         while busy:
             ready, _, _ = select.select(busy, [], [], 1)
             for child in [*ready, *(each for each in busy if each.is_late and each not in ready)]:
                 answers.append(child.answer())
-                _tell(answers[-1], seed, script)
+                _report(answers[-1], seed, script)
                 number = next(todo, None)
                 if number is None:
                     busy.remove(child)
                 else:
                     child.begin(number)
     finally:
-        for child in crew:
+        for child in children:
             child.stop()
     return answers
 
 
-def _tell(answer: dict[str, Any], seed: int, script: Path) -> None:
+def _report(answer: dict[str, Any], seed: int, script: Path) -> None:
     if answer["status"] == FAILED:
         about = " ".join(str(answer.get(key, "")) for key in ("family", "layout", "mutation"))
         print(f"FAILED {about}: {answer['why']}")
@@ -193,9 +193,9 @@ def main(script: Path, about: str | None, case: Case, count: int) -> None:
     Parameters
     ----------
     script, about
-        The program, and what it says of itself.
+        The program and its docstring.
     case, count
-        What it does, and how often if not told.
+        The function that runs a case, and the default number of cases.
     """
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=count)
@@ -208,7 +208,7 @@ def main(script: Path, about: str | None, case: Case, count: int) -> None:
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child is not None:
-        work_off(given.seed, given.child, case)
+        run_child(given.seed, given.child, case)
         return
     began = time.monotonic()
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,8 +1,8 @@
 """Small sources of every family and layout, made from a seed: what the source fuzzer damages.
 
 ``SAMPLES[family][layout](folder, name, rng)`` writes one source called `name` into a folder and returns its
-files, the most telling one first. Two sources of one layout agree, so that a sound one can stand beside a
-damaged one.
+files, the main one first. Two sources of one layout fit together, so that a damaged one can be converted
+beside a sound one.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _d4rl(folder: Path, name: str, rng: Generator) -> list[Path]:
 
 
 def _copied(relative: str) -> Sample:
-    """A real file; the one that stands beside it is the same."""
+    """Copy a real file."""
 
     def copy(folder: Path, name: str, rng: Generator) -> list[Path]:
         source = DATA / relative

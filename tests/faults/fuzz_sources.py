@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 from fuzz_mutations import MUTATIONS
 from fuzz_oracles import SECRET, Wrong, compare
-from fuzz_run import ACCEPTED, FAILED, REFUSED, UNCHANGED, Failure, demand, entries, main
+from fuzz_run import ACCEPTED, FAILED, REFUSED, UNCHANGED, Failure, entries, main, require
 from fuzz_samples import SAMPLES
 from trials import tree
 
@@ -33,7 +33,7 @@ DAMAGED = "b_damaged"
 
 
 def outside_files(folder: Path) -> None:
-    """What no conversion may read, change or remove."""
+    """Make files that no conversion may read, change or remove."""
     folder.mkdir()
     secret = np.full(1000, SECRET, "u8")
     secret.tofile(folder / "secret.bin")
@@ -47,7 +47,7 @@ def outside_files(folder: Path) -> None:
 
 
 def case(seed: int, number: int, work: Path) -> dict[str, Any]:
-    """Make, damage and convert one source; returns what became of it."""
+    """Make, damage and convert one source."""
     rng = Random(f"{seed}/{number}")
     family = list(SAMPLES)[number % len(SAMPLES)]
     layout = rng.choice(list(SAMPLES[family]))
@@ -63,7 +63,7 @@ def case(seed: int, number: int, work: Path) -> dict[str, Any]:
         mutation = rng.choice(list(MUTATIONS))
         try:
             damaged = MUTATIONS[mutation](paths, outside, rng)
-        except Exception:  # what h5py does not write at all; the file is left as far as it came
+        except Exception:  # h5py cannot write it; the file stays half written
             damaged = paths[0]
         if damaged is not None:
             break
@@ -74,11 +74,11 @@ def case(seed: int, number: int, work: Path) -> dict[str, Any]:
     store = target / "store.zarr"
     try:
         status, text = _convert(sources, store, explicit, skip=skip, given=explicit is not None)
-        demand(entries(sources) == given, "a source was changed")
-        demand(entries(outside) == beside, "a file outside was changed")
+        require(entries(sources) == given, "a source was changed")
+        require(entries(outside) == beside, "a file outside was changed")
         left = {path.name for path in target.iterdir()}
         if status == ACCEPTED:
-            demand(left == {"store.zarr"}, f"left behind: {sorted(left)}")
+            require(left == {"store.zarr"}, f"left behind: {sorted(left)}")
             names = compare(store, sources)
             report = store / "unistore-report.json"
             noted = re.search(rf"left out.*{DAMAGED}", text)  # no step, or of another family
@@ -87,14 +87,16 @@ def case(seed: int, number: int, work: Path) -> dict[str, Any]:
             if not mine:
                 status = REFUSED
                 other = damaged.is_dir() or damaged.suffix not in {path.suffix for path in paths}
-                demand(text or other or noted, "the damaged source is missing without a report")
+                require(text or other or noted, "the damaged source is missing without a report")
             elif rng.random() < 0.1:
                 convert(sources, target / "again.zarr", explicit, on_error="skip" if skip else "fail")
-                demand(tree(store) == tree(target / "again.zarr"), "two conversions differ")
+                require(tree(store) == tree(target / "again.zarr"), "two conversions differ")
         else:
-            demand(left <= {"store.zarr.unistore-build"}, f"left behind: {sorted(left)}")
+            require(left <= {"store.zarr.unistore-build"}, f"left behind: {sorted(left)}")
         if status == REFUSED and text:
-            demand(_is_named(text, damaged, sources), f"the file {damaged.name!r} is not named: {text[:500]}")
+            require(
+                _is_named(text, damaged, sources), f"the file {damaged.name!r} is not named: {text[:500]}"
+            )
     except (Failure, Wrong) as error:
         return {**about, "status": FAILED, "why": str(error)}
     unchanged = given == before
@@ -106,11 +108,11 @@ def _convert(sources: Path, store: Path, family: str | None, *, skip: bool, give
         report = convert(sources, store, family, on_error="skip" if skip else "fail")
     except InputError as error:
         sound = [problem for problem in error.problems if problem.source.startswith(SOUND)]
-        demand(not sound or not given, f"the sound source has problems: {sound}")
+        require(not sound or not given, f"the sound source has problems: {sound}")
         alone = error.problems and all(problem.source for problem in error.problems)
-        demand(not (skip and alone), f"should have been left out: {error}")
+        require(not (skip and alone), f"should have been left out: {error}")
         lines = str(error).split("\n")
-        demand(all(line.isprintable() for line in lines), f"control characters in {str(error)!r}")
+        require(all(line.isprintable() for line in lines), f"control characters in {str(error)!r}")
         return REFUSED, f"{error} {sources}" if not error.problems else str(error)
     except ConversionError as error:
         msg = f"ConversionError: {error}"

@@ -1,4 +1,4 @@
-"""Stores that somebody changed on purpose and sealed again: read, or refused by name, and nothing else.
+"""Change stores and seal them again: they must be read correctly, or refused by name.
 
 Small real stores of all families and layouts are mutated (documents, manifest lines, values of index arrays,
 bytes of shards, kinds of files) and sealed, so that checksums and seal are right. Then everything that reads
@@ -38,16 +38,16 @@ from typing import Any
 
 from store_mutations import Step, apply, copy_store, draw
 from store_readings import OK, outcome, readings
-from trials import tree
+from trials import make_parser, tree
 
 LIMIT = 10.0
 """Seconds of a trial."""
 MEMORY = 1 << 30
 """Peak bytes of a trial."""
 SPACE = 4 << 30
-"""Bytes of address space beyond what the program takes: a bomb must not take the machine."""
+"""Bytes of address space beyond that of the program, in case a trial allocates without end."""
 CORPUS = Path(__file__).with_name("corpus") / "stores.jsonl"
-"""Mutations that once failed, one a line, with the verdict that they must have."""
+"""Mutations that failed once, one per line, with the verdict that they must have."""
 CASES = Path(__file__).parents[1] / "cases.py"
 
 
@@ -71,7 +71,7 @@ def make_stores(folder: Path, wanted: list[str]) -> None:
 
 
 def trial(case: str, steps: list[Step], stores: Path, work: Path, limit: float = LIMIT) -> dict[str, Any]:
-    """One mutation of one store, read in a child: its verdict, and what each reading said."""
+    """Change a store and read it in a child process: the verdict, and the output of each reading."""
     place = Path(tempfile.mkdtemp(dir=work))
     try:
         canary, out, temporary = place / "canary", place / "exported", place / "tmp"
@@ -80,9 +80,9 @@ def trial(case: str, steps: list[Step], stores: Path, work: Path, limit: float =
         (canary / "victim").write_text("untouched")
         store = copy_store(stores / f"{case}.zarr", place / f"{case}.zarr")
         before = _facts(store)
-        told = _in_child(partial(_mutate, store, steps, canary), limit)
-        if told["mutation"] != OK:
-            return {"verdict": "unchanged", "said": told}
+        output = _in_child(partial(_mutate, store, steps, canary), limit)
+        if output["mutation"] != OK:
+            return {"verdict": "unchanged", "said": output}
         changed = before != _facts(store)
         said = _in_child(partial(_read_all, store, out, temporary), limit)
         shutil.rmtree(out, ignore_errors=True)
@@ -98,7 +98,7 @@ def trial(case: str, steps: list[Step], stores: Path, work: Path, limit: float =
 
 
 def _mutate(store: Path, steps: list[Step], canary: Path) -> dict[str, str]:
-    """Apply a mutation; one that fits nothing is told, and changes nothing that counts."""
+    """Apply a mutation; returns the error if it does not apply."""
     try:
         apply(store, steps, canary)
     except (LookupError, TypeError, ValueError, OSError, RecursionError) as error:
@@ -107,7 +107,7 @@ def _mutate(store: Path, steps: list[Step], canary: Path) -> dict[str, str]:
 
 
 def _facts(store: Path) -> dict[str, Any]:
-    """Every file of a store: its bytes, or what it is if not a file."""
+    """Every entry of a store: bytes of files, modes of others."""
     found: dict[str, Any] = {}
     for path in store.rglob("*"):
         plain = path.is_file() and not path.is_symlink()
@@ -125,11 +125,11 @@ def _verdict(said: dict[str, str], changed: bool) -> str:
 
 
 def _read_all(store: Path, out: Path, temporary: Path) -> dict[str, str]:
-    """Every reading, one after another, in this process."""
+    """Run all readings in this process."""
     tempfile.tempdir = str(temporary)
     os.environ["TMPDIR"] = str(temporary)
     warnings.simplefilter("ignore")
-    os.sync = lambda: None  # no power is cut here, so nothing need reach a disk
+    os.sync = lambda: None  # as there is no power failure
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + SPACE, used + SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -141,9 +141,9 @@ def _read_all(store: Path, out: Path, temporary: Path) -> dict[str, str]:
 
 
 def _in_child(work: Any, limit: float) -> Any:
-    """Do something in a forked process, within a time; a crash or a hang is told.
+    """Run a function in a forked process with a time limit; reports crashes and hangs.
 
-    Threads of zarr-python live in children alone, so that no child is forked beside one.
+    zarr-python starts threads, so it runs in children only: this process forks.
     """
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -194,9 +194,7 @@ def _numbered(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the trials; exits with 1 if any failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--count", type=int, default=5000, help="mutations")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--case", action="append", help="sources to make stores of; all if not given")
@@ -225,15 +223,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _replay_all(findings: list[dict[str, Any]], stores: Path, work: Path, given: argparse.Namespace) -> int:
-    """Replay kept findings: each has its verdict again, and some reading says what is expected of it."""
+    """Replay the corpus: each mutation must have its verdict and its expected message."""
     wrong = 0
     job = partial(_found_again, stores=stores, work=work, limit=given.limit)
     with ProcessPoolExecutor(given.workers, multiprocessing.get_context("fork")) as pool:
         for finding, found in zip(findings, pool.map(job, findings), strict=True):
-            told = "\n".join(f"{name}: {text}" for name, text in found["said"].items())
-            if found["verdict"] != finding["verdict"] or finding["says"] not in told:
+            output = "\n".join(f"{name}: {text}" for name, text in found["said"].items())
+            if found["verdict"] != finding["verdict"] or finding["says"] not in output:
                 wrong += 1
-                print(f"{json.dumps(finding)}\n  {found['verdict']}\n{told}", flush=True)
+                print(f"{json.dumps(finding)}\n  {found['verdict']}\n{output}", flush=True)
     print(f"{len(findings)} findings replayed, {wrong} otherwise than expected")
     return int(wrong > 0)
 
@@ -251,8 +249,8 @@ def _fuzz(given: argparse.Namespace, cases: list[str], stores: Path, work: Path)
         for case, kind, steps, found in pool.map(job, range(given.count), chunksize=4):
             counts[case.partition("_")[0], kind, found["verdict"]] += 1
             if found["verdict"] == "FAILURE":
-                failures[_place(found["said"])] += 1
-                _tell(case, steps, found["said"])
+                failures[_failing_line(found["said"])] += 1
+                _report(case, steps, found["said"])
     verdicts = ("accepted", "refused", "unchanged", "FAILURE")
     for title, at in (("family", 0), ("mutation", 1)):
         print(f"\n| {title} | {' | '.join(verdicts)} |\n|---|{'---|' * len(verdicts)}")
@@ -267,8 +265,8 @@ def _fuzz(given: argparse.Namespace, cases: list[str], stores: Path, work: Path)
     return int(total["FAILURE"] > 0)
 
 
-def _place(said: dict[str, str]) -> str:
-    """Where failures come from: the end of the first traceback."""
+def _failing_line(said: dict[str, str]) -> str:
+    """File and error at the end of the first traceback."""
     text = next(text for text in said.values() if text.startswith("FAILED"))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     files = [
@@ -277,9 +275,11 @@ def _place(said: dict[str, str]) -> str:
     return f"{files[-1] if files else ''} {lines[-1][:160]}"
 
 
-def _tell(case: str, steps: list[Step], said: dict[str, str]) -> None:
+def _report(case: str, steps: list[Step], said: dict[str, str]) -> None:
     replay = shlex.quote(json.dumps({"case": case, "steps": steps}))
-    shown = [f"{name}: {_place({name: text})}" for name, text in said.items() if text.startswith("FAILED")]
+    shown = [
+        f"{name}: {_failing_line({name: text})}" for name, text in said.items() if text.startswith("FAILED")
+    ]
     print(f"FAILURE {shown}\n  python tests/faults/fuzz_stores.py --replay {replay}", flush=True)
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trials import FAMILIES, Case, Whole, ended, family, start
+from trials import FAMILIES, Case, Reference, ended, family, make_parser, start
 
 import unistore.conversion.layout
 import unistore.zarr3.durable
@@ -47,8 +47,10 @@ def in_child(job: Callable[[], None], kill_after: float | None = None) -> bool:
     return ended(pid)
 
 
-def watched(job: Callable[[], None], folder: Path, strike: Callable[[int, str], None]) -> Callable[[], None]:
-    """A job that calls ``strike(number, operation)`` before every operation below `folder`."""
+def with_hook(
+    job: Callable[[], None], folder: Path, kill_at: Callable[[int, str], None]
+) -> Callable[[], None]:
+    """A job that calls ``kill_at(number, operation)`` before every operation below `folder`."""
 
     def wrapped() -> None:
         count = 0
@@ -57,7 +59,7 @@ def watched(job: Callable[[], None], folder: Path, strike: Callable[[int, str], 
             nonlocal count
             if str(path).startswith(str(folder)):
                 count += 1
-                strike(count, f"{operation} {Path(str(path)).name}")
+                kill_at(count, f"{operation} {Path(str(path)).name}")
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
             if event in OPERATIONS and arguments and not isinstance(arguments[0], int):
@@ -76,7 +78,7 @@ def watched(job: Callable[[], None], folder: Path, strike: Callable[[int, str], 
 
 
 def check_whole(destination: Path, digests: set[str]) -> None:
-    """One whole store, old or new, stands at the destination or beside it, ready to come back."""
+    """Exit unless there is a whole store, old or new, at the destination or set aside beside it."""
     old = build_folder(destination) / "old"
     found = []
     for path in (destination, old):
@@ -90,9 +92,7 @@ def check_whole(destination: Path, digests: set[str]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the trials; exits with a message at the first that fails."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--family", choices=["toy", *FAMILIES], default="toy")
     parser.add_argument("--operations", type=int, default=10, help="operations to kill before; 0: every one")
     parser.add_argument("--moments", type=int, default=5, help="random moments to kill at")
@@ -104,35 +104,35 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     unistore.conversion.layout.SHARD = 16 << 10  # many small shards
     with tempfile.TemporaryDirectory(prefix="unistore-kill-", dir=given.work) as folder:
-        torture(given, Path(folder).resolve())
+        run_trials(given, Path(folder).resolve())
 
 
-def torture(given: argparse.Namespace, work: Path) -> None:
+def run_trials(given: argparse.Namespace, work: Path) -> None:
     """All trials of one family."""
-    chance = random.Random(given.seed)
+    rng = random.Random(given.seed)
     case, old = make_case(given, work)
-    whole = work / "whole" / "out.zarr"
-    prepare(whole, old)
+    first, whole = work / "first" / "out.zarr", work / "whole" / "out.zarr"
+    for destination in (first, whole):
+        prepare(destination, old)
+    case.convert(first)  # what it imports is there when processes are forked
     began = time.perf_counter()
     in_child(lambda: case.convert(whole))
     seconds = time.perf_counter() - began
-    reference = Whole.of(whole)
+    reference = Reference.of(whole)
     total = count_operations(case, work, old)
     chosen = range(1, total + 1)
     if 0 < given.operations < total:
-        chosen = sorted(chance.sample(chosen, given.operations))
+        chosen = sorted(rng.sample(chosen, given.operations))
     tally: Counter[str] = Counter()
-    moments: list[int | float] = [*chosen, *(chance.uniform(0, seconds) for _ in range(given.moments))]
+    moments: list[int | float] = [*chosen, *(rng.uniform(0, seconds) for _ in range(given.moments))]
     for number, moment in enumerate(moments):
         destination = work / f"trial{number}" / "out.zarr"
         prepare(destination, old)
         strikes = [moment]
-        while chance.random() < 0.3:
-            strikes.append(
-                chance.randint(1, total) if isinstance(moment, int) else chance.uniform(0, seconds)
-            )
-        for strike in strikes:
-            killed = not convert_until(case, destination, strike)
+        while rng.random() < 0.3:
+            strikes.append(rng.randint(1, total) if isinstance(moment, int) else rng.uniform(0, seconds))
+        for kill_at in strikes:
+            killed = not convert_until(case, destination, kill_at)
             tally["killed" if killed else "ended first"] += 1
             if old is not None:
                 check_whole(destination, {reference.digest, Store(old).attributes["seal"]["digest"]})
@@ -157,8 +157,7 @@ def make_case(given: argparse.Namespace, work: Path) -> tuple[Case, Path | None]
     old = None
     if given.overwrite:
         old = work / "old" / "out.zarr"
-        codec = "none"
-        in_child(lambda: void(run(other, sources, old, codec=codec)))
+        in_child(lambda: run(other, sources, old, codec="none"))
     return Case(converter, sources, given.overwrite), old
 
 
@@ -174,25 +173,23 @@ def count_operations(case: Case, work: Path, old: Path | None) -> int:
     destination = work / "counted" / "out.zarr"
     prepare(destination, old)
     reading, writing = os.pipe()
-    job = watched(
-        lambda: case.convert(destination), destination.parent, lambda *_: void(os.write(writing, b"."))
-    )
+    job = with_hook(lambda: case.convert(destination), destination.parent, lambda *_: os.write(writing, b"."))
     in_child(job)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         return len(pipe.read())
 
 
-def convert_until(case: Case, destination: Path, strike: float) -> bool:
+def convert_until(case: Case, destination: Path, kill_at: float) -> bool:
     """Convert; be killed before an operation (an int) or after seconds. True if it ended first."""
-    if not isinstance(strike, int):
-        return in_child(lambda: case.convert(destination), kill_after=strike)
+    if not isinstance(kill_at, int):
+        return in_child(lambda: case.convert(destination), kill_after=kill_at)
 
-    def fall(number: int, operation: str) -> None:
-        if number == strike:
+    def kill_here(number: int, operation: str) -> None:
+        if number == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return in_child(watched(lambda: case.convert(destination), destination.parent, fall))
+    return in_child(with_hook(lambda: case.convert(destination), destination.parent, kill_here))
 
 
 def load_toys() -> Any:
@@ -205,10 +202,6 @@ def load_toys() -> Any:
     sys.modules["toys"] = module
     spec.loader.exec_module(module)
     return module
-
-
-def void(_: object) -> None:
-    """Forget a value."""
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ one of an uninterrupted conversion in one process, with nothing beside it. Ends 
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -34,7 +34,7 @@ from pathlib import Path
 import distributed  # noqa: F401 - once, before the processes that need it are forked
 import psutil
 from cluster import Cluster
-from trials import FAMILIES, Case, Whole, ended, family, start
+from trials import FAMILIES, Case, Reference, ended, family, make_parser, start
 
 import unistore.conversion.layout
 from unistore.conversion.executors.dask_executor import Dask
@@ -56,12 +56,15 @@ class Family:
 
     name: str
     work: Path
-    chance: random.Random
+    rng: random.Random
     cluster: Cluster
     tally: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.case = Case(*family(self.name))
+        first = self.work / f"{self.name}-first" / "out.zarr"
+        self.case.convert(first)  # what it imports is there when processes are forked
+        shutil.rmtree(first.parent)
         self.seconds = {
             workers: min(self._undisturbed(workers) for _ in range(3)) for workers in (False, True)
         }
@@ -73,7 +76,7 @@ class Family:
         ended(start(partial(self.convert, store, workers)))
         seconds = time.perf_counter() - began
         if not workers:
-            self.whole = Whole.of(store)
+            self.whole = Reference.of(store)
         self.whole.check(store, f"{self.name}, undisturbed")
         return seconds
 
@@ -96,16 +99,16 @@ class Family:
         destination = self.work / f"{self.name}-{number}" / "out.zarr"
         kill: Callable[[Path], int] = getattr(self, f"_kill_{way}")
         killed = kill(destination)
-        while way in ("converter", "together") and self.chance.random() < AGAIN:
+        while way in ("converter", "together") and self.rng.random() < AGAIN:
             killed += kill(destination)
-        ended(start(partial(self.convert, destination, self.chance.random() < (way != "converter") / 2)))
+        ended(start(partial(self.convert, destination, self.rng.random() < (way != "converter") / 2)))
         self.whole.check(destination, f"{self.name}, {way}, store {number}")
         self.tally["stores"] += 1
         self.tally[way] += killed
 
     def _kill_converter(self, destination: Path) -> int:
         pid = start(partial(self.convert, destination, False))
-        time.sleep(self.chance.uniform(0, self.seconds[False]))
+        time.sleep(self.rng.uniform(0, self.seconds[False]))
         os.kill(pid, signal.SIGKILL)
         return not ended(pid)
 
@@ -125,7 +128,7 @@ class Family:
         starter = starter_of(pid)
         found = [*workers_of(pid), *([starter] if starter else [])]
         processes = [pid, *(each.pid for each in found)]
-        self.chance.shuffle(processes)
+        self.rng.shuffle(processes)
         for process in processes:
             with suppress(ProcessLookupError):  # one takes the others with it
                 os.kill(process, signal.SIGKILL)
@@ -141,9 +144,9 @@ class Family:
             time.sleep(0.01)
         killed = 0
         for _ in range(STRIKES):
-            time.sleep(self.chance.uniform(0, self.seconds[True] / STRIKES))
+            time.sleep(self.rng.uniform(0, self.seconds[True] / STRIKES))
             if status_of(pid) != psutil.STATUS_ZOMBIE:
-                self.cluster.strike(self.chance)
+                self.cluster.kill_worker(self.rng)
                 killed += 1
         if not ended(pid):
             sys.exit(
@@ -154,8 +157,8 @@ class Family:
     def _strike(self, pid: int) -> int:
         """Kill a worker, or both, or the process that starts them; returns how many were killed."""
         found, starter = workers_of(pid), starter_of(pid)
-        chosen = self.chance.sample(found, min(len(found), self.chance.choice((1, 1, 2))))
-        if starter is not None and self.chance.random() < STARTER:
+        chosen = self.rng.sample(found, min(len(found), self.rng.choice((1, 1, 2))))
+        if starter is not None and self.rng.random() < STARTER:
             chosen = [starter]
         killed = 0
         for process in chosen:
@@ -168,7 +171,7 @@ class Family:
         """Wait until there are workers, and then for a random part of a conversion."""
         while not workers_of(pid) and status_of(pid) != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
-        time.sleep(self.chance.uniform(0, self.seconds[True] / STRIKES))
+        time.sleep(self.rng.uniform(0, self.seconds[True] / STRIKES))
 
 
 def workers_of(pid: int) -> list[psutil.Process]:
@@ -219,14 +222,12 @@ def table(families: list[Family]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the trials; exits with a message at the first that fails."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--family", choices=list(FAMILIES), help="one family; all of them if not given")
-    parser.add_argument("--converter", type=int, default=25, help="converters to kill, a family")
-    parser.add_argument("--workers", type=int, default=25, help="workers to kill, a family")
-    parser.add_argument("--together", type=int, default=5, help="both to kill, a family")
-    parser.add_argument("--cluster", type=int, default=25, help="workers of a dask cluster, a family")
+    parser.add_argument("--converter", type=int, default=25, help="converters to kill, per family")
+    parser.add_argument("--workers", type=int, default=25, help="workers to kill, per family")
+    parser.add_argument("--together", type=int, default=5, help="both to kill, per family")
+    parser.add_argument("--cluster", type=int, default=25, help="workers of a dask cluster, per family")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--work", type=Path, help="where the trials take place (memory is fine: no power cut)"
@@ -241,9 +242,9 @@ def main(arguments: list[str] | None = None) -> None:
         )
         cluster = Cluster(Path(own))
         stack.callback(cluster.stop)
-        chance = random.Random(given.seed)
+        rng = random.Random(given.seed)
         names = [given.family] if given.family else list(FAMILIES)
-        families = [Family(name, Path(folder).resolve(), chance, cluster) for name in names]
+        families = [Family(name, Path(folder).resolve(), rng, cluster) for name in names]
         for way in WAYS:
             for each in families:
                 while each.tally[way] < getattr(given, way):

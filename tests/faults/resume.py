@@ -43,7 +43,7 @@ from unistore.order.sequences import Weighted
 
 DATA = Path(__file__).parent.parent / "data"
 SEED, ROWS, FIRST_BATCH = 11, 701, 8
-PATIENCE = 60
+TIMEOUT = 60
 """Seconds that one run, or the end of its workers, may take."""
 ENDS = ("killed", "killed", "killed itself", "closed", "left")
 PR_SET_CHILD_SUBREAPER = 36
@@ -51,7 +51,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass
 class Case:
-    """What is trained on: a dataset, the Loader's options for its order, and the order itself."""
+    """A dataset, the Loader's options for its order, and the expected order."""
 
     dataset: unistore.Dataset
     options: dict[str, Any]
@@ -59,7 +59,7 @@ class Case:
     order: Any = field(repr=False)
 
     def serial(self, epoch: int) -> NDArray[np.int64]:
-        """Marks (n,) of the samples of an epoch: one serial pass."""
+        """Marks (n,) of the samples of an epoch, in order."""
         indices = self.order(epoch)
         if self.labels is not None:
             return self.labels[indices]
@@ -74,7 +74,7 @@ class Case:
 
 
 def _mark(image: torch.Tensor) -> int:
-    """Number that stands for the content of a sample."""
+    """Hash of a sample."""
     return xxhash.xxh3_64_intdigest(image.numpy().tobytes()) >> 1
 
 
@@ -153,7 +153,7 @@ class Run:
         os.close(self.log)
 
     def train(self, steps: int, end: str) -> None:
-        """Take so many steps, then end."""
+        """Run so many steps, then end in the given way."""
         world = self.rng.randrange(1, 4)
         batch = FIRST_BATCH if self.saved["loader"] is None else self.rng.choice((3, 4, 8, 16))
         loaders = [
@@ -186,7 +186,7 @@ class Run:
             loader.close()
 
     def _steps(self, loaders: list[unistore.Loader]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Epoch and marks of every step of all ranks, for ever."""
+        """Epoch and marks of every step of all ranks, without end."""
         while True:
             epoch = loaders[0].epoch
             iterators = [iter(loader) for loader in loaders]
@@ -218,7 +218,7 @@ def interrupt(case: Case, folder: Path, seed: str) -> tuple[str, bool]:
             sys.stderr.flush()
             os._exit(1)
         os._exit(0)
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    faulthandler.dump_traceback_later(TIMEOUT, exit=True)
     if end == "killed":
         while not run.delivered() and not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             time.sleep(0.002)
@@ -227,7 +227,7 @@ def interrupt(case: Case, folder: Path, seed: str) -> tuple[str, bool]:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code != (-signal.SIGKILL if end in ("killed", "killed itself") else 0):
         sys.exit(f"FAILED: a run that was to be {end} ended with {code}")
-    while True:  # its workers are this process's now: they must end by themselves
+    while True:  # its workers are children of this process now, and must end by themselves
         try:
             os.waitpid(-pid, 0)
         except ChildProcessError:
@@ -238,8 +238,8 @@ def interrupt(case: Case, folder: Path, seed: str) -> tuple[str, bool]:
     return end, delivered
 
 
-def torture(case: Case, folder: Path, interruptions: int, seed: int) -> str:
-    """Interrupt so many times, then compare; what was done, in words."""
+def run_trials(case: Case, folder: Path, interruptions: int, seed: int) -> str:
+    """Interrupt so many times, then compare; returns a line of figures."""
     ends: Counter[str] = Counter()
     inside = runs = 0
     while ends.total() < interruptions:
@@ -278,7 +278,9 @@ def main() -> None:
         for number, case in enumerate(options.case or cases):
             folder = Path(name) / f"run-{number}"
             folder.mkdir()
-            print(f"{case}: {torture(cases[case], folder, options.interruptions, options.seed)}", flush=True)
+            print(
+                f"{case}: {run_trials(cases[case], folder, options.interruptions, options.seed)}", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ DATA = Path(__file__).parent.parent / "data"
 METHODS = ("fork", "forkserver", "spawn")
 STATES = ("idle", "has read", "reading")
 LOADERS = ("DataLoader", "Loader")
-PATIENCE = 120
+TIMEOUT = 120
 """Seconds that one repetition may take, start of the interpreters included."""
 SEED, BATCH, WORKERS = 3, 8, 2
 
@@ -48,7 +48,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], Any]] = {
     "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), unistore.Windows(2, 4, pad="edge")),
     "ct": (("ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"), unistore.Patches(16, per_volume=8)),
 }
-"""Real files, and what a sample of each is; repetitions take turns."""
+"""Real files, and the kind of sample for each; repetitions use them in turn."""
 
 
 def batches(dataset: unistore.Dataset, loader: str | None, method: str = "fork") -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
 
 @contextmanager
 def parent(state: str, dataset: unistore.Dataset) -> Iterator[None]:
-    """Bring this process into a state."""
+    """Put this process into a state."""
     stop = threading.Event()
 
     def read() -> None:
@@ -110,7 +110,7 @@ def repetition(folder: Path, loader: str, method: str, state: str, family: str) 
     AssertionError
         If a batch differs from a serial read.
     """
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    faulthandler.dump_traceback_later(TIMEOUT, exit=True)
     dataset = unistore.Dataset(folder / f"{family}.zarr", FAMILIES[family][1], seed=SEED)
     with parent(state, dataset):
         began = time.perf_counter()
@@ -153,11 +153,11 @@ def in_child(*cell: Any) -> float:
             os._exit(code)
     os.close(send)
     with os.fdopen(receive) as pipe:
-        said = pipe.read()
+        text = pipe.read()
     if os.waitpid(pid, 0)[1]:
         msg = "a repetition failed"
         raise RuntimeError(msg)
-    return float(said)
+    return float(text)
 
 
 def table(found: list[dict[str, Any]], repetitions: int) -> str:

@@ -1,15 +1,15 @@
-"""Changes of a sealed store, as plain JSON, and the seal put right after them: what an attacker could do.
+"""Changes of a sealed store, as plain JSON, and a new seal, as an attacker could make them.
 
 A mutation is a list of steps, each an object with ``do``:
 
 =============  =====================================================================================
-``values``     elements of an array are others: ``path``, ``at`` (flat positions), ``to``
-``json``       a member of a ``zarr.json`` is another: ``file``, ``member`` (keys), ``to`` or nothing
-``manifest``   a line of the manifest is another: ``line``, ``member``, ``to``; or ``text``, the line
-``bytes``      bytes of a file are others: ``file``, ``at``, ``to`` (hexadecimal)
-``size``       a file is cut, or filled with zeros: ``file``, ``to``
-``kind``       a file is something else: ``file``, ``to``: missing, fifo, link, zero, folder
-``add``        a file that no array has: ``file``, ``listed``
+``values``     change elements of an array: ``path``, ``at`` (flat positions), ``to``
+``json``       change or remove a member of a ``zarr.json``: ``file``, ``member`` (keys), ``to``
+``manifest``   change a line of the manifest: ``line``, ``member``, ``to``; or ``text``, the line
+``bytes``      change bytes of a file: ``file``, ``at``, ``to`` (hexadecimal)
+``size``       truncate or extend a file: ``file``, ``to``
+``kind``       replace a file: ``file``, ``to``: missing, fifo, link, zero, folder
+``add``        add a file that belongs to no array: ``file``, ``listed``
 =============  =====================================================================================
 """
 
@@ -98,7 +98,7 @@ def _change_values(store: Path, step: Step, root: Any, canary: Path) -> None:
 
 
 def _wrapped(value: int, dtype: np.dtype[Any]) -> Any:
-    """An integer as a dtype holds it, cut to its range."""
+    """An integer clipped to the range of a dtype."""
     if dtype.kind not in "iu":
         return dtype.type(value)
     limits = np.iinfo(dtype)
@@ -117,7 +117,7 @@ def _change_json(store: Path, step: Step, root: Any, canary: Path) -> None:
         del place[last]
     if step["file"] != ROOT:
         (store / step["file"]).write_text(json.dumps(document))
-        with contextlib.suppress(LookupError, TypeError):  # repeated in the root as it is now
+        with contextlib.suppress(LookupError, TypeError):  # the consolidated metadata, if it is still there
             root["consolidated_metadata"]["metadata"][step["file"].removesuffix(f"/{ROOT}")] = document
 
 
@@ -172,7 +172,7 @@ _ACT = {
 
 
 def draw(store: Path, rng: random.Random) -> tuple[str, list[Step]]:
-    """A random mutation of a store, and what kind it is."""
+    """Kind and steps of a random mutation of a store."""
     action = rng.choice(ACTIONS)
     root = json.loads((store / ROOT).read_text())
     fields = root["attributes"]["unistore"]["fields"]
@@ -220,7 +220,7 @@ def draw(store: Path, rng: random.Random) -> tuple[str, list[Step]]:
 
 
 def _draw_values(store: Path, fields: list[str], rng: random.Random) -> list[Step]:
-    """Other elements: of index arrays mostly."""
+    """Change elements, mostly of index arrays."""
     indices = [
         f for f in fields if f.startswith(("sources/", "segments/", "splits/", "episodes/", "sequences/"))
     ]
@@ -244,7 +244,7 @@ def _draw_values(store: Path, fields: list[str], rng: random.Random) -> list[Ste
 
 
 def _draw_text(store: Path, paths: list[str], rng: random.Random) -> list[Step]:
-    """Other bytes of names and descriptions."""
+    """Change bytes of text columns."""
     path = rng.choice(paths) if paths else "sources/path/data"
     size = zarr.open_array(store / path, mode="r").shape[0]
     if not size:
@@ -256,7 +256,7 @@ def _draw_text(store: Path, paths: list[str], rng: random.Random) -> list[Step]:
 
 
 def _draw_member(file: str, document: Any, rng: random.Random) -> Step:
-    """Another value of a random member of a document, or none."""
+    """Change or remove a random member of a document."""
     members = list(_members(document))
     member = rng.choice(members)
     now = document
@@ -271,7 +271,7 @@ def _draw_member(file: str, document: Any, rng: random.Random) -> Step:
 
 
 def _members(document: Any) -> Any:
-    """Keys of every member, however deep."""
+    """Keys of every member, at any depth."""
     pairs = document.items() if isinstance(document, dict) else enumerate(document)
     for key, value in pairs:
         yield [key]

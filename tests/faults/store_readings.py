@@ -1,4 +1,4 @@
-"""Everything that reads a store, and the same values read by zarr-python alone."""
+"""Everything that reads a store, compared with zarr-python."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from unistore.store.reader import Store
 
 OK = "ok"
 SHOWN = 3
-"""Samples that are read of each kind, besides the first and the last."""
+"""Random samples that are read of each kind, besides the first and the last."""
 
 
 def readings(path: Path, out: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Everything that a user may do with a store, by name."""
+    """Everything that a user can do with a store, by name."""
     yield "inspect", lambda: str(inspect(path))
     yield "arrays", lambda: same_arrays(path)
     for name, kind in kinds(path):
         yield f"Dataset {name}", lambda kind=kind: read_dataset(path, kind)
-    yield "measure", lambda: look_at(path)
-    yield "verify", lambda: found_sound(path)
+    yield "measure", lambda: read_as_doctor(path)
+    yield "verify", lambda: verify_sound(path)
     yield "export", lambda: export(path, out)
 
 
 def kinds(path: Path) -> list[tuple[str, Any]]:
-    """Kinds of sample that the store of this family may have."""
+    """Kinds of samples for the store's family."""
     try:
         store = Store(path)
     except UnistoreError:
@@ -85,7 +85,7 @@ def kinds(path: Path) -> list[tuple[str, Any]]:
 
 
 def read_dataset(path: Path, kind: Any) -> None:
-    """Read some samples with all keys; those that zarr-python gives too must be equal."""
+    """Read some samples; values that `plain_sample` gives, too, must be equal."""
     if kind == "replay":
         with unistore.ReplayBuffer(path, output="dict", prefetch=0) as replay:
             replay.sample(4)
@@ -113,7 +113,7 @@ def read_dataset(path: Path, kind: Any) -> None:
 
 
 def plain_sample(path: Path, family: str, sample: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Some values of a natural sample, by zarr-python alone."""
+    """Some values of a sample, read by zarr-python alone."""
 
     def array(name: str) -> Any:
         return zarr.open_array(path / name, mode="r")
@@ -150,7 +150,7 @@ def plain_sample(path: Path, family: str, sample: int) -> Iterator[tuple[str, np
 
 
 def same_arrays(path: Path) -> None:
-    """Every array as zarr-python reads it, where both read it."""
+    """Compare every array with zarr-python, if both can read it."""
     store = Store(path)
     refused = None
     for name in store.paths():
@@ -162,7 +162,7 @@ def same_arrays(path: Path) -> None:
         try:
             expected = np.asarray(zarr.open_array(path / name, mode="r")[...])
         except Exception:
-            continue  # stricter than we are
+            continue  # zarr-python refuses it
         if found.dtype != expected.dtype or found.tobytes() != expected.tobytes():
             msg = f"{name}: not what zarr-python reads"
             raise AssertionError(msg)
@@ -170,15 +170,15 @@ def same_arrays(path: Path) -> None:
         raise refused
 
 
-def found_sound(path: Path) -> None:
-    """Verify a store; what is found is told as a refusal."""
+def verify_sound(path: Path) -> None:
+    """Verify a store; problems are raised as a `StoreError`."""
     problems = verify(path).problems
     if problems:
         raise StoreError("\n".join([str(path), *map(str, problems)]))
 
 
-def look_at(path: Path) -> None:
-    """What doctor does, with a look at the clock that takes no time."""
+def read_as_doctor(path: Path) -> None:
+    """What ``doctor`` does, with a very short measurement."""
     dataset = unistore.Dataset(path, natural_suggestion(Store(path)).kind)
     samples_per_chunk(dataset.store, len(dataset))
     _ = dataset.digest, dataset.block_offsets()
@@ -192,10 +192,10 @@ def outcome(path: Path, read: Callable[[], Any]) -> str:
     try:
         read()
     except UnistoreError as error:
-        told = str(error)
-        known = path.name in told or "zarr.json" in told or "manifest" in told or "/" in told
-        known = known or re.match(r"[^ ]+\.\w+: ", told) is not None  # a file of an export
-        return f"refused: {told}" if known else f"FAILED: names no file: {type(error).__name__}: {told}"
+        output = str(error)
+        known = path.name in output or "zarr.json" in output or "manifest" in output or "/" in output
+        known = known or re.match(r"[^ ]+\.\w+: ", output) is not None  # a file of an export
+        return f"refused: {output}" if known else f"FAILED: names no file: {type(error).__name__}: {output}"
     except BaseException:
         return f"FAILED: {traceback.format_exc()}"
     return OK

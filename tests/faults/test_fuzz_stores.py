@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import MAKERS
+
 SCRIPT = Path(__file__).with_name("fuzz_stores.py")
 
 pytestmark = pytest.mark.skipif(
@@ -34,8 +36,10 @@ def test_findings_are_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_some_mutations(tmp_path: Path) -> None:
-    told = told_by(tmp_path, "--count", "60", "--seed", "2")
-    found = re.search(r"60 mutations in \d+ s: (\d+) accepted, (\d+) refused, \d+ unchanged, 0 FAILURE", told)
+    told = told_by(tmp_path, "--count", str(len(MAKERS)), "--seed", "2")  # one of every case
+    found = re.search(
+        rf"{len(MAKERS)} mutations in \d+ s: (\d+) accepted, (\d+) refused, \d+ unchanged, 0 FAILURE", told
+    )
     assert found, told
-    assert int(found[1]) >= 6
-    assert int(found[2]) >= 6
+    assert int(found[1]) >= 3
+    assert int(found[2]) >= 3

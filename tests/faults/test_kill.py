@@ -37,12 +37,24 @@ def test_killed_conversions_end_in_the_same_bytes(tmp_path: Path, overwrite: boo
 
 
 def test_killed_workers_and_converters_end_in_the_same_bytes(tmp_path: Path) -> None:
-    options = ("--family", "point_cloud", "--converter", "3", "--workers", "2", "--together", "1")
+    options = (
+        "--family",
+        "point_cloud",
+        "--converter",
+        "3",
+        "--workers",
+        "2",
+        "--together",
+        "1",
+        "--cluster",
+        "1",
+    )
     told = told_by("long_kills.py", tmp_path, *options)
-    found = re.search(r"\| all \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", told)
+    found = re.search(r"\| all \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", told)
     assert found, told
-    converter, workers, together, stores = map(int, found.groups())
+    converter, workers, together, cluster, stores = map(int, found.groups())
     assert converter >= 3
     assert workers >= 2
     assert together >= 1
-    assert stores >= 3
+    assert cluster >= 1
+    assert stores >= 4

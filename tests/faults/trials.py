@@ -1,7 +1,8 @@
-"""What the fault scripts share: sources of every family, processes to kill, stores to hold against others."""
+"""What the fault scripts share: sources of every family, processes to kill, stores to compare with."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
@@ -23,7 +24,14 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "spike": (("spike/reds_frames_140_162.dat",), {"voxel_bins": (5,)}),
     "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), {}),
 }
-"""Sources and options of each family: small, real, with rows that are known only once they are read."""
+"""Sources and options of each family: small real files, with rows that are known only after reading."""
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """Parser of a script, whose help is its docstring."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def family(name: str) -> tuple[Any, list[Path]]:
@@ -33,20 +41,20 @@ def family(name: str) -> tuple[Any, list[Path]]:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
+    """Content of every file below a folder, by relative path."""
     return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 @dataclass
 class Case:
-    """A conversion to torture, and the store that it must end in."""
+    """A conversion to interrupt."""
 
     converter: Any
     sources: list[Path]
     overwrite: bool = False
 
     def convert(self, destination: str | Path, executor: Any = None) -> None:
-        """The command: done, or found to have been done."""
+        """Convert; a store that is finished already is no error."""
         try:
             run(self.converter, self.sources, destination, overwrite=self.overwrite, executor=executor)
         except InputError as error:
@@ -55,19 +63,19 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Reference:
     """The store of an uninterrupted conversion."""
 
     files: dict[str, bytes]
     digest: str
 
     @classmethod
-    def of(cls, store: Path) -> Whole:
-        """As it stands there."""
+    def of(cls, store: Path) -> Reference:
+        """Read the store at a path."""
         return cls(tree(store), Store(store).attributes["seal"]["digest"])
 
     def check(self, destination: Path, what: object) -> None:
-        """Exit with a message unless the same store stands there, alone in its folder; then remove it."""
+        """Exit with a message unless the same store, and nothing else, is at a path; then remove it."""
         if Store(destination).attributes["seal"]["digest"] != self.digest or tree(destination) != self.files:
             sys.exit(f"FAILED: {what}: the store differs from that of an uninterrupted run")
         beside = sorted(path.name for path in destination.parent.iterdir())
@@ -77,7 +85,7 @@ class Whole:
 
 
 def start(job: Callable[[], None]) -> int:
-    """Run a job in a forked process; returns its number."""
+    """Run a job in a forked process; returns its process id."""
     pid = os.fork()
     if pid == 0:
         code = 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import pytest
 
+from unistore.converters.registry import get_family
 from unistore.schemas.rules import View
 from unistore.schemas.store_view import ArrayView, StoreView
 from unistore.store.reader import Store
@@ -45,7 +45,7 @@ def test_families_export_and_judge_a_store_through_its_view(
     case, path = make_case(case_name)
     store = Store(path)
     view: Any = OnlyStore(store, StoreView)
-    files = import_module(f"unistore.converters.{case.family}.export").files
+    files = get_family(case.family).part("export")
     found = list(files(view))
     assert found
     for one, other in zip(found, files(store), strict=True):
@@ -53,5 +53,6 @@ def test_families_export_and_judge_a_store_through_its_view(
         for name, values in one.values.items():
             rows = [row.tobytes() for block in values.blocks() for row in block]
             assert rows == [row.tobytes() for block in other.values[name].blocks() for row in block]
-    for rule in import_module(f"unistore.schemas.{case.family}.rules").RULES:
+    family = get_family(case.family)
+    for rule in family.part("rules") if family.rules else ():
         assert list(rule(View(view))) == []

@@ -183,6 +183,7 @@ def make_cloud(make_store: StoreMaker) -> Callable[..., Cloud]:
             "segments/bounds": bounds,
             "segments/source": source,
             "segments/number": number,
+            "sources/rows": np.bincount(source, np.diff(offsets), 2).astype(np.int64),
             "sources/scale": scale,
             "sources/offset": offset,
             "sources/path": ["a/one.h5", "b/two.h5"],

@@ -9,18 +9,17 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
-import unistore
 from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests" / "data"
 GUIDES = sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```(\w*)$")
 
@@ -41,71 +40,58 @@ def loaded(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "examples")
+        return loaded(ROOT / "examples" / "demo.py")
+
+
+@pytest.fixture(scope="module")
+def sources(demo: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source files of every family, where the guides have them."""
     folder = tmp_path_factory.mktemp("sources")
-    for name, pattern in (("clouds", "pointcloud/thin_*.h5"), ("volumes", "ct/*.npy")):
-        (folder / name).mkdir()
-        for path in DATA.glob(pattern):
-            shutil.copy(path, folder / name)
-    (folder / "demos").mkdir()
-    shutil.copy(DATA / "trajectory" / "robosuite100_lift_panda_demo.hdf5", folder / "demos")
-    synthetic = loaded(ROOT / "examples" / "synthetic.py")
-    synthetic.spike_sequences(folder / "recordings")
-    (folder / "episodes").mkdir()
-    synthetic.robot_episodes(folder / "episodes" / "run.hdf5")
-    (folder / "arrays").mkdir()
-    rng = np.random.default_rng(0)
-    for name in ("a", "b"):
-        np.savez(
-            folder / "arrays" / f"{name}.npz",
-            data=rng.random((120, 8), np.float32),
-            label=rng.integers(0, 3, 120),
-        )
+    demo.lay_out(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def stores(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stores that the guides open, and sources of one."""
-    folder = tmp_path_factory.mktemp("stores")
-    shutil.copytree(sources / "clouds", folder / "clouds")
-    made: dict[str, tuple[list[str], str, dict[str, Any]]] = {
-        "clouds": (["clouds/thin_a.h5", "clouds/thin_b.h5"], "point_cloud", {"voxel_size": (20.0,)}),
-        "more-clouds": (["clouds/thin_b.h5"], "point_cloud", {"voxel_size": (20.0,)}),
-        "volumes": (["volumes"], "ct", {"window": ("lung", "bone")}),
-        "recordings": (["recordings"], "spike", {"height": 96, "width": 160, "voxel_bins": (5,)}),
-        "demos": (["demos"], "trajectory", {}),
-        "episodes": (["episodes"], "trajectory", {}),
-        "arrays": (["arrays"], "rows", {}),
-        "train": (["arrays"], "rows", {"split": "train=0.5,val=0.5"}),
-    }
-    for name, (paths, family, options) in made.items():
-        unistore.convert([sources / path for path in paths], folder / f"{name}.zarr", family, **options)
+def stores(demo: Any, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make demo` leaves, as far as the guides open it."""
+    folder = tmp_path_factory.mktemp("demo-out")
+    shutil.copytree(sources, folder, dirs_exist_ok=True)
+    with chdir(folder):
+        for conversion in demo.CONVERSIONS:
+            if conversion.name not in ("stream", "returns"):
+                with pytest.raises(SystemExit, match="0"):
+                    main(conversion.words)
     return folder
 
 
-def run(document: Path, folder: Path, preamble: str = "") -> None:
-    """Run a document's Python as one script in a folder; a traceback has the document's line numbers."""
-    code = blocks(document, "python")
-    assert code.strip()
-    script = (
-        f"exec(compile({preamble!r}, 'preamble', 'exec'))\nexec(compile({code!r}, {str(document)!r}, 'exec'))"
-    )
+def run(places: Mapping[str, Path]) -> None:
+    """Run the Python of documents, each in its folder; a traceback has the document's line numbers.
+
+    One process runs them all: importing torch takes longer than most of them.
+    """
+    script = ["import os"]
+    for name, folder in places.items():
+        code = blocks(ROOT / name, "python")
+        assert code.strip()
+        script += [f"os.chdir({str(folder)!r})", "names = {'__name__': '__main__'}"]
+        script += [f"exec(compile({PREAMBLES.get(name, '')!r}, 'preamble', 'exec'), names)"]
+        script += [f"exec(compile({code!r}, {name!r}, 'exec'), names)"]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        cwd=folder,
+        [sys.executable, "-W", "error", "-c", "\n".join(script)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
 
@@ -124,22 +110,25 @@ RUN = (
 )
 
 
-@pytest.mark.parametrize("name", RUN)
-def test_python_of_a_guide_runs(stores: Path, name: str) -> None:
-    run(ROOT / name, stores, PREAMBLES.get(name, ""))
+@pytest.mark.timeout(300)
+def test_python_of_guides_runs(stores: Path) -> None:
+    run(dict.fromkeys(RUN, stores))
 
 
-@pytest.mark.parametrize("framework", ["lightning", "accelerate"])
+FRAMEWORKS = {"lightning": "training", "accelerate": "training", "rerun": "inspect"}
+"""What is no dependency of the tests, and the guide that shows it in a block of ``py``."""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_frameworks(stores: Path, tmp_path: Path, framework: str) -> None:
-    """Blocks of ``py`` need a framework that is no dependency of the tests."""
+    guide = ROOT / "docs" / f"{FRAMEWORKS[framework]}.md"
     pytest.importorskip(
-        framework, reason=f"{framework} is not installed: its example in training.md is not run"
+        framework, reason=f"{framework} is not installed: its example in {guide.name} is not run"
     )
-    found = re.findall(
-        r"^```py\n(.*?)^```$", (ROOT / "docs/training.md").read_text(), re.DOTALL | re.MULTILINE
-    )
+    found = re.findall(r"^```py\n(.*?)^```$", guide.read_text(), re.DOTALL | re.MULTILINE)
     (code,) = [code for code in found if code.startswith(f"import {framework}\n")]
-    shutil.copytree(stores / "arrays.zarr", tmp_path / "arrays.zarr")
+    for name in ("arrays.zarr", "clouds.zarr"):
+        shutil.copytree(stores / name, tmp_path / name)
     (tmp_path / "example.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "example.py"],
@@ -158,28 +147,29 @@ FAMILIES = {"rows": 2, "point-cloud": 3, "ct": 2, "spike": 2, "trajectory": 3}
 COMMANDS = {"converting": 5, "inspect": 6} | {f"families/{name}": least for name, least in FAMILIES.items()}
 
 
-@pytest.mark.parametrize(("name", "least"), COMMANDS.items())
-def test_commands_of_a_guide(
-    request: pytest.FixtureRequest,
+@pytest.mark.timeout(300)
+def test_commands_of_guides_and_their_python(
+    sources: Path,
+    stores: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    name: str,
-    least: int,
 ) -> None:
-    document = ROOT / "docs" / f"{name}.md"
-    given = request.getfixturevalue("stores" if name == "inspect" else "sources")
-    shutil.copytree(given, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    commands = [line for line in blocks(document, "console").splitlines() if line]
-    assert len(commands) >= least
-    for line in commands:
-        prompt, program, *arguments = shlex.split(line)
-        assert (prompt, program) == ("$", "unistore")
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        assert ended.value.code == 0, (line, capfd.readouterr().err)
-    run(document, tmp_path)
+    places = {}
+    for name, least in COMMANDS.items():
+        document = f"docs/{name}.md"
+        folder = places[document] = tmp_path / name
+        shutil.copytree(stores if name == "inspect" else sources, folder)
+        monkeypatch.chdir(folder)
+        commands = [line for line in blocks(ROOT / document, "console").splitlines() if line]
+        assert len(commands) >= least
+        for line in commands:
+            prompt, program, *arguments = shlex.split(line)
+            assert (prompt, program) == ("$", "unistore")
+            with pytest.raises(SystemExit) as ended:
+                main(arguments)
+            assert ended.value.code == 0, (document, line, capfd.readouterr().err)
+    run(places)
 
 
 def test_readme_is_short_and_its_picture_light() -> None:
@@ -217,7 +207,8 @@ def test_the_site_has_every_guide() -> None:
         return [page for part in (nav.values() if isinstance(nav, dict) else nav) for page in pages(part)]
 
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    made = {"api.md", *loaded(ROOT / "mkdocs_pages.py").MOVED.values()}
+    moved = loaded(ROOT / "mkdocs_pages.py").MOVED.values()
+    made = {"api.md", *(page for page in moved if page.endswith(".md"))}
     assert sorted(listed) == sorted(made | {path.relative_to(ROOT / "docs").as_posix() for path in GUIDES})
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
+from contextlib import chdir
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -10,45 +13,44 @@ from typing import Any
 import pytest
 import torch
 
-import unistore
+from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests" / "data"
 
 
 def example(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def converted(name: str, folder: Path) -> Path:
-    """The store that an example names, with the options of the demo."""
-    sources: Path
-    match name:
-        case "train_pointnet":
-            sources, options = DATA / "pointcloud" / "thin_a.h5", {}
-        case "train_deblur":
-            sources, options = folder / "recordings", {"height": 96, "width": 160, "voxel_bins": (4,)}
-            example("synthetic").spike_sequences(sources)
-        case "train_ct_autoencoder":
-            sources, options = DATA / "ct", {"window": ("bone",)}
-        case _:
-            sources, options = DATA / "trajectory" / "robosuite100_lift_panda_demo.hdf5", {}
-    unistore.convert(sources, folder / "train.zarr", **options)
-    return folder / "train.zarr"
+@pytest.fixture(scope="module")
+def demo_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make demo` leaves, as far as the examples open it."""
+    folder = tmp_path_factory.mktemp("examples") / "demo-out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "examples")
+        demo = example("demo")
+    demo.lay_out(folder)
+    with chdir(folder):
+        for conversion in demo.CONVERSIONS:
+            if conversion.name in ("clouds", "recordings", "volumes", "demos"):
+                with pytest.raises(SystemExit, match="0"):
+                    main(conversion.words)
+    return folder
 
 
 @pytest.mark.parametrize(
     "name", ["train_pointnet", "train_deblur", "train_ct_autoencoder", "train_behaviour_cloning"]
 )
-def test_the_loss_of_an_example_falls(name: str, tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
+def test_the_loss_of_an_example_falls(name: str, demo_out: Path) -> None:
+    module, threads = example(name), torch.get_num_threads()
+    named = re.findall(r"\[demo-out/([\w.-]+)\]", module.__doc__)
     try:
-        losses = example(name).train(str(converted(name, tmp_path)), steps=24, workers=0)
+        losses = module.train(str(demo_out / named[0]), steps=24, workers=0)
     finally:
         torch.set_num_threads(threads)
     assert len(losses) >= 24

@@ -354,7 +354,7 @@ def test_inspect_tells_a_command_and_code_that_run(installed: Installed) -> None
     assert tree(installed.folder / "commanded.zarr") == tree(installed.folder / "reference.zarr")
     about = json.loads(installed.unistore("inspect", "reference.zarr", "--json").stdout)
     assert (about["kind"], about["family"], about["samples"]["count"]) == ("store", "sonar", 1432)
-    assert "'echoes': torch.Size([64, 50])" in installed.script(about["snippet"])
+    assert "echoes torch.Size([64, 50])" in installed.script(about["snippet"])
     installed.unistore("convert", "sonar", "pings", "two.zarr", "--rate", "96", "--rate", "200")
     assert "--rate 96 --rate 200" in installed.unistore("inspect", "two.zarr").stdout
 

@@ -26,18 +26,20 @@ ROOMS: dict[str, set[str]] = {
     "memory": {"errors"},
     "order": {"errors", "system"},
     "pictures": {"errors", "system", "schemas", "converters", "remote"},
+    "progress": {"errors", "system", "remote"},
     "config": {"errors", "system", "converters"},
     "converters": LOW,
     "remote": {"errors", "system", "zarr3"},
     "store": (STORES - {"store"}) | {"converters", "pictures"},
     "data": STORES | {"memory", "order", "converters", "pictures"},
     "loader": {"errors", "system", "memory", "order", "data", "pictures"},
-    "conversion": STORES | {"converters"},
-    "exporting": STORES | {"converters", "conversion"},
-    "integrity": STORES | {"converters", "conversion", "exporting"},
-    "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures"},
+    "conversion": STORES | {"converters", "progress"},
+    "exporting": STORES | {"converters", "conversion", "progress"},
+    "integrity": STORES | {"converters", "conversion", "exporting", "progress"},
+    "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures", "progress"},
     "unistore": STORES | {"order", "data", "loader", "conversion", "exporting", "integrity", "report"},
-    "cli": STORES | {"converters", "config", "conversion", "exporting", "integrity", "pictures", "report"},
+    "cli": STORES
+    | {"converters", "config", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
     "__main__": {"cli"},
 }
 """For each room, the other rooms of unistore that it may import, in functions and for types too."""
@@ -61,7 +63,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "unistore.exporting": {"cv2", "h5py"},
     "unistore.loader": {"torch"},
     "unistore.pictures": {"matplotlib"},
-    "unistore.remote": {"obstore", "zarr"},
+    "unistore.remote": {"obstore"},
     "unistore.store": {"zarr"},
 }
 """Heavy imports that a module or package may make inside functions; `unistore` itself: zarr."""

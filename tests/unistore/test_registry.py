@@ -28,9 +28,9 @@ from unistore.converters.options import RESERVED, Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
 from unistore.errors import InputError, Problem, StoreError
 from unistore.report.commands import convert_command
+from unistore.schemas.array_spec import SAMPLES, ArraySpec
+from unistore.schemas.array_specs import GENERAL, ArraySpecs
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.expected import GENERAL, Forms
-from unistore.schemas.forms import SAMPLES, Form
 
 ROOT = Path(unistore.__file__).parent
 OURS = ("ct", "point_cloud", "rows", "spike", "trajectory")
@@ -85,7 +85,7 @@ def test_core_names_no_family() -> None:
                 ):
                     wrong.append(f"{name}:{node.lineno}: imports {module}")
     assert len(seen) > 190
-    assert {"converters/registry.py", "converters/common/columns.py", "schemas/expected.py"} <= seen
+    assert {"converters/registry.py", "converters/common/columns.py", "schemas/array_specs.py"} <= seen
     assert not wrong
 
 
@@ -93,9 +93,12 @@ def test_records_are_whole() -> None:
     assert [*families()][-1] == "rows"
     assert sorted(families()) == sorted(OURS)
     for each in families().values():
-        for part in ("options", "converter", "validate", "rules", "export", "originals", "kind"):
+        optional = [part for part in ("validate", "rules") if getattr(each, part)]
+        for part in ("options", "converter", "export", "originals", "kind", *optional):
             each.part(part)
-        assert each.part("forms") is not GENERAL
+        for to in each.export_to:
+            each.part("export_to", to)
+        assert each.part("specs") is not GENERAL
         assert issubclass(each.part("converter"), each.part("options"))
         assert each.part("converter").family == each.name
 
@@ -392,20 +395,20 @@ def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Pa
         export(path, tmp_path / "out")
 
 
-ECHOES = Forms(arrays={"rows/echo": Form(dtypes=("uint16",), row_shape=(), rows=(SAMPLES, 0))})
+ECHOES = ArraySpecs(arrays={"rows/echo": ArraySpec(dtypes=("uint16",), row_shape=(), rows=(SAMPLES, 0))})
 
 
-def with_forms(monkeypatch: pytest.MonkeyPatch, forms: str) -> None:
-    """Install a family whose forms are at a reference."""
-    sonar = replace(SONAR, forms=forms, validate="")
+def with_specs(monkeypatch: pytest.MonkeyPatch, specs: str) -> None:
+    """Install a family whose specs are at a reference."""
+    sonar = replace(SONAR, specs=specs, validate="")
     monkeypatch.setattr(registry, "_installed", lambda point: sonar if point.name == "sonar" else None)
 
 
 @pytest.mark.usefixtures("installed")
-def test_readers_hold_arrays_against_the_forms_of_a_family_from_outside(
+def test_readers_hold_arrays_against_the_specs_of_a_family_from_outside(
     make_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_forms(monkeypatch, f"{__name__}:ECHOES")
+    with_specs(monkeypatch, f"{__name__}:ECHOES")
     good = make_store("sonar", {"rows/echo": np.arange(6, dtype=np.uint16)}, count=6)
     assert unistore.Store(good).array("rows/echo").read().tolist() == [*range(6)]
     wide = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
@@ -417,18 +420,18 @@ def test_readers_hold_arrays_against_the_forms_of_a_family_from_outside(
 
 
 @pytest.mark.usefixtures("installed")
-def test_forms_that_cannot_be_imported_are_not_passed_over(
+def test_specs_that_cannot_be_imported_are_not_passed_over(
     make_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_forms(monkeypatch, "sonar_that_is_missing:FORMS")
+    with_specs(monkeypatch, "sonar_that_is_missing:SPECS")
     path = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
-    with pytest.raises(InputError, match=r"family sonar: sonar_that_is_missing:FORMS cannot be imported"):
+    with pytest.raises(InputError, match=r"family sonar: sonar_that_is_missing:SPECS cannot be imported"):
         unistore.Store(path).array("rows/echo")
 
 
-def test_schema_problems_are_those_of_forms_then_those_of_validate() -> None:
+def test_schema_problems_are_those_of_specs_then_those_of_validate() -> None:
     def problems(arrays: Mapping[str, ArrayInfo], validate: str = "") -> list[str]:
-        sonar = replace(SONAR, forms=f"{__name__}:ECHOES", validate=validate)
+        sonar = replace(SONAR, specs=f"{__name__}:ECHOES", validate=validate)
         return [str(each) for each in sonar.schema_problems(arrays, {"samples": {"count": 6}})]
 
     good = {"rows/echo": ArrayInfo((6,), "uint16")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from unistore.cli.output import SHOWN, console, safe, say
+from unistore.cli.output import OUTPUT, console, safe, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ def show(blocks: Sequence[Block], *, every: bool = False) -> None:
     """Print blocks; those that are folded where `every` one is asked for."""
     from unistore.report.blocks import plain, unfolded
 
-    if sys.stdout.isatty() or SHOWN.color == "always":
+    if sys.stdout.isatty() or OUTPUT.color == "always":
         _show_on_terminal(unfolded(blocks, every=every))
     else:
         say(plain(blocks, every=every))

@@ -24,22 +24,21 @@ MAX_ROWS = 50
 
 def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
     """What would be written, and the memory that it takes."""
-    lines = [f"would write {destination}: {shown.scan.family.replace('_', ' ')}"]
-    lines += [f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}"]
-    lines.append(f"  {verdicts_line([each.to_json() for each in counted_scan(shown.scan)])}")
+    lines = [
+        f"would write {destination}: {shown.scan.family.replace('_', ' ')}",
+        f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}",
+        f"  {verdicts_line([each.to_json() for each in counted_scan(shown.scan)])}",
+    ]
     for table in shown.tables:
-        about = "about " if table.name in shown.estimated else ""
+        rows = ("about " if table.name in shown.estimated else "") + count_of(table.rows, "row")
         shards = count_of(len(list(table.tasks())), "shard")
-        lines.append(
-            f"  {table.name}: {about}{count_of(table.rows, 'row')}, {shards} of {table.shard_rows:,} rows"
-        )
-        for array in table.arrays:
-            lines.append(
-                f"    {array.column}: {array.field.dtype} {array.shape}, chunks {array.chunk}, "
-                f"reads {array.amplification:.2f}× what a sample needs"
-            )
-    lines.append(f"  uncompressed {size(shown.raw_bytes)}")
-    lines.append(_memory_line(shown, memory))
+        lines.append(f"  {table.name}: {rows}, {shards} of {table.shard_rows:,} rows")
+        lines += [
+            f"    {array.column}: {array.field.dtype} {array.shape}, chunks {array.chunk}, "
+            f"reads {array.amplification:.2f}× what a sample needs"
+            for array in table.arrays
+        ]
+    lines += [f"  uncompressed {size(shown.raw_bytes)}", _memory_line(shown, memory)]
     lines += [f"  note: {note}" for note in shown.scan.notes]
     return "\n".join([*lines, *_skipped_table(shown.scan.options.get("skipped", ()))])
 
@@ -55,22 +54,23 @@ def _memory_line(shown: Preview, memory: str | None) -> str:
 
 
 def report_text(report: Report) -> str:
-    """What was written."""
+    """What was written, and how often labels are."""
+    from unistore.report.sealed import label_lines
+
     ratio = report.raw_bytes / max(1, report.stored_bytes)
     samples, sources = count_of(report.samples, noun(report.sample_table)), count_of(report.sources, "source")
     sizes, files = (size(report.source_bytes), size(report.stored_bytes)), count_of(report.files, "file")
+    compression = f"{size(report.raw_bytes)} uncompressed, ratio {ratio:.2f}"
     lines = [
         f"sealed {report.destination}",
         f"  {report.family.replace('_', ' ')}: {samples} from {sources}",
-        (
-            f"  {sizes[0]} of sources → {sizes[1]} in {files} "
-            f"({size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})"
-        ),
+        f"  {sizes[0]} of sources → {sizes[1]} in {files} ({compression})",
+        f"  {verdicts_line(report.verdicts)}",
     ]
-    lines.append(f"  {verdicts_line(report.verdicts)}")
     if report.resumed:
         lines.append(f"  resumed: {report.resumed} of {report.tasks} shards were already written")
     lines += [f"  note: {note}" for note in report.notes]
+    lines += [f"  labels of {line}" for line in label_lines(report.destination)]
     lines += _skipped_table(report.skipped)
     lines.append(f"next: unistore inspect {report.destination}")
     return "\n".join(lines)

@@ -10,22 +10,12 @@ import click
 
 from unistore.cli.families import DetectCommand, FamilyGroup
 from unistore.cli.options import add_common_options
-from unistore.cli.output import say, say_done, say_json
+from unistore.cli.output import progress_bar, say, say_done, say_json
 
 __all__ = ["convert"]
 
-COMMON = (
-    "codec",
-    "split",
-    "split_by",
-    "overwrite",
-    "restart",
-    "work",
-    "workers",
-    "scheduler",
-    "memory",
-    "on_error",
-)
+RUN = ("overwrite", "restart", "work", "workers", "scheduler", "memory")
+COMMON = ("codec", "split", "split_by", "on_error", *RUN)
 """Options of every conversion that are not passed to the converter."""
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3
@@ -42,7 +32,6 @@ Examples:
 def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
     from unistore.cli.conversion_text import preview_text, report_text
-    from unistore.cli.progress import ProgressBar
     from unistore.conversion.convert import convert as run
     from unistore.conversion.convert import detect_family, make_converter, source_paths
 
@@ -81,7 +70,7 @@ def _convert(family: str | None, **given: Any) -> int:
         else:
             say_done(f"{destination}: up to date: {SAME}")
         return 0
-    with ProgressBar() as bar:
+    with progress_bar() as bar:
         report = run(paths, destination, family, progress=bar, **common, **given)
     if as_json:
         say_json(asdict(report))
@@ -123,9 +112,12 @@ def convert() -> None:
     DST is a folder, or a URL in a bucket: s3://bucket/name.zarr, gs://…, az://….
 
     The same command resumes an interrupted conversion. DST appears once it is complete.
-    Every family takes --dry-run, --codec, --split, --split-by, --overwrite, --restart, --work, --workers,
-    --scheduler, --memory, --on-error, --exclude, --json.
-    """
+
+    \b
+    Every family takes --dry-run, --codec, --split, --split-by, --overwrite,
+    --restart, --work, --workers, --scheduler, --memory, --on-error, --exclude
+    and --json.
+    """  # noqa: D301  an escape that keeps click from wrapping
 
 
 @convert.command("detect", cls=DetectCommand, hidden=True)

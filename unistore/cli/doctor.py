@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from unistore.cli.blocks import show
-from unistore.cli.output import say_json
+from unistore.cli.output import progress_bar, say_json
 
 __all__ = ["command"]
 
@@ -13,22 +13,34 @@ EXAMPLES = """\b
 Examples:
   unistore doctor              cores, memory, limits, a Loader to start with
   unistore doctor train.zarr   also of a store: location, page cache, speed
+  unistore doctor train.zarr --measure
+  unistore doctor train.zarr --measure --samples "Windows(16)"
   unistore doctor train.zarr --json
 """
 
 
 @click.command("doctor", epilog=EXAMPLES, short_help="Check this machine and a store; recommend a Loader.")
 @click.argument("store", type=click.Path(), required=False)
+@click.option("--samples", metavar="KIND", help="Kind of samples to read, as in Python; the natural one.")
+@click.option("--measure", is_flag=True, help="Try workers, batch sizes and a cache; recommend the fastest.")
+@click.option(
+    "--seconds", type=float, default=2.0, show_default=True, help="With --measure: time for each setting."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(store: str | None, as_json: bool) -> None:
+def command(store: str | None, samples: str | None, measure: bool, seconds: float, as_json: bool) -> None:
     """Check this machine, and STORE from it; recommend a Loader, with reasons.
 
     Shows cores, memory, shared memory and their limits; of a store also its location, whether it fits into
-    the page cache, and how fast it is read (about two seconds of short random reads).
+    the page cache, and how fast it is read (about two seconds of short random reads). With --measure numbers
+    of workers, batch sizes and a cache are tried for --seconds each: samples/s, what a batch is waited for
+    (mean, deviation, longest, the first one), memory.
     """
     from unistore import doctor
+    from unistore.report.suggestions import kind_from
 
-    found = doctor(store)
+    kind = None if samples is None else kind_from(samples)
+    with progress_bar() as bar:
+        found = doctor(store, samples=kind, measure=measure, seconds=seconds, progress=bar)
     if as_json:
         say_json(found.to_json(), indent=1)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -51,8 +52,9 @@ class ConvertCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.MissingParameter as error:
             name = str(ctx.info_name)
-            folder = f"; for the folder of that name: unistore convert ./{name} …" if _exists(name) else ""
-            msg = f"sources and a destination are needed: {ctx.command_path} SRC... DST{folder}"
+            msg = f"sources and a destination are needed: {ctx.command_path} SRC... DST"
+            if Path(name).exists():
+                msg += f"; for the folder of that name: unistore convert ./{name} …"
             raise click.UsageError(msg, ctx) from error
 
 
@@ -84,12 +86,7 @@ class DetectCommand(ConvertCommand):
 class FamilyGroup(click.Group):
     """One command per family; without the name of a family, the hidden command detects it.
 
-    Parameters
-    ----------
-    convert
-        Called with a family's name and the parsed arguments; returns the exit code.
-    arguments
-        Of `click.Group`.
+    `convert` is called with a family's name and the parsed arguments, and returns the exit code.
     """
 
     def __init__(self, *, convert: Callable[..., int], **arguments: Any) -> None:
@@ -107,9 +104,8 @@ class FamilyGroup(click.Group):
         return self.commands.get(cmd_name)
 
     def _command(self, family: Family) -> click.Command:
-        run = add_family_options(
-            family.part("options"), add_common_options(partial(self._convert, family.name))
-        )
+        common = add_common_options(partial(self._convert, family.name))
+        run = add_family_options(family.part("options"), common)
         run = _FOLLOW(run) if family.follows_links else run
         epilog = "\n".join(["\b\nExamples:", *(f"  {each}" for each in family.examples)])
         return click.command(
@@ -165,10 +161,10 @@ class FamilyGroup(click.Group):
             return word
         plain = {name.replace("-", ""): name for name in names}
         found = plain.get(word.lower().replace("_", "").replace("-", ""))
-        return None if _exists(word) else found
+        return None if Path(word).exists() else found
 
     def _refuse_misspelled(self, word: str, ctx: click.Context) -> None:
-        if word.startswith("-") or set(word) & set("/\\.:") or _exists(word):
+        if word.startswith("-") or set(word) & set("/\\.:") or Path(word).exists():
             return
         import difflib
 
@@ -176,9 +172,3 @@ class FamilyGroup(click.Group):
         if close:
             msg = f"{word!r} is neither a family nor a file or folder: did you mean {close[0]}?"
             raise click.UsageError(msg, ctx)
-
-
-def _exists(path: str) -> bool:
-    from pathlib import Path
-
-    return Path(path).exists()

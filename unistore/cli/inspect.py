@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from unistore.cli.blocks import show
 from unistore.cli.output import say, say_json
-
-if TYPE_CHECKING:
-    from unistore.report.inspection import Inspection
 
 __all__ = ["command"]
 
@@ -76,15 +71,12 @@ def command(
             raise click.UsageError("--sample shows one sample here, --html takes --samples N,N,…")
         return _sample(path, sample, plot, as_json=as_json, overwrite=overwrite)
     from unistore.report.inspection import inspect
+    from unistore.report.target import check_target, write_report
 
     if html is not None:
-        from unistore.report.target import check_target
-
         check_target(html, overwrite=overwrite)
     found = inspect(path)
     if html is not None:
-        from unistore.report.target import write_report
-
         write_report(html, found.to_html(samples).encode(), overwrite=overwrite)
     if as_json:
         say_json(found.to_json(), indent=1)
@@ -92,13 +84,7 @@ def command(
         show(found.blocks, every=every)
     else:
         say(f"{html}: written; open it in a browser")
-    return _code(found)
-
-
-def _code(found: Inspection) -> int:
-    if found.is_good:
-        return 0
-    return DAMAGED if found.kind == "store" else BAD_INPUT
+    return 0 if found.is_good else DAMAGED if found.kind == "store" else BAD_INPUT
 
 
 def _sample(path: str, sample: int, plot: str | None, *, as_json: bool, overwrite: bool) -> int:

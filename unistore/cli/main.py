@@ -19,7 +19,7 @@ from unistore.cli.convert import convert
 from unistore.cli.doctor import command as doctor
 from unistore.cli.export import command as export
 from unistore.cli.inspect import command as inspect
-from unistore.cli.output import COLOURS, SHOWN, say, say_json
+from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.cli.verify import command as verify
 from unistore.errors import InputError, UnistoreError
 
@@ -50,15 +50,11 @@ def cli(quiet: bool, verbose: bool, color: str, debug: bool) -> None:  # noqa: A
 
     The options here may also stand behind a command.
     """
-    SHOWN.quiet, SHOWN.verbose, SHOWN.color = quiet, verbose, color
+    OUTPUT.quiet, OUTPUT.verbose, OUTPUT.color = quiet, verbose, color
 
 
-cli.add_command(convert)
-cli.add_command(inspect)
-cli.add_command(verify)
-cli.add_command(export)
-cli.add_command(doctor)
-cli.add_command(completion)
+for each in (convert, inspect, verify, export, doctor, completion):
+    cli.add_command(each)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -120,8 +116,7 @@ def _run(arguments: list[str], general: list[str], *, as_json: bool) -> int:
 def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
     problems = error.problems if isinstance(error, InputError) else ()
     if as_json:
-        listed = [problem.to_json() for problem in problems]
-        say_json({"error": _message(error), "problems": listed})
+        say_json({"error": _message(error), "problems": [problem.to_json() for problem in problems]})
         return
     if len(problems) > 1:
         say(f"error: {len(problems):,} problems", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,13 +14,15 @@ from unistore.remote.redaction import redact_urls
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["COLOURS", "SHOWN", "console", "safe", "say", "say_done", "say_json"]
+    from unistore.progress import ProgressBar
+
+__all__ = ["COLOURS", "OUTPUT", "console", "progress_bar", "safe", "say", "say_done", "say_json"]
 
 COLOURS = ("auto", "always", "never")
 
 
 @dataclass(slots=True)
-class Shown:
+class OutputOptions:
     """How much is printed, and in which colours: set once by the options of every command."""
 
     quiet: bool = False
@@ -27,16 +30,23 @@ class Shown:
     color: str = "auto"
 
 
-SHOWN = Shown()
+OUTPUT = OutputOptions()
 
 
 def console(*, err: bool = False) -> Console:
     """A console in the colours that were asked for."""
     from rich.console import Console
 
-    if SHOWN.color == "always":
+    if OUTPUT.color == "always":
         return Console(stderr=err, color_system="standard")
-    return Console(stderr=err, no_color=True if SHOWN.color == "never" else None)
+    return Console(stderr=err, no_color=True if OUTPUT.color == "never" else None)
+
+
+def progress_bar() -> ProgressBar:
+    """Progress on standard error, as much of it as was asked for."""
+    from unistore.progress import ProgressBar
+
+    return ProgressBar(quiet=OUTPUT.quiet, verbose=OUTPUT.verbose, console=partial(console, err=True))
 
 
 def safe(text: str) -> str:
@@ -51,7 +61,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 def say_done(text: str, *, err: bool = False) -> None:
     """Print what was done; nothing with ``--quiet``."""
-    if not SHOWN.quiet:
+    if not OUTPUT.quiet:
         say(text, err=err)
 
 

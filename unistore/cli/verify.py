@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unistore.cli.output import say, say_done, say_json
+from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Examples:
   unistore verify a.zarr --against clouds/   and all values of the sources
   unistore verify a.zarr --against clouds/ --sample 1%
   unistore verify a.zarr --against clouds/ --workers 4
-  unistore verify a.zarr --repair clouds/    re-make what is damaged
+  unistore verify a.zarr --repair clouds/    repair what is damaged
 """
 _MAX_SHOWN = 200
 
@@ -66,14 +66,13 @@ def command(
     Exit codes: 0 if nothing is wrong, else 1 with a table of all problems.
     """
     from unistore import repair, verify
-    from unistore.cli.progress import ProgressBar
 
     if (against or repairing) != bool(sources) or (against and repairing):
         message = "give sources with one of --against and --repair: unistore verify STORE --against SRC..."
         raise click.UsageError(message)
     if sample < 1 and not against:
         raise click.UsageError("--sample is a part of --against")
-    with ProgressBar() as bar:
+    with progress_bar() as bar:
         if repairing:
             found: Verified = repair(store, sources, workers=workers, progress=bar)
         else:
@@ -91,7 +90,7 @@ def _text(found: Verified) -> str:
     from unistore import Repaired
 
     repaired = found.repaired if isinstance(found, Repaired) else ()
-    lines = [f"re-made {count_of(len(repaired), 'file')}"] if repaired else []
+    lines = [f"repaired {count_of(len(repaired), 'file')}"] if repaired else []
     lines += [f"  {key}" for key in repaired[:_MAX_SHOWN]]
     lines += _table(found.problems)
     if found.unchecked:

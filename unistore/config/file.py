@@ -24,7 +24,7 @@ from unistore.converters.config_keys import Keys, SampleKeys
 from unistore.converters.registry import families, is_own, leave_out, resolve
 from unistore.errors import InputError
 from unistore.system.arguments import Arguments
-from unistore.system.workers import WorkerPlan, environment_number, plan
+from unistore.system.workers import WorkerPlan, announce, environment_number, plan
 
 __all__ = ["Config", "Side", "load"]
 
@@ -76,6 +76,19 @@ class Config:
     conversion: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        lines = [self.workers.reason]
+        for name, side in (("training", self.train), ("validation", self.validation)):
+            if side is not None:
+                told = {**side.dataset, **side.loader}
+                told.pop("path", None)  # may be a URL with a password
+                lines.append(f"{name}: {', '.join(f'{key}={value!r}' for key, value in told.items())}")
+        if self.conversion:
+            lines.append(
+                f"conversion: {', '.join(f'{key}={value!r}' for key, value in self.conversion.items())}"
+            )
+        return "\n".join([*lines, *([f"not used here: {', '.join(self.unused)}"] if self.unused else [])])
+
 
 @dataclass(slots=True)
 class _Settings:
@@ -113,7 +126,7 @@ def load(
     samples: int | None = None,
     cores: float | None = None,
 ) -> Config:
-    """Read a configuration file.
+    """Read a configuration file; what it comes to is printed to standard error, by rank 0.
 
     Parameters
     ----------
@@ -146,8 +159,7 @@ def load(
     workers = _plan_workers(settings, keys, count, samples, cores)
     if keys.problems or workers is None:
         raise InputError(keys.problems)
-    workers.announce()
-    return Config(
+    found = Config(
         train=_side(settings, workers.train, train=True),
         validation=_side(settings, workers.validation, train=False) if settings.validates else None,
         workers=workers,
@@ -155,6 +167,8 @@ def load(
         conversion=settings.conversion,
         unused=keys.unused,
     )
+    announce(str(found))
+    return found
 
 
 def _read_yaml(keys: Keys) -> _Settings:
@@ -284,17 +298,13 @@ def _side(settings: _Settings, workers: int, *, train: bool) -> Side:
     split = settings.split if train else settings.validation_split
     if split is not None:
         dataset["split"] = split
-    common = {
-        "batch_size": settings.batch if train else settings.validation_batch,
-        "shuffle": train,
-        "pin_memory": settings.pin_memory,
-    }
+    batch = settings.batch if train else settings.validation_batch
     prefetch = settings.prefetch if train else settings.validation_prefetch
-    loader: dict[str, Any] = {**common, "seed": settings.seed, "num_workers": workers}
-    loader["prefetch_factor"] = prefetch
+    dataloader: dict[str, Any] = {"batch_size": batch, "shuffle": train, "pin_memory": settings.pin_memory}
+    dataloader["num_workers"] = workers
+    loader = {**dataloader, "seed": settings.seed, "prefetch_factor": prefetch}
     if settings.cache is not None:
         loader["cache"] = settings.cache
-    dataloader = {**common, "num_workers": workers}
     if workers > 0:
         dataloader |= {"prefetch_factor": prefetch, "persistent_workers": settings.persistent}
     return Side(dataset=dataset, loader=loader, dataloader=dataloader)

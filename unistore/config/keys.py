@@ -63,11 +63,8 @@ def _parse_json(text: str, location: str, duplicates: list[str]) -> Any:
     if plain.startswith('"'):
         plain = f"{{{plain.rstrip(',')}}}"
 
-    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return _as_dict(pairs, duplicates)
-
     try:
-        return json.loads(plain, object_pairs_hook=as_dict)
+        return json.loads(plain, object_pairs_hook=lambda pairs: _as_dict(pairs, duplicates))
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(location, f"is not valid JSON: {error}", kind="format")) from error
 
@@ -88,9 +85,8 @@ def _parse_yaml(text: str, location: str, duplicates: list[str]) -> Any:
     try:
         return yaml.load(text, Loader)  # noqa: S506  a SafeLoader
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:  # 2026-99-99, {[1]: 2}, [[[[…
-        raise InputError(
-            Problem(location, f"is not valid YAML: {' '.join(str(error).split())}", kind="format")
-        ) from error
+        message = f"is not valid YAML: {' '.join(str(error).split())}"
+        raise InputError(Problem(location, message, kind="format")) from error
 
 
 def _as_dict(pairs: list[tuple[Any, Any]], duplicates: list[str]) -> dict[Any, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from unistore.conversion.executors.local import Threaded
 from unistore.conversion.memory import room
@@ -23,12 +23,16 @@ from unistore.converters.registry import Family, families, get_family
 from unistore.converters.scanning import LookAtAll, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
+from unistore.progress import shown
 from unistore.remote.url import require_local_path
 from unistore.system.arguments import Arguments
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import Progress
 from unistore.system.sizes import parse_bytes
 from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.presets import CODECS
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["convert", "detect_family", "make_converter", "recorded_converter"]
 
@@ -48,10 +52,10 @@ def convert(
     restart: bool = False,
     work: PathLike | None = None,
     workers: int = 0,
-    scheduler: str | None = None,
+    scheduler: str | Client | None = None,
     memory: str | int | None = None,
     on_error: str = "fail",
-    progress: Progress = NO_PROGRESS,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> Report:
     """Convert research files into one sealed store.
@@ -86,7 +90,8 @@ def convert(
     workers
         Worker processes; 0 converts in this process, on threads.
     scheduler
-        Address of an existing dask scheduler, or the file that its ``--scheduler-file`` names (``….json``).
+        Address of an existing dask scheduler, the file that its ``--scheduler-file`` names (``….json``), or a
+        `distributed.Client`, which may have a `Security` of its own.
     memory
         What all processes together may hold: ``"4GB"``, or bytes. Fewer workers are started if need be; a
         limit that one step alone would break is refused. What does not fit into a worker's share (512 MiB
@@ -95,7 +100,8 @@ def convert(
         ``"fail"``: any problem refuses all. ``"skip"``: files, cases and episodes with problems of their own
         are left out and listed in the store's ``unistore-report.json`` and in ``Report.skipped``.
     progress
-        Told how far it is.
+        True shows bars, False none; None shows them in a terminal and in a notebook. Or an object with
+        ``begin``, ``advance`` and ``tell``, as `unistore.system.progress.Progress`.
     **options
         The family's own options, as ``unistore convert FAMILY --help`` lists them; all have ``exclude``,
         names to leave out.
@@ -125,7 +131,13 @@ def convert(
     check.flag("--overwrite", overwrite)
     check.flag("--restart", restart)
     check.path("--work", work, none=True)
-    check.text("--scheduler", scheduler, none=True)
+    check.expect(
+        "--scheduler",
+        scheduler,
+        isinstance(scheduler, str) or hasattr(scheduler, "submit"),
+        "an address, as in tcp://host:8786, or a distributed.Client",
+        none=True,
+    )
     check.expect(
         "--split", split, isinstance(split, (str, Mapping)), "shares, as in train=0.8,val=0.2", none=True
     )
@@ -136,7 +148,7 @@ def convert(
     paths = source_paths(sources)
     chosen = family or implied_family(options) or detect_family(paths).family
 
-    def start(executor: Any, scan_all: LookAtAll) -> Report:
+    def start(executor: Any, scan_all: LookAtAll, told: Progress) -> Report:
         return run(
             make_converter(chosen, options),
             paths,
@@ -151,21 +163,22 @@ def convert(
             on_error=on_error,
             executor=executor,
             scan_all=scan_all,
-            progress=progress,
+            progress=told,
         )
 
-    if workers == 0 and scheduler is None:
-        return start(Threaded(limit), scan_here)
-    if scheduler is not None:
-        from unistore.conversion.executors.dask_executor import Dask
+    with shown(progress) as told:
+        if workers == 0 and scheduler is None:
+            return start(Threaded(limit), scan_here, told)
+        if scheduler is not None:
+            from unistore.conversion.executors.dask_executor import Dask
 
-        with Dask(scheduler, memory=limit, tell=progress.tell) as cluster:
-            return start(cluster, partial(scan_on, cluster))
-    from unistore.conversion.executors.processes import Processes
+            with Dask(scheduler, memory=limit, tell=told.tell) as cluster:
+                return start(cluster, partial(scan_on, cluster), told)
+        from unistore.conversion.executors.processes import Processes
 
-    imports = (get_family(chosen).converter.partition(":")[0],)
-    with Processes(workers, memory=limit, imports=imports, tell=progress.tell) as processes:
-        return start(processes, partial(scan_on, processes))
+        imports = (get_family(chosen).converter.partition(":")[0],)
+        with Processes(workers, memory=limit, imports=imports, tell=told.tell) as processes:
+            return start(processes, partial(scan_on, processes), told)
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:

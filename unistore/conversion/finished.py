@@ -52,9 +52,9 @@ def is_up_to_date(
         return False
     scan = scan_sound(converter, paths, skip=False)[1]
     options = json.loads(json.dumps(plan_options(scan, codec, shares)))
-    recorded = {
-        name: value for name, value in made.get("options", {}).items() if name != "found"
-    }  # in the values
+    recorded = dict(made.get("options", {}))
+    for each in (options, recorded):
+        each.pop("found", None)  # in the values of the sources
     if (scan.family, options) != (made["family"], recorded):
         return False
     sizes = [sum(file.size for file in guard_of(source)) for source in scan.sources]

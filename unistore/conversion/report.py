@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from unistore.system.sizes import count_of, size
+
 __all__ = ["Report"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
     """What a conversion did.
 
@@ -42,3 +44,10 @@ class Report:
         object.__setattr__(self, "notes", tuple(self.notes))
         object.__setattr__(self, "skipped", tuple(self.skipped))
         object.__setattr__(self, "verdicts", tuple(self.verdicts))
+
+    def __repr__(self) -> str:
+        samples = (
+            f"{self.samples:,} {self.sample_table.rpartition('/')[2]} from {count_of(self.sources, 'source')}"
+        )
+        left_out = f", {len(self.skipped)} skipped" if self.skipped else ""
+        return f"Report({self.destination!r}: {samples}, {size(self.stored_bytes)}{left_out})"

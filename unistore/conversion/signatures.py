@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, cast, overload
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from unistore.conversion.runner import Report
     from unistore.system.progress import Progress
 
@@ -27,10 +29,10 @@ class _Shared(TypedDict, total=False):
     restart: bool
     work: PathLike | None
     workers: int
-    scheduler: str | None
+    scheduler: str | Client | None
     memory: str | int | None
     on_error: str
-    progress: Progress
+    progress: Progress | bool | None
     exclude: str | Sequence[str]
 
 

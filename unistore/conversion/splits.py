@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from unistore.conversion.repeated import Repeated
 from unistore.converters.protocol import Scan, Settled
 from unistore.errors import InputError
+from unistore.system.sizes import count_of
 
 __all__ = ["Codes", "Shares", "assign_splits", "keeps_splits", "parse_shares"]
 
@@ -48,8 +49,9 @@ class Shares(dict[str, float]):
             raise InputError(msg)
         if self.by == SOURCE and len(scan.sources) < len(self):
             msg = (
-                f"--split: {len(self)} splits ({', '.join(self)}) of {len(scan.sources)} source(s): a source "
-                f"is never cut in two, so give at least one source a split, or take --split-by {single}"
+                f"--split: {len(self)} splits ({', '.join(self)}) of "
+                f"{count_of(len(scan.sources), 'source')}: a source is never cut in two, so give "
+                f"at least one source a split, or take --split-by {single}"
             )
             raise InputError(msg)
 
@@ -137,26 +139,29 @@ def _dealt_samples(scan: Scan, settled: Settled, shares: Shares) -> tuple[Codes,
     owner = settled.sample_source
     if settled.sample_runs is not None:
         owner = np.repeat(owner, settled.sample_runs)
-    own = settled.sample_names
+    own: Iterable[Any] = settled.sample_names
     if not own:
         order = np.argsort(owner, kind="stable")
         first = np.searchsorted(owner[order], owner[order])
         numbers = np.empty(len(owner), np.int64)
         numbers[order] = np.arange(len(owner)) - first
-        own = tuple(map(str, numbers.tolist()))
+        own = numbers.tolist()
     sources = scan.sources.names
-    names = [f"{sources[at]}: {name}" for at, name in zip(owner.tolist(), own, strict=True)]
-    return _deal(names, np.ones(len(names), np.int64), shares), tuple(shares)
+    names = (f"{sources[at]}: {name}" for at, name in zip(owner.tolist(), own, strict=True))
+    return _deal(names, np.ones(len(owner), np.int64), shares), tuple(shares)
 
 
-def _deal(names: Sequence[str], sizes: NDArray[np.int64], shares: Shares) -> NDArray[np.uint8]:
+def _deal(names: Iterable[str], sizes: NDArray[np.int64], shares: Shares) -> NDArray[np.uint8]:
     """Split code of each name, (n,) u1."""
-    hashed = [xxhash.xxh3_64_intdigest(name.encode()) for name in names]
-    wanted = np.array(list(shares.values()))
-    given = np.zeros(len(shares))
-    code = np.zeros(len(names), np.uint8)
-    for at in sorted(range(len(names)), key=lambda at: (hashed[at], at)):
-        missing = wanted * (given.sum() + sizes[at]) - given
-        code[at] = int(np.argmax(missing))
-        given[code[at]] += sizes[at]
+    hashed = np.fromiter((xxhash.xxh3_64_intdigest(name.encode()) for name in names), np.uint64, len(sizes))
+    order = np.argsort(hashed, kind="stable")
+    wanted, given, total = list(shares.values()), [0] * len(shares), 0
+    dealt = bytearray()
+    for size in sizes[order].tolist():  # plain numbers: there may be millions
+        total += size
+        missing = [share * total - have for share, have in zip(wanted, given, strict=True)]
+        dealt.append(missing.index(max(missing)))
+        given[dealt[-1]] += size
+    code = np.empty(len(sizes), np.uint8)
+    code[order] = np.frombuffer(dealt, np.uint8)
     return code

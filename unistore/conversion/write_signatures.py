@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, cast, overload
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from unistore.conversion.runner import Report
     from unistore.system.progress import Progress
 

@@ -170,10 +170,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     def _repr_html_(self) -> str:
         from unistore.pictures.html import notebook_html
 
-        facts = [("samples", repr(self.samples)), ("fields", ", ".join(self.fields))]
-        facts += [("split", "+".join(self.splits))] if self.splits else []
         shown = [(part.store, part.units()) for part in self.parts]
-        return notebook_html(repr(self), facts, shown)
+        return notebook_html(repr(self), [("fields", ", ".join(self.fields))], shown)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None, "_expected_bytes": 0}
@@ -321,6 +319,11 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         """Whether ``shuffle=True`` is a block shuffle, as a full shuffle would decode too much."""
         sizes = np.diff(self.store_offsets).tolist()
         return any(shuffles_in_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether samples are the same in every epoch and share nothing, see `SampleKind`."""
+        return bool(getattr(self.samples, "repeats", False))
 
     @property
     def digest(self) -> str:

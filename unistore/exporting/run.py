@@ -7,39 +7,46 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unistore.conversion.failure import named, refusal
 from unistore.converters.common.exported import File
 from unistore.converters.registry import get_family
-from unistore.errors import ConversionError, InputError, StoreError
+from unistore.errors import ConversionError, InputError, Problem, StoreError
 from unistore.exporting.naming import FileNames
 from unistore.exporting.temporary_folder import temporary_folder
 from unistore.exporting.writing import write
+from unistore.progress import shown
 from unistore.remote.storage import local_path
 from unistore.remote.url import require_local_path
 from unistore.schemas.indices import whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import Progress
 
 __all__ = ["Exported", "export"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """Result of an export: where it is, its family, and the number of sources, files and bytes."""
+    """Result of an export: where it is, its family, the number of sources, files and bytes, and notes."""
 
     destination: str
     family: str
     sources: int
     files: int
     bytes: int
+    notes: tuple[str, ...]
 
 
 def export(
-    store: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress = NO_PROGRESS
+    store: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    to: str | None = None,
+    progress: Progress | bool | None = None,
 ) -> Exported:
-    """Export a store as files in the main layout of its source family.
+    """Export a store as files in the main layout of its source family, or in another format.
 
     Values are exactly those of the sources; ``docs/verify-and-export.md`` lists the files of each family, and
     what of a source is not in a store.
@@ -50,13 +57,16 @@ def export(
         Folder or URL of a sealed store.
     destination
         Folder to create; must not exist.
+    to
+        ``"ome-zarr"``: CT volumes as OME-NGFF 0.5 images. None: the layout of the sources.
     progress
-        Receives the progress.
+        As of `unistore.convert`.
 
     Raises
     ------
     InputError
-        If an argument is invalid, or the destination exists, lies in the store, or is a URL.
+        If an argument is invalid, the destination exists, lies in the store, or is a URL, or the store cannot
+        be exported to that format.
     StoreError
         If the store cannot be read, or names files outside the destination; nothing is left behind.
     ConversionError
@@ -65,14 +75,15 @@ def export(
     check = Arguments()
     check.path("store", store)
     check.path("destination", destination)
+    check.text("to", to, none=True)
     check.raise_problems()
     target = Path(os.path.abspath(require_local_path(destination, "DST")))  # noqa: PTH100  does not resolve links
     opened = Store(store)
     _check_destination(target, local_path(store))
-    files = _exporter(opened)
+    files = _exporter(opened, to)
     try:
-        with temporary_folder(target, "unistore-export") as work:
-            done = _write_all(opened, files(opened), work / "files", progress)
+        with shown(progress) as told, temporary_folder(target, "unistore-export") as work:
+            done = _write_all(opened, files(opened), work / "files", told)
             _check_destination(target, local_path(store))
             os.sync()
             (work / "files").rename(target)
@@ -81,14 +92,14 @@ def export(
     return Exported(destination=str(target), family=opened.family, **done)
 
 
-def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, int]:
-    """Write all files; returns the counts of `Exported`."""
+def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, Any]:
+    """Write all files; returns the counts and notes of `Exported`."""
     names = FileNames(store.path)
     work.mkdir()
     sizes = whole(store, "sources/bytes").tolist()
     progress.begin("writing", sum(sizes))
-    count = total = 0
-    current = 0
+    notes: dict[str, None] = {}
+    count = total = current = 0
     for file in _checked(store, files):
         if file.source != current:
             progress.advance(sum(sizes[current : file.source]))
@@ -100,10 +111,12 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
                 write(file, path)
         except OSError as error:
             raise named(error, path) from error
-        count += 1
-        total += path.stat().st_size
+        written = [each for each in path.rglob("*") if each.is_file()] or [path]
+        count += len(written)
+        total += sum(each.stat().st_size for each in written)
+        notes |= dict.fromkeys(file.notes)
     progress.advance(sum(sizes[current:]))
-    return {"sources": len(sizes), "files": count, "bytes": total}
+    return {"sources": len(sizes), "files": count, "bytes": total, "notes": (*notes,)}
 
 
 def _checked(store: Store, files: Iterator[File]) -> Iterator[File]:
@@ -130,13 +143,20 @@ def _store_errors(store: Store) -> Iterator[None]:
         raise StoreError(msg) from error
 
 
-def _exporter(store: Store) -> Callable[[Store], Iterator[File]]:
+def _exporter(store: Store, to: str | None) -> Callable[[Store], Iterator[File]]:
+    found: Callable[[Store], Iterator[File]]
     try:
-        found: Callable[[Store], Iterator[File]] = get_family(store.family).part("export")
+        family = get_family(store.family)
+        if to is None or to in family.export_to:
+            found = family.part("export") if to is None else family.part("export_to", to)
+            return found
     except InputError as error:
         msg = f"{store.path}: cannot be exported: {error}"
         raise StoreError(msg) from error
-    return found
+    others = f" or as {', '.join(family.export_to)}" if family.export_to else ""
+    message = f"{family.command} stores are not exported as {to!r}"
+    cure = f"they are in the layout of their sources{others}: leave --to out, or change it"
+    raise InputError(Problem(store.path, message, cure, "option"))
 
 
 def _check_destination(target: Path, store: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Writes one exported file: HDF5, ``.npy``, ``.npz``, PNG, or raw bytes."""
+"""Writes one exported file: HDF5, ``.npy``, ``.npz``, PNG, raw bytes, or a Zarr group."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import File, Values
 from unistore.errors import ConversionError
 from unistore.exporting.hdf5 import write_hdf5
+from unistore.exporting.zarr_group import write_zarr
 
 __all__ = ["write"]
 
@@ -33,6 +34,8 @@ def write(file: File, path: Path) -> None:
         write_hdf5(file, path)
     elif file.form == "npz":
         _write_npz(file.values, path)
+    elif file.form == "zarr":
+        write_zarr(file, path)
     else:
         values = file.values[""]
         with path.open("xb") as out:

@@ -1,1 +1,1 @@
-"""Stores held against their manifest, their schema and their sources, and repaired from these."""
+"""Check stores against their manifest, schema and sources, and repair them from the sources."""

@@ -1,32 +1,29 @@
-"""Where in a damaged shard the damage is."""
+"""Which chunks of a damaged shard are damaged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
-from typing import Any
-
-import numpy as np
 
 from unistore.errors import StoreError, UnsupportedError
-from unistore.integrity.indexes import index_problem
+from unistore.integrity.shard_index import index_problem
 from unistore.store.names import ROOT
 from unistore.zarr3.array import Array
 from unistore.zarr3.storage import Storage
 
-__all__ = ["array_of", "where_damaged"]
+__all__ = ["locate_damage", "owning_array"]
 
 _SHOWN = 3
 
 
-def array_of(key: str, paths: Iterable[str]) -> str | None:
-    """Path of the array that a shard or ``zarr.json`` belongs to; None if it belongs to none of `paths`."""
+def owning_array(key: str, paths: Iterable[str]) -> str | None:
+    """Path of the array that a shard or ``zarr.json`` belongs to, or None."""
     owners = [path for path in paths if key.startswith(f"{path}/c/") or key == f"{path}/{ROOT}"]
     return max(owners, key=len, default=None)
 
 
-def where_damaged(storage: Storage, path: str, key: str) -> str:
-    """Say which chunks of a shard do not decode; ``""`` if that cannot be told.
+def locate_damage(storage: Storage, path: str, key: str) -> str:
+    """Which chunks of a shard do not decode, in words; ``""`` if that cannot be found out.
 
     Parameters
     ----------
@@ -59,7 +56,7 @@ def where_damaged(storage: Storage, path: str, key: str) -> str:
 
 
 def _chunks(array: Array, shard: list[int]) -> Iterable[tuple[int, ...]]:
-    """Coordinates of the chunks of a shard that lie in the array."""
+    """Coordinates of the chunks of a shard that begin inside the array."""
     assert array.shard_shape is not None
     ranges = []
     for at, large, small, extent in zip(
@@ -71,13 +68,9 @@ def _chunks(array: Array, shard: list[int]) -> Iterable[tuple[int, ...]]:
 
 def _decodes(array: Array, chunk: tuple[int, ...]) -> bool:
     lo = [at * step for at, step in zip(chunk, array.chunk_shape, strict=True)]
+    hi = [min(at + step, size) for at, step, size in zip(lo, array.chunk_shape, array.shape, strict=True)]
     try:
-        _read(array, lo, array.chunk_shape)
+        array.read_box(lo, hi)
     except StoreError:
         return False
     return True
-
-
-def _read(array: Array, lo: list[int], extent: Iterable[int]) -> Any:
-    hi = [min(a + e, whole) for a, e, whole in zip(lo, extent, array.shape, strict=True)]
-    return array.read_box(lo, np.maximum(lo, hi).tolist())

@@ -1,11 +1,11 @@
-"""A store's files against its manifest, and the manifest and the root document against their digests."""
+"""Check the files of a store against its manifest, and manifest and root document against their digests."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +15,29 @@ from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.job import Outcome
 from unistore.conversion.lock import owner_of
 from unistore.errors import Problem, StoreError
-from unistore.integrity.steps import in_order
+from unistore.integrity.steps import run_in_order
 from unistore.remote.storage import local_path, open_storage
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.sizes import count_of
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import AbsentError, Storage
 from unistore.zarr3.writer import PART_SUFFIX
 
-__all__ = ["CURE", "Checked", "Root", "check_file", "check_files", "is_warning"]
+__all__ = ["CURE", "CheckedFiles", "RootDocument", "check_file", "check_files", "is_warning"]
 
-PIECE = 4 << 20
+READ_BYTES = 4 << 20
 """Bytes read at a time."""
-PART = 64 << 20
-"""Bytes of the files that are checked in one step."""
-CURE = "re-make it from its sources: unistore verify STORE --repair SRC..."
-_WARNING = "extra"
+BATCH_BYTES = 64 << 20
+"""Bytes of files that one step checks."""
+CURE = "repair it from its sources: unistore verify STORE --repair SRC..."
+_EXTRA = "extra"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Root:
+class RootDocument:
     """The root document as it is on disk.
 
     Attributes
@@ -55,32 +56,32 @@ class Root:
 
     @property
     def seal(self) -> Mapping[str, Any]:
-        """The seal, as far as it can be read."""
+        """The seal; empty if it cannot be read."""
         seal = (self.attributes or {}).get("seal")
         return seal if isinstance(seal, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What came of checking every file.
+class CheckedFiles:
+    """Result of `check_files`.
 
     Attributes
     ----------
     root
         The root document.
     manifest_intact
-        Whether the manifest's digest is the one in an intact root's seal.
+        Whether the root is intact and the manifest has the digest of its seal.
     entries
-        Lines of the manifest that can be read, by key.
+        Entries of the manifest that can be read, by key.
     sound
-        Keys whose file is what its line says.
+        Keys of the files that are as their entries say.
     bytes
-        Bytes that were read.
+        Sum of the sizes in `entries`.
     problems
         Everything that is wrong; problems of kind ``"extra"`` are warnings.
     """
 
-    root: Root
+    root: RootDocument
     manifest_intact: bool
     entries: Mapping[str, Entry]
     sound: frozenset[str]
@@ -88,17 +89,17 @@ class Checked:
     problems: tuple[Problem, ...]
 
     @property
-    def is_whole(self) -> bool:
-        """Whether root, manifest and every listed file are as they were written."""
+    def is_intact(self) -> bool:
+        """Whether root, manifest and every file are as they were written."""
         return self.root.intact and self.manifest_intact and len(self.sound) == len(self.entries)
 
 
 def is_warning(problem: Problem) -> bool:
-    """Whether a problem takes nothing from the store's content."""
-    return problem.kind == _WARNING
+    """Whether a problem leaves the content of the store intact."""
+    return problem.kind == _EXTRA
 
 
-def read_root(path: str) -> Root:
+def read_root(path: str) -> RootDocument:
     """Read the root document, whole or damaged.
 
     Raises
@@ -108,48 +109,49 @@ def read_root(path: str) -> Root:
     """
     storage = open_storage(path)
     if storage.size(ROOT) is None:
-        Store(path)  # says what is there instead
+        Store(path)  # raises: says what is there instead
     document = storage.get(ROOT)
     intact = root_is_intact(document)
     if intact:
-        return Root(document=document, attributes=Store(path).attributes, intact=True)
+        return RootDocument(document=document, attributes=Store(path).attributes, intact=True)
     try:
         attributes = parse_document(document)["attributes"]["unistore"]
     except (DocumentError, KeyError, TypeError):
         attributes = None
         if storage.size(MANIFEST) is None:
-            Store(path)  # says what it is instead
-    return Root(
+            Store(path)  # raises: says what it is instead
+    return RootDocument(
         document=document, attributes=attributes if isinstance(attributes, dict) else None, intact=False
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _FilesStep:
-    """Hold files of a store, given by their lines of the manifest, against these."""
+    """Check files of a store against their manifest entries."""
 
     path: str
 
     def __call__(self, entries: Sequence[Entry]) -> Outcome:
         storage = open_storage(self.path)
-        found = [(entry.key, check_file(storage, entry)) for entry in entries]
-        return Outcome({"problems": dict(found)})
+        return Outcome({"problems": {entry.key: check_file(storage, entry) for entry in entries}})
 
     def describe(self, entries: Sequence[Entry]) -> str:
-        return f"{self.path}: {len(entries)} file(s) from {entries[0].key}"
+        return f"{self.path}: {count_of(len(entries), 'file')} from {entries[0].key}"
 
 
-def check_files(path: str, progress: Progress = NO_PROGRESS, executor: Executor | None = None) -> Checked:
+def check_files(
+    path: str, progress: Progress = NO_PROGRESS, executor: Executor | None = None
+) -> CheckedFiles:
     """Check every file of a store against the manifest, and both against the root.
 
-    What stands in the folder besides is looked for where the store is a local one.
+    Files that are not in the manifest are reported for local stores only.
 
     Parameters
     ----------
     path
-        Folder of the store.
+        Folder or URL of the store.
     progress
-        Told how far it is.
+        Progress callbacks.
     executor
         Where files are read; None: in this process.
 
@@ -166,24 +168,22 @@ def check_files(path: str, progress: Progress = NO_PROGRESS, executor: Executor 
     entries, manifest_intact = _check_manifest(storage, root, problems)
     progress.begin("checking", sum(entry.bytes for entry in entries.values()))
     sound = set()
-    parts = list(_parts(entries.values()))
-    for part, outcome in zip(parts, in_order(executor or Serial(), _FilesStep(path), parts), strict=True):
+    batches = list(_batches(entries.values()))
+    for batch, outcome in run_in_order(executor or Serial(), _FilesStep(path), batches):
         for key, problem in outcome.record["problems"].items():
             if problem is None:
                 sound.add(key)
             elif problem.kind == "checksum" and not manifest_intact:
-                problems.append(
-                    Problem(key, f"{problem.message}; one of both is damaged", CURE, problem.kind)
-                )
+                problems.append(replace(problem, message=f"{problem.message}; one of both is damaged"))
             else:
                 problems.append(problem)
-        progress.advance(sum(entry.bytes for entry in part))
+        progress.advance(sum(entry.bytes for entry in batch))
     folder = local_path(path)
     if manifest_intact and folder is not None:
-        problems += _extra(folder, entries)
+        problems += _unlisted(folder, entries)
     if folder is not None:
-        problems += _left_by_repair(folder.absolute())
-    return Checked(
+        problems += _stopped_repair(folder.absolute())
+    return CheckedFiles(
         root=root,
         manifest_intact=manifest_intact,
         entries=entries,
@@ -193,21 +193,23 @@ def check_files(path: str, progress: Progress = NO_PROGRESS, executor: Executor 
     )
 
 
-def _parts(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
-    """Lines of the manifest in parts of about `PART` bytes of files."""
-    part: list[Entry] = []
+def _batches(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
+    """Entries in batches of about `BATCH_BYTES` bytes of files."""
+    batch: list[Entry] = []
     size = 0
     for entry in entries:
-        part.append(entry)
-        size += entry.bytes + PIECE // 64  # opening many small files takes its time, too
-        if size >= PART:
-            yield tuple(part)
-            part, size = [], 0
-    if part:
-        yield tuple(part)
+        batch.append(entry)
+        size += entry.bytes + READ_BYTES // 64  # opening a small file takes time, too
+        if size >= BATCH_BYTES:
+            yield tuple(batch)
+            batch, size = [], 0
+    if batch:
+        yield tuple(batch)
 
 
-def _check_manifest(storage: Storage, root: Root, problems: list[Problem]) -> tuple[dict[str, Entry], bool]:
+def _check_manifest(
+    storage: Storage, root: RootDocument, problems: list[Problem]
+) -> tuple[dict[str, Entry], bool]:
     try:
         data = storage.get(MANIFEST, MANIFEST_LIMIT)
     except AbsentError:
@@ -230,7 +232,7 @@ def _check_manifest(storage: Storage, root: Root, problems: list[Problem]) -> tu
 
 
 def check_file(storage: Storage, entry: Entry) -> Problem | None:
-    """Hold one file against its line of the manifest: size, then xxh3-128 of its bytes; None: it is sound."""
+    """Compare size and xxh3-128 of a file with its manifest entry; None if both are right."""
     digest = xxhash.xxh3_128()
     try:
         size = storage.size(entry.key)
@@ -238,9 +240,9 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
             return Problem(entry.key, "is missing", CURE, "missing")
         if size != entry.bytes:
             return Problem(entry.key, f"has {size} bytes, the manifest says {entry.bytes}", CURE, "size")
-        buffer = memoryview(bytearray(min(PIECE, size)))
-        for at in range(0, size, PIECE):
-            piece = buffer[: min(PIECE, size - at)]
+        buffer = memoryview(bytearray(min(READ_BYTES, size)))
+        for at in range(0, size, READ_BYTES):
+            piece = buffer[: min(READ_BYTES, size - at)]
             storage.read_into(entry.key, at, piece)
             digest.update(piece)
     except StoreError as error:
@@ -251,28 +253,28 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
     return None
 
 
-def _extra(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
+def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
     """Files that the manifest does not list."""
     problems = []
-    for key in sorted(_files(path)):
+    for key in sorted(_walk(path)):
         if key in entries or key in (ROOT, MANIFEST):
             continue
         left = " (left behind by a process that was killed)" if key.endswith(PART_SUFFIX) else ""
         message = f"is not in the manifest{left}: no part of the store"
-        problems.append(Problem(key, message, "remove it, if nobody needs it", _WARNING))
+        problems.append(Problem(key, message, "remove it, if nobody needs it", _EXTRA))
     return problems
 
 
-def _left_by_repair(store: Path) -> list[Problem]:
-    """The folder in which a repair was at work, unless one is."""
+def _stopped_repair(store: Path) -> list[Problem]:
+    """The folder of a repair that was killed, if there is one and no repair runs."""
     folder = store.with_name(f"{store.name}.{REPAIR}")
     if not folder.is_dir() or owner_of(folder / "lock") is not None:
         return []
     message = "was left by a repair that was stopped: no part of the store"
-    return [Problem(folder.name, message, "repair again with --repair, or remove it", _WARNING)]
+    return [Problem(folder.name, message, "repair again with --repair, or remove it", _EXTRA)]
 
 
-def _files(path: Path) -> Iterator[str]:
+def _walk(path: Path) -> Iterator[str]:
     for folder, _, names in os.walk(path):
         for name in names:
             file = Path(folder, name)

@@ -9,20 +9,20 @@ __all__ = ["Receipt"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a comparison with the sources came to.
+    """What was compared when a store was found equal to its sources.
 
     Attributes
     ----------
     values
-        Values of the sources that were compared, each as it stands in its file.
+        Values in the files of the sources that were compared.
     files
-        Files they stand in.
+        Files that hold them.
     stored_values
         Values of the store that were compared with what the converter makes of the sources now.
     sample
         Share of the store and of the sources that was compared, 0 to 1.
     left_out
-        What the compared files hold besides, and the store does not.
+        Datasets of the compared files that are not in the store.
     """
 
     values: int
@@ -33,7 +33,7 @@ class Receipt:
 
     @property
     def line(self) -> str:
-        """The line to keep."""
+        """One line for a log or a notebook."""
         part = "" if self.sample >= 1 else f" (a sample of {100 * self.sample:g} %)"
         if not self.files:  # the family has no second way to read its sources
             return f"as converted: {self.stored_values:,} stored values equal{part}"

@@ -1,4 +1,4 @@
-"""``repair``: what is damaged in a store made again from its sources, byte for byte."""
+"""``repair``: write damaged and missing files of a store again from its sources, byte for byte."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ from unistore.conversion.failure import named, refusal
 from unistore.conversion.finish import merged_statistics, root_document
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.exporting.temporary_folder import temporary_folder, temporary_folder_path
-from unistore.integrity.files import Checked, check_file, check_files
-from unistore.integrity.rebuilt import Rebuilt, differences, encoder_differences, rebuild
-from unistore.integrity.remaking import Part, Remade, parts_of, read_entry, remake
-from unistore.integrity.roots import repaired_root
-from unistore.integrity.run import Verified, verify_with
-from unistore.integrity.steps import workers_of
+from unistore.integrity.files import CheckedFiles, check_file, check_files
+from unistore.integrity.recorded import (
+    RecordedConversion,
+    differences,
+    encoder_differences,
+    plan_recorded_conversion,
+)
+from unistore.integrity.regenerate import Regenerated, StoreFile, read_entry, regenerate, store_files
+from unistore.integrity.root_repair import repaired_root
+from unistore.integrity.steps import make_executor
+from unistore.integrity.verify import Verified, verify_with
+from unistore.progress import shown
 from unistore.remote.storage import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, make_seal, manifest_bytes
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import Progress
 from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.durable import sync_folder
 from unistore.zarr3.local import LocalStorage
@@ -41,12 +47,12 @@ _AGAIN = "convert the sources again with --overwrite"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired(Verified):
-    """What a repair made again, and what verifying the store found afterwards.
+    """The files that a repair wrote, and what verifying the store found afterwards.
 
     Attributes
     ----------
     repaired
-        Files that were made again, by key.
+        Keys of the files that were written.
     """
 
     repaired: tuple[str, ...]
@@ -57,13 +63,13 @@ def repair(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     workers: int = 0,
-    progress: Progress = NO_PROGRESS,
+    progress: Progress | bool | None = None,
 ) -> Repaired:
-    """Make the damaged and missing files of a store again, each exactly as it was, and verify the store.
+    """Write the damaged and missing files of a store again, byte for byte, and verify the store.
 
-    What is re-made is written beside the store first, and held against the manifest, or, where the manifest
-    is damaged, against the seal; only then does it take the place of what is damaged. A sound file is never
-    touched. A root of which one byte was changed is set right from its own digest.
+    The files are written beside the store first and compared with the manifest, or with the seal if the
+    manifest is damaged; only then do they replace the damaged ones. Intact files are never touched. A root
+    document of which one byte was changed is repaired from its own digest.
 
     Parameters
     ----------
@@ -74,7 +80,7 @@ def repair(
     workers
         Worker processes; 0 repairs in this process. The files are the same.
     progress
-        Told how far it is.
+        As of `unistore.convert`.
 
     Raises
     ------
@@ -96,60 +102,59 @@ def repair(
         msg = f"{os.fspath(store)}: only a store in a local folder can be repaired: repair a copy of it"
         raise StoreError(msg)
     folder = folder.absolute()
-    with workers_of(workers) as executor:
-        checked = check_files(str(folder), progress, executor)
+    with shown(progress) as told, make_executor(workers) as executor:
+        checked = check_files(str(folder), told, executor)
         keys: list[str] = []
-        if (
-            not checked.is_whole or temporary_folder_path(folder, REPAIR).exists()
-        ):  # a killed repair may have been done
+        # a repair that was killed after its last step left an intact store, and its folder
+        if not checked.is_intact or temporary_folder_path(folder, REPAIR).exists():
             try:
                 with temporary_folder(folder, REPAIR) as work:
-                    job = _Repair(folder, checked, work, progress, executor)
-                    keys = [] if checked.is_whole else job.run(paths)
+                    job = _Repair(folder, checked, work, told, executor)
+                    keys = [] if checked.is_intact else job.run(paths)
             except OSError as error:
                 raise ConversionError(refusal(named(error, folder), "then repair again")) from error
-        verified = verify_with(executor, str(folder), progress=progress)
+        verified = verify_with(executor, str(folder), progress=told)
         found = {field.name: getattr(verified, field.name) for field in fields(verified)}
         return Repaired(**found, repaired=tuple(keys))
 
 
 @dataclass(frozen=True, slots=True)
 class _Repair:
-    """One repair: what was found of the store, and where to work beside it."""
-
     folder: Path
-    checked: Checked
+    checked: CheckedFiles
     work: Path
     progress: Progress
     executor: Executor
 
     def run(self, sources: Sequence[Path]) -> list[str]:
-        """Make what is damaged again and move it into place; returns its keys."""
+        """Write what is damaged and move it into place; returns its keys."""
         known = self._with_repaired_root()
-        if known.is_whole:
+        if known.is_intact:
             return self._move([], None, known.root.document)
-        made = self._rebuilt(known, sources)
-        parts = parts_of(made)
-        damaged = sorted(key for key in parts if key not in known.sound)
+        conversion = self._planned_conversion(known, sources)
+        files = store_files(conversion)
+        damaged = sorted(key for key in files if key not in known.sound)
         root_lost = not known.root.intact
-        place = self.work / "store"
-        remade = remake(made, parts, set(damaged), place, self.progress, self.executor, whole=root_lost)
-        entries = self._entries(known, parts, remade)
+        work = self.work / "store"
+        result = regenerate(
+            conversion, files, set(damaged), work, self.progress, self.executor, run_all=root_lost
+        )
+        entries = self._entries(known, files, result)
         manifest = manifest_bytes(entries.values())
         document = None if self.checked.root.intact else known.root.document
         if root_lost:
-            statistics = merged_statistics(made.planned.plan, remade.records)
-            documents = {key: part.document for key, part in parts.items() if part.array is None}
+            statistics = merged_statistics(conversion.planned.plan, result.records)
+            documents = {key: file.document for key, file in files.items() if file.array is None}
             sealed = make_seal(entries.values(), manifest)
-            document = root_document(made.planned.attributes, statistics, sealed, documents)
+            document = root_document(conversion.planned.attributes, statistics, sealed, documents)
         elif xxhash.xxh3_128_hexdigest(manifest) != known.root.seal["digest"]:
-            raise _unlike(damaged)
+            raise _values_differ(damaged)
         storage = LocalStorage(self.folder)
-        damaged = [key for key in damaged if check_file(storage, remade.entries[key]) is not None]
+        damaged = [key for key in damaged if check_file(storage, result.entries[key]) is not None]
         return self._move(damaged, None if known.manifest_intact else manifest, document)
 
-    def _with_repaired_root(self) -> Checked:
-        """What was checked, with the root as it was signed if one byte of it was changed."""
+    def _with_repaired_root(self) -> CheckedFiles:
+        """The check's result, with the root document as it was signed if only one byte of it was changed."""
         root = self.checked.root
         if root.intact:
             return self.checked
@@ -169,48 +174,50 @@ class _Repair:
         repaired = replace(root, document=document, attributes=attributes, intact=True)
         return replace(self.checked, root=repaired, manifest_intact=intact)
 
-    def _rebuilt(self, known: Checked, sources: Sequence[Path]) -> Rebuilt:
-        """The conversion, from sources that would become this store and no other."""
+    def _planned_conversion(self, known: CheckedFiles, sources: Sequence[Path]) -> RecordedConversion:
+        """The conversion that made the store; refuses sources that would give another store."""
         attributes = known.root.attributes or {}
         if not isinstance(attributes.get("plan_digest"), str):
             msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
             raise StoreError(msg)
-        made = rebuild(attributes, sources, self.work, self.progress, self.executor)
-        if made.planned.plan.digest != attributes["plan_digest"]:
+        conversion = plan_recorded_conversion(attributes, sources, self.work, self.progress, self.executor)
+        if conversion.planned.plan.digest != attributes["plan_digest"]:
             lines = encoder_differences(attributes)
             if self.checked.root.intact:
-                lines += differences(Store(self.folder), made.planned)
+                lines += differences(Store(self.folder), conversion.planned)
             listed = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
             msg = f"{self.folder}: these sources, read by this unistore, would not become it:\n  {listed}"
             raise InputError(msg)
-        return made
+        return conversion
 
-    def _entries(self, known: Checked, parts: Mapping[str, Part], remade: Remade) -> dict[str, Entry]:
-        """The manifest's lines: as they were, or, where it is damaged, made again."""
+    def _entries(
+        self, known: CheckedFiles, files: Mapping[str, StoreFile], result: Regenerated
+    ) -> dict[str, Entry]:
+        """Entries of the manifest, or of a new one if the manifest is damaged."""
         if known.manifest_intact:
-            lines = dict(known.entries)
+            entries = dict(known.entries)
         else:
-            lines = {
-                key: remade.entries.get(key) or read_entry(self.folder, part, known.entries[key])
-                for key, part in parts.items()
+            entries = {
+                key: result.entries.get(key) or read_entry(self.folder, file, known.entries[key])
+                for key, file in files.items()
             }
-        unlike = [key for key, entry in remade.entries.items() if lines.get(key) != entry]
-        unlike += [key for key, content in remade.contents.items() if lines[key].content != content]
-        if unlike:
-            raise _unlike(unlike)
-        return lines
+        differing = [key for key, entry in result.entries.items() if entries.get(key) != entry]
+        differing += [key for key, content in result.contents.items() if entries[key].content != content]
+        if differing:
+            raise _values_differ(differing)
+        return entries
 
     def _move(self, keys: Sequence[str], manifest: bytes | None, document: bytes | None) -> list[str]:
-        """Put re-made files into place: data, then the manifest, and the root last."""
+        """Move the files into the store: data, then the manifest, and the root last. Returns their keys."""
         storage = LocalStorage(self.folder)
         for key in keys:
-            storage.path(key)  # no folder on the way is a link out of the store
+            storage.path(key)  # raises if a folder on the way is a link out of the store
         for key in keys:
             target = self.folder.joinpath(*key.split("/"))
             target.parent.mkdir(parents=True, exist_ok=True)
             (self.work / "store").joinpath(*key.split("/")).replace(target)
-        depths = {"/".join(key.split("/")[:depth]) for key in keys for depth in range(key.count("/") + 1)}
-        for parent in sorted(depths, reverse=True):
+        parents = {"/".join(key.split("/")[:depth]) for key in keys for depth in range(key.count("/") + 1)}
+        for parent in sorted(parents, reverse=True):
             sync_folder(self.folder / parent)
         documents: Mapping[str, Any] = {MANIFEST: manifest, ROOT: document}
         done = list(keys)
@@ -221,7 +228,7 @@ class _Repair:
         return done
 
 
-def _unlike(keys: Sequence[str]) -> ConversionError:
+def _values_differ(keys: Sequence[str]) -> ConversionError:
     shown = "\n  ".join(keys[:_SHOWN])
     more = f"\n  and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
     return ConversionError(

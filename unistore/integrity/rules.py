@@ -10,8 +10,8 @@ import numpy as np
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.job import Outcome
 from unistore.errors import Problem, StoreError
-from unistore.integrity.steps import in_order
-from unistore.schemas.forms import offsets_errors
+from unistore.integrity.steps import run_in_order
+from unistore.schemas.array_spec import offsets_errors
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
 from unistore.schemas.text import text_values
@@ -20,18 +20,18 @@ __all__ = ["RULES", "run_rules"]
 
 
 def indices(view: View) -> Iterator[Problem]:
-    """Offsets, codes and extents lead into the arrays that they are about; text is UTF-8."""
+    """Offsets, codes and extents stay within the arrays that they index; text is UTF-8."""
     for path in view.paths:
-        form = view.form(path)
-        if form.bounds_values:
-            yield from (broken(path, error) for error in form.value_errors(view.whole(path), view.shape))
+        spec = view.spec(path)
+        if spec.bounds_values:
+            yield from (broken(path, error) for error in spec.value_errors(view.whole(path), view.shape))
     for path in view.paths:
-        if view.store.forms.is_text(path, view.paths):
+        if view.store.specs.is_text(path, view.paths):
             yield from _not_text(view, path)
 
 
 def _not_text(view: View, path: str) -> Iterator[Problem]:
-    """Bytes of text that are not UTF-8; nothing where the offsets are wrong, which `indices` tells."""
+    """Text that is not UTF-8; nothing if its offsets are wrong, which `indices` reports."""
     values, offsets = view.whole(path), view.whole(f"{path.removesuffix('/data')}/offsets")
     if any(offsets_errors(offsets, len(values), "")):
         return
@@ -42,7 +42,7 @@ def _not_text(view: View, path: str) -> Iterator[Problem]:
 
 
 def sources(view: View) -> Iterator[Problem]:
-    """Sources: one row each, their rows back to back and together the main table."""
+    """The rows of the sources follow each other and are all rows of the main table."""
     rows, first = view.whole("sources/rows"), view.whole("sources/first_row")
     wrong = first != np.cumsum(rows) - rows
     if wrong.any():
@@ -56,7 +56,7 @@ def sources(view: View) -> Iterator[Problem]:
 
 
 def splits(view: View) -> Iterator[Problem]:
-    """Splits: one code a sample, each with a name."""
+    """Splits have one code per sample, and every code a name."""
     try:
         names = view.store.split_names()
     except StoreError as error:
@@ -74,16 +74,14 @@ RULES: tuple[Rule, ...] = (indices, sources, splits)
 
 
 def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
-    """Problems of all rules, and the names of the rules that damaged arrays kept from being checked."""
-    outcomes = list(in_order(executor, _RuleStep(view), rules))
+    """Problems of all rules, and the names of rules that could not be checked as arrays are damaged."""
+    outcomes = [outcome for _, outcome in run_in_order(executor, _RuleStep(view), rules)]
     problems = [problem for outcome in outcomes for problem in outcome.problems]
     return problems, [rule for outcome in outcomes for rule in outcome.record["unchecked"]]
 
 
 @dataclass(frozen=True, slots=True)
 class _RuleStep:
-    """Check one rule of a store."""
-
     view: View
 
     def __call__(self, rule: Rule) -> Outcome:

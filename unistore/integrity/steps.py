@@ -1,8 +1,8 @@
-"""Steps of a verification or repair, in this process or in worker processes, with their outcomes in order."""
+"""Run the steps of a verification or repair in this process or in worker processes."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -10,56 +10,55 @@ from typing import Any, Protocol, TypeVar
 from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.job import Outcome
 
-__all__ = ["CheckJob", "in_order", "workers_of"]
+__all__ = ["StepJob", "make_executor", "run_in_order"]
 
 T_contra = TypeVar("T_contra", contravariant=True)
 T = TypeVar("T")
 
 
-class CheckJob(Protocol[T_contra]):
-    """Work of one kind, as `Job`, whose memory nobody bounds."""
+class StepJob(Protocol[T_contra]):
+    """A `Job` without a bound on its memory."""
 
     def __call__(self, item: T_contra, /) -> Outcome:
         """Do one step."""
         ...
 
     def describe(self, item: T_contra, /) -> str:
-        """What the step is, for the message when it loses its worker again and again."""
+        """What the step is, for the message when its worker dies repeatedly."""
         ...
 
 
 @contextmanager
-def workers_of(count: int) -> Iterator[Executor]:
-    """Where steps run: so many worker processes, or, for 0, this process."""
-    if count == 0:
+def make_executor(workers: int) -> Iterator[Executor]:
+    """Executor with worker processes; with 0 workers, steps run in this process."""
+    if workers == 0:
         yield Serial()
         return
     from unistore.conversion.executors.processes import Processes
 
-    with Processes(count, imports=("unistore.integrity.run",)) as executor:
+    with Processes(workers, imports=("unistore.integrity.verify",)) as executor:
         yield executor
 
 
-def in_order(executor: Executor, job: CheckJob[T], items: Sequence[T]) -> Generator[Outcome, None, None]:
-    """Outcomes of all items in the items' order, each as soon as it and all before it are there.
-
-    Close it to stop before the end.
-    """
-    early: dict[int, Outcome] = {}
-    wanted = 0
-    with closing(executor.run(_Numbered(job), list(enumerate(items)))) as done:
-        for (number, _), outcome in done:
-            early[number] = outcome
-            while wanted in early:
-                yield early.pop(wanted)
-                wanted += 1
+def run_in_order(
+    executor: Executor, job: StepJob[T], items: Iterable[T]
+) -> Generator[tuple[T, Outcome], None, None]:
+    """Each item and its outcome, in the order of the items. Close the generator to stop before the end."""
+    done: dict[int, tuple[T, Outcome]] = {}
+    following = 0
+    with closing(executor.run(_Numbered(job), list(enumerate(items)))) as outcomes:
+        for (number, item), outcome in outcomes:
+            done[number] = item, outcome
+            while following in done:
+                yield done.pop(following)
+                following += 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Numbered:
-    """The same job for an executor: of items with their numbers."""
+    """A job as a `Job` of (number, item)."""
 
-    job: CheckJob[Any]
+    job: StepJob[Any]
 
     def __call__(self, item: tuple[int, Any]) -> Outcome:
         return self.job(item[1])
@@ -67,5 +66,5 @@ class _Numbered:
     def describe(self, item: tuple[int, Any]) -> str:
         return self.job.describe(item[1])
 
-    def need(self, item: tuple[int, Any]) -> int:  # noqa: ARG002  as every job has it
+    def need(self, item: tuple[int, Any]) -> int:  # noqa: ARG002
         return 0

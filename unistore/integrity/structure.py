@@ -1,4 +1,4 @@
-"""What a store's documents say of each other: seal, manifest, fields, metadata, shard indexes, schema."""
+"""Check that the documents of a store agree: seal, manifest, fields, metadata, shard indexes, schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
-from unistore.integrity.indexes import index_problem
+from unistore.integrity.shard_index import index_problem
 from unistore.schemas.arrays import ArrayInfo
 from unistore.store.consolidated import consolidated_problems
 from unistore.store.manifest import Entry, make_seal, manifest_bytes
@@ -30,7 +30,7 @@ def check_structure(
     entries: Mapping[str, Entry],
     sound: frozenset[str],
 ) -> list[Problem]:
-    """Everything in which the documents of a store contradict each other.
+    """Every contradiction between the documents of a store.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def check_structure(
     attributes
         The root's ``unistore`` object.
     entries, sound
-        The manifest's lines by key, and the keys of the files that are as it says: no others are looked at.
+        Manifest entries by key, and the keys of the files that are as it says; only these are read.
     """
     problems = list(_seal_problems(attributes.get("seal", {}), entries))
     metadata: dict[str, ArrayMetadata] = {}
@@ -54,13 +54,13 @@ def check_structure(
                 problems.append(_wrong(key, str(error)))
                 continue
             axes = metadata[path].dimension_names
-            if list(axes or ()) != field.get("axes"):
-                said = field.get("axes")
-                problems.append(_wrong(key, f"names its axes {axes}, the root {said}"))
+            named = field.get("axes")
+            if list(axes or ()) != named:
+                problems.append(_wrong(key, f"names its axes {axes}, the root {named}"))
             for name, member in (("units", "unit"), ("long_name", "description")):
-                own, said = metadata[path].attributes.get(name), field.get(member) or None
-                if own != said:
-                    problems.append(_wrong(key, f"has {name} {shown(own)}, the root says {shown(said)}"))
+                own, listed = metadata[path].attributes.get(name), field.get(member) or None
+                if own != listed:
+                    problems.append(_wrong(key, f"has {name} {shown(own)}, the root says {shown(listed)}"))
     problems += [
         _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
         for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
@@ -80,7 +80,7 @@ def _wrong(location: str, message: str, kind: str = "metadata") -> Problem:
 
 
 def _seal_problems(seal: Mapping[str, Any], entries: Mapping[str, Entry]) -> Iterator[Problem]:
-    """Counts and the content digest of the seal against the manifest's lines."""
+    """Counts and content digest of the seal that differ from those of the manifest entries."""
     listed = list(entries.values())
     found = make_seal(listed, manifest_bytes(listed))
     for name in ("files", "bytes", "content_digest"):
@@ -96,7 +96,7 @@ def _shard_problems(
     entries: Mapping[str, Entry],
     sound: frozenset[str],
 ) -> Iterator[Problem]:
-    """Every shard is listed with its rows, nothing else is, and the sound ones have a sound index."""
+    """Shards missing in the manifest or with other rows, files of no array, and wrong shard indexes."""
     expected = set()
     for path, array in metadata.items():
         if prod(array.objects) > len(entries):
@@ -119,15 +119,15 @@ def _shard_problems(
                 reason = index_problem(storage, key, array, entry.bytes)
                 if reason is not None:
                     yield _wrong(key, reason, "index")
-    expected |= {REPORT, *_documents(fields)}
+    expected |= {REPORT, *_metadata_keys(fields)}
     unknown = [path for path in fields if path not in metadata]
     for key in entries:
         if key not in expected and not any(key.startswith(f"{path}/") for path in unknown):
             yield _wrong(key, "is in the manifest, but belongs to no array")
 
 
-def _documents(fields: Collection[str]) -> Iterator[str]:
-    """Keys of the metadata of arrays, and of the groups above them."""
+def _metadata_keys(fields: Collection[str]) -> Iterator[str]:
+    """Keys of the ``zarr.json`` of all arrays and of the groups above them."""
     for path in fields:
         parts = path.split("/")
         yield from ("/".join([*parts[:depth], ROOT]) for depth in range(1, len(parts) + 1))

@@ -60,6 +60,8 @@ class CacheFile:
         Bytes of decoded samples.
     name
         Under which it is shared; None: it is this loader's alone.
+    extent
+        Bytes that samples lie in where each has a place of its own; None: they follow one another.
 
     Raises
     ------
@@ -67,10 +69,12 @@ class CacheFile:
         The folder of shared files, or the file, is not this user's own, or there is no room for its index.
     """
 
-    def __init__(self, samples: int, capacity: int, name: str | None = None) -> None:
+    def __init__(
+        self, samples: int, capacity: int, name: str | None = None, extent: int | None = None
+    ) -> None:
         self.samples = samples
         self.capacity = capacity
-        size = self.start + capacity
+        size = self.start + (capacity if extent is None else extent)
         try:
             if name is None:
                 with tempfile.TemporaryFile(prefix="unistore-cache-") as file:
@@ -135,7 +139,7 @@ class CacheRegion:
         self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
         head: NDArray[np.int64] = np.frombuffer(self._map, np.int64, 1 + samples)
         self._given, self._index = head[:1], head[1:]
-        self._start, self._capacity = start, capacity
+        self.start, self._capacity = start, capacity
         self._next = self._end = 0
         self.full = False
 
@@ -143,25 +147,26 @@ class CacheRegion:
         with contextlib.suppress(OSError, AttributeError):
             os.close(self._descriptor)
 
-    def find(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    def find(self, samples: NDArray[np.int64] | slice) -> NDArray[np.int64]:
         """Where samples lie in the file, (n,) int64; 0: not there."""
         return self._index[samples]
 
-    def add(self, sample: int, parts: Sequence[Any]) -> None:
+    def add(self, sample: int, parts: Sequence[bytes]) -> None:
         """Keep a sample: buffers one behind the other, each aligned; nothing happens when it does not fit."""
-        views = [memoryview(part).cast("B") for part in parts]
-        sizes = [_aligned(view.nbytes) for view in views]
-        if self.full or not self._has_room(sum(sizes)):
-            self.full = True
-            return
-        place = self._next
-        padded: list[Any] = []
-        for view, size in zip(views, sizes, strict=True):
-            padded += [view, bytes(size - view.nbytes)]
-        if not self._write(b"".join(padded), place) or not self._note(1 + sample, place):
-            self.full = True
-            return
-        self._next += sum(sizes)
+        padded = b"".join(part.ljust(_aligned(len(part)), b"\0") for part in parts)
+        self._add(sample, padded, len(padded), None)
+
+    def add_at(self, sample: int, data: Any, place: int) -> None:
+        """Keep a sample at its own place; it takes whole pages."""
+        self._add(sample, data, _aligned(len(data), mmap.PAGESIZE), self.start + place)
+
+    def _add(self, sample: int, data: Any, size: int, place: int | None) -> None:
+        if not self.full and self._has_room(size):
+            place = self._next if place is None else place
+            if self._write(data, place) and self._note(1 + sample, place):
+                self._next += size
+                return
+        self.full = True
 
     def _has_room(self, size: int) -> bool:
         """Whether so many bytes fit, if need be into a new stretch."""
@@ -171,16 +176,16 @@ class CacheRegion:
 
         try:
             with alone():
-                given = self._start + int(self._given[0])
+                given = self.start + int(self._given[0])
                 if given != self._end:  # others have taken what follows
                     self._next = given
-                left = self._start + self._capacity - given
+                left = self.start + self._capacity - given
                 missing = size - (given - self._next)
                 taken = min(left, max(missing, min(self._capacity // STRETCHES, LARGEST)))
                 if taken < missing:
                     return False
                 self._end = given + taken
-                return self._note(0, self._end - self._start)
+                return self._note(0, self._end - self.start)
         except (InputError, OSError):  # the folder for temporary files is gone: what is cached stays
             return False
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import mmap
 import pickle
 import struct
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,17 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.data.packed import Allocate
+from unistore.data.kinds.joined import join_parts, layout_of
+from unistore.data.packed import Allocate, Batch
 from unistore.errors import InputError, Problem
 from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion
-from unistore.loader.fetch import Collate, Fetch, SampleFetch, choose_fetch
+from unistore.loader.cached_samples import dump_sample, load_sample
+from unistore.loader.fetch import BatchFetch, Collate, Fetch, SampleFetch, choose_fetch
 
 __all__ = ["cache_file", "cached", "check_cacheable"]
 
 _LENGTH = struct.Struct("<Q")
-_VERSION = 2
+_VERSION = 3
 """Of how chunks lie in the file."""
 
 
@@ -40,23 +42,46 @@ def check_cacheable(dataset: Any) -> None:
         raise InputError(Problem("cache", message, "leave cache out", "option"))
 
 
-def cache_file(dataset: Any, capacity: int) -> CacheFile:
-    """The file for a dataset's chunks or samples.
+def cache_file(dataset: Any, collate: Collate | None, capacity: int) -> CacheFile:
+    """The file for a dataset's samples or chunks.
 
     Loaders share one by its name, which stands for the stores that the dataset was opened from, by the same
-    paths in the same folder, and for the capacity. Samples of other datasets are kept by each loader alone.
+    paths in the same folder, for the capacity, and, where samples are kept, for which they are. Samples of
+    other datasets are kept by each loader alone.
     """
     if not _has_chunks(dataset):
         return CacheFile(len(dataset), capacity)
     stores = [(part.store.path, part.store.attributes["seal"]) for part in dataset.parts]
-    said = json.dumps([_VERSION, str(Path.cwd()), stores, capacity], sort_keys=True)
-    chunks = sum(array.chunk_count for array in dataset.arrays())
-    return CacheFile(chunks, capacity, xxhash.xxh3_128_hexdigest(said.encode()))
+    said = [_VERSION, str(Path.cwd()), stores, capacity]
+    if _keeps_samples(dataset, choose_fetch(dataset, collate)):
+        said += [dataset.digest, dataset.fields, dataset.names]
+        return CacheFile(len(dataset), capacity, _digest(said))
+    counts, places = _layout(dataset.arrays())
+    return CacheFile(counts[-1], capacity, _digest(said), places[-1])
+
+
+def _digest(said: Any) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True).encode())
+
+
+def _layout(arrays: Sequence[Any]) -> tuple[list[int], list[int]]:
+    """First number and first byte of the chunks of each array, each array from a page on; then those of all.
+
+    Chunks of whole rows so follow one another as the rows of the array do.
+    """
+    counts, places = [0], [0]
+    for array in arrays:
+        counts.append(counts[-1] + array.chunk_count)
+        nbytes = array.chunk_count * array.metadata.chunk_bytes
+        places.append(places[-1] + -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+    return counts, places
 
 
 def cached(dataset: Any, collate: Collate | None, region: CacheRegion) -> Fetch:
     """Return a fetch that looks into the cache first."""
     fetch = choose_fetch(dataset, collate)
+    if _keeps_samples(dataset, fetch):
+        return CachedBatches(fetch, region)
     if _has_chunks(dataset):
         return CachedChunks(fetch, dataset, region)
     assert isinstance(fetch, SampleFetch)
@@ -65,6 +90,59 @@ def cached(dataset: Any, collate: Collate | None, region: CacheRegion) -> Fetch:
 
 def _has_chunks(dataset: Any) -> bool:
     return hasattr(dataset, "parts") and hasattr(dataset, "arrays")
+
+
+def _keeps_samples(dataset: Any, fetch: Fetch) -> bool:
+    return isinstance(fetch, BatchFetch) and _has_chunks(dataset) and bool(dataset.repeats)
+
+
+class CachedBatches:
+    """A cache of the samples of a dataset that reads packed batches.
+
+    Parameters
+    ----------
+    fetch
+        Reads what is missing.
+    region
+        The cache.
+    """
+
+    packed = True
+
+    def __init__(self, fetch: Fetch, region: CacheRegion) -> None:
+        self._fetch = fetch
+        self._region = region
+        self.hits = self.misses = 0
+
+    def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Batch:
+        """See `Fetch`."""
+        wanted = np.asarray(indices, np.int64)
+        offsets = self._region.find(wanted)
+        missing, found = np.flatnonzero(offsets == 0), np.flatnonzero(offsets)
+        self.hits += len(found)
+        self.misses += len(missing)
+        if not len(found):
+            return self._read(indices, epoch, allocate)
+        parts = [load_sample(self._region, offset) for offset in offsets[found].tolist()]
+        positions = [found[at : at + 1] for at in range(len(found))]
+        if len(missing):
+            parts.append(self._read(wanted[missing].tolist(), epoch, np.empty))
+            positions.append(missing)
+        group_offsets: dict[str, NDArray[np.int64]] = {}
+        return {
+            key: join_parts(
+                layout_of(first), [part[key] for part in parts], positions, group_offsets, allocate
+            )
+            for key, first in parts[0].items()
+        }
+
+    def _read(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Batch:
+        batch: Batch = self._fetch(indices, epoch, allocate)
+        for number, index in enumerate(indices):
+            if self._region.full:
+                break
+            self._region.add(index, dump_sample(batch, number))
+        return batch
 
 
 class CachedChunks:
@@ -82,23 +160,23 @@ class CachedChunks:
 
     def __init__(self, fetch: Fetch, dataset: Any, region: CacheRegion) -> None:
         self._fetch = fetch
-        self._counts = _Counts()
         self.packed = fetch.packed
-        first, arrays = 0, dataset.arrays()
-        for array in arrays:
-            array.share(_ArrayChunks(self._counts, region, first, array.metadata.chunk_bytes))
-            first += array.chunk_count
+        arrays = dataset.arrays()
+        starts = zip(arrays, *_layout(arrays), strict=False)
+        self._chunks = [_ArrayChunks(region, array, first, place) for array, first, place in starts]
+        for array, chunks in zip(arrays, self._chunks, strict=True):
+            array.share(chunks)
         weakref.finalize(self, _forget, arrays)
 
     @property
     def hits(self) -> int:
-        """Chunks that were found."""
-        return self._counts.hits
+        """Chunks, and rows and ranges of them, that were found."""
+        return sum(chunks.hits for chunks in self._chunks)
 
     @property
     def misses(self) -> int:
         """Chunks that were decoded."""
-        return self._counts.misses
+        return sum(chunks.misses for chunks in self._chunks)
 
     def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
         """See `Fetch`."""
@@ -110,27 +188,20 @@ def _forget(arrays: Sequence[Any]) -> None:
         array.share(None)
 
 
-@dataclass(slots=True)
-class _Counts:
-    hits: int = 0
-    misses: int = 0
-
-
 class _ArrayChunks:
-    """The chunks of one array, which have the numbers from `first` on in the cache."""
+    """The chunks of one array: numbers from `first` on, bytes from `place` on. See `SharedChunks`."""
 
-    def __init__(self, counts: _Counts, region: CacheRegion, first: int, nbytes: int) -> None:
-        self._counts, self._region, self._first, self._nbytes = counts, region, first, nbytes
-
-    def find(self, numbers: Sequence[int]) -> list[NDArray[np.uint8] | None]:
-        offsets = self._region.find(self._first + np.asarray(numbers, np.int64)).tolist()
-        self._counts.hits += len(offsets) - offsets.count(0)
-        self._counts.misses += offsets.count(0)
-        dtype = np.dtype(np.uint8)
-        return [self._region.array(offset, (self._nbytes,), dtype) if offset else None for offset in offsets]
+    def __init__(self, region: CacheRegion, array: Any, first: int, place: int) -> None:
+        self._region, self._first, self._place = region, first, place
+        count, nbytes = array.chunk_count, array.metadata.chunk_bytes
+        self.chunks = region.array(region.start + place, (count, nbytes), np.dtype(np.uint8))
+        self.there = region.find(slice(first, first + count))
+        self.hits = self.misses = 0
 
     def add(self, number: int, chunk: NDArray[Any]) -> None:
-        self._region.add(self._first + number, [np.ascontiguousarray(chunk).reshape(-1).view(np.uint8)])
+        self.misses += 1
+        data = np.ascontiguousarray(chunk).reshape(-1).view(np.uint8)
+        self._region.add_at(self._first + number, data, self._place + number * len(data))
 
 
 class CachedSamples:

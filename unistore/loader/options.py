@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 from unistore.loader.samplers import is_distributed
 from unistore.system.arguments import Arguments
 from unistore.system.workers import MAX_WORKERS, environment_number, plan
@@ -122,7 +122,16 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def workers_for(num_workers: int | str, samples: int) -> int:
-    """Return the number of processes; ``"auto"`` shares the cores between the ranks of this machine."""
+    """Return the number of processes; ``"auto"`` shares the cores between the ranks of this machine.
+
+    0 in a process that may start no others, such as a dask worker with its nanny.
+    """
+    if multiprocessing.current_process().daemon:
+        if num_workers in (0, "auto"):
+            return 0
+        message = f"is {num_workers}, but this process is daemonic, as dask workers are: it starts no others"
+        cure = "num_workers=0, or 'dask worker --no-nanny'"
+        raise InputError(Problem("num_workers", message, cure, "option"))
     ranks = environment_number("LOCAL_WORLD_SIZE", 1)
     try:
         if isinstance(num_workers, int):

@@ -51,7 +51,7 @@ def make_producer(
     """
     file = None
     if cache is not None:
-        file = cache_file(dataset, cache)
+        file = cache_file(dataset, collate, cache)
     ring = SlabRing(
         in_flight=placement.prefetch * max(1, workers),
         held=HELD,

@@ -36,11 +36,6 @@ class Arena:
         ordinary memory.
     over
         Buffer that arrays in the slab are views of, such as a lease. None: the slab's mapping.
-
-    Attributes
-    ----------
-    needed
-        Bytes allocated so far, in whatever memory.
     """
 
     def __init__(
@@ -51,6 +46,7 @@ class Arena:
         self._first_number = 0 if slab is not None else 1
         self._end = 0
         self.needed = 0
+        """Bytes allocated so far, in whatever memory."""
         if slab is not None:
             self._segments.append((slab.map if over is None else over, slab.address, slab.size))
 

@@ -69,16 +69,9 @@ def reserve(descriptor: int, head: int, size: int) -> None:
 
 
 class Segment:
-    """Mapped memory for batches.
+    """Mapped memory for batches: the mapping, its bytes (a multiple of `GRANULE`), the address of the first.
 
-    Attributes
-    ----------
-    size
-        Bytes, a multiple of `GRANULE`.
-    map
-        The mapping. It is never closed explicitly: it ends with the last object that refers to it.
-    address
-        Of its first byte, in this process.
+    The mapping is never closed explicitly: it ends with the last object that refers to it.
     """
 
     __slots__ = ("__weakref__", "address", "map", "size")

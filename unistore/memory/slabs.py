@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,10 @@ _numbers = itertools.count(1)
 
 
 class Slab:
-    """One piece of the ring.
+    """One piece of the ring, of `size` bytes.
 
-    Attributes
-    ----------
-    number
-        Unique in this process; identifies the slab to workers.
-    size
-        Bytes.
-    descriptor
-        Of the shared memory, for sending; None for private memory.
+    Its number, unique in this process, identifies it to workers; the descriptor is that of the shared memory,
+    for sending, or None for private memory.
     """
 
     __slots__ = ("__weakref__", "_segment", "descriptor", "number", "size")
@@ -139,29 +134,16 @@ class SlabRing:
         return self._lent < min(self._held, self.limit - 1)
 
     def lend(self, slab: Slab | None, extra: list[Segment]) -> list[Any]:
-        """Lend a batch's memory to the consumer.
+        """Lend a batch's memory to the consumer: its slab, if it has one, and further segments.
 
-        Parameters
-        ----------
-        slab
-            The batch's slab; None if it has none.
-        extra
-            Further segments of the batch.
-
-        Returns
-        -------
-        One buffer per segment, the slab's first (``b""`` without a slab). The slab returns to the ring once
-        nothing refers to its buffer.
+        Returns one buffer per segment, the slab's first (``b""`` without a slab). The slab returns to the
+        ring once nothing refers to its buffer.
         """
-        returned = self._returned
         leases: list[Any] = [b""]
         if slab is not None:
-            lent = slab
-            leases[0] = lent.segment.lease(lambda: returned.append(lent))
-            self._lent += 1
-        for segment in extra:
-            leases.append(segment.lease(lambda: returned.append(None)))
-            self._lent += 1
+            leases[0] = slab.segment.lease(partial(self._returned.append, slab))
+        leases += [segment.lease(partial(self._returned.append, None)) for segment in extra]
+        self._lent += len(extra) + (slab is not None)
         return leases
 
     def observe(self, needed: int) -> None:

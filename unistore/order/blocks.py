@@ -88,13 +88,7 @@ class BlockShuffle:
     def describe(self) -> dict[str, str | int]:
         """See `unistore.order.sequences.EpochSequence.describe`."""
         blocks = xxhash.xxh3_128_hexdigest(self.offsets.astype("<i8", copy=False).tobytes())
-        return {
-            "kind": "blocks",
-            "length": len(self),
-            "blocks": blocks,
-            "seed": self.seed,
-            **self._tuning,
-        }
+        return {"kind": "blocks", "length": len(self), "blocks": blocks, "seed": self.seed, **self._tuning}
 
     @property
     def _tuning(self) -> dict[str, int]:
@@ -102,12 +96,11 @@ class BlockShuffle:
 
     def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
         """Takes over group, lanes and deal; see `unistore.order.sequences.EpochSequence.arranged`."""
-        tuned = {
-            name: int(value)
-            for name in self._tuning
-            if is_integer(value := description.get(name), 1, MAX_COUNT)
-        }
-        return BlockShuffle(self.offsets, self.seed, **{**self._tuning, **tuned})
+        tuning = self._tuning
+        for name in tuning:
+            if is_integer(value := description.get(name), 1, MAX_COUNT):
+                tuning[name] = int(value)
+        return BlockShuffle(self.offsets, self.seed, **tuning)
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `unistore.order.sequences.EpochSequence.indices`."""
@@ -174,24 +167,10 @@ def mixing(order: BlockShuffle, window: int, epoch: int = 0, samples: int = 64) 
     """How well an order mixes.
 
     Mean number of different blocks among ``window`` consecutive samples, relative to its expectation in a
-    full shuffle, where the window is a uniform draw without replacement from the epoch. 1 is a full shuffle;
-    ``1 / window`` (for blocks of at least a window) is sequential order. Use the batch size as the window for
-    the variety inside a batch, a multiple of it for that of successive batches.
-
-    Parameters
-    ----------
-    order
-        The order to measure.
-    window
-        Number of consecutive samples.
-    epoch
-        The epoch to measure.
-    samples
-        Number of windows to average, spread evenly over the epoch.
-
-    Returns
-    -------
-    float, about 0 to 1 (sampling can exceed 1 slightly).
+    full shuffle, where the window is a uniform draw without replacement from the epoch. 1 is a full shuffle
+    (sampling can exceed it slightly); ``1 / window`` (for blocks of at least a window) is sequential order.
+    Use the batch size as the window for the variety inside a batch, a multiple of it for that of successive
+    batches. Averaged over `samples` windows, spread evenly over the epoch.
     """
     total = len(order)
     window = min(window, total)

@@ -34,14 +34,7 @@ class Permutation:
     A Feistel network over mixed radices: a position is split into (left, right) with ``rows * columns >=
     length``, and each half in turn is shifted by a keyed hash of the other, modulo its radix. Values outside
     ``range(length)`` (fewer than ``sqrt(length)``) follow their cycle until they are inside, as in Black and
-    Rogaway 2002.
-
-    Parameters
-    ----------
-    length
-        Size of the domain.
-    seed, epoch
-        Key of the permutation.
+    Rogaway 2002. The key is (seed, epoch).
     """
 
     rounds = 8
@@ -57,17 +50,7 @@ class Permutation:
         self._keys = [key[0, turn] for turn in range(self.rounds)]
 
     def __call__(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Images of positions under the permutation.
-
-        Parameters
-        ----------
-        positions
-            (k,) integers in ``range(length)``.
-
-        Returns
-        -------
-        (k,) int64.
-        """
+        """Images (k,) int64 of positions (k,) in ``range(length)`` under the permutation."""
         found = self._once(np.asarray(positions, np.int64))
         outside = np.flatnonzero(found >= self.length)
         while len(outside):

@@ -33,20 +33,9 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
-    """``count`` random words per sample.
+    """``count`` random words for each of B samples, (B, count) uint64.
 
-    Parameters
-    ----------
-    seed
-        Any integer, taken modulo 2**64.
-    epoch, index
-        (B,) int64 each.
-    count
-        Words per sample.
-
-    Returns
-    -------
-    (B, count) uint64; row i depends on (seed, epoch[i], index[i]) alone.
+    Row i depends on (seed modulo 2**64, epoch[i], index[i]) alone; `epoch` and `index` are (B,) int64.
     """
     state = mix(np.asarray(epoch, np.int64).astype(np.uint64) + mix(np.array([seed & _U64], np.uint64)))
     state = mix(state + _GOLDEN + np.asarray(index, np.int64).astype(np.uint64) * _GOLDEN)
@@ -73,20 +62,7 @@ def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64
 
     The cost depends on the smaller of the subset and its complement. A few more draws than needed are made
     with replacement; repetitions are removed, and then a uniform choice of the surplus. By symmetry, every
-    subset of a size is equally likely at each step.
-
-    Parameters
-    ----------
-    total
-        Size of the population.
-    count
-        Size of the subset, 0 to ``total``.
-    rng
-        Random generator.
-
-    Returns
-    -------
-    (count,) int64, strictly ascending.
+    subset of a size is equally likely at each step. Returns (count,) int64, strictly ascending.
     """
     if 2 * count > total:
         return _complement(total, subset(total, total - count, rng))

@@ -124,10 +124,8 @@ class SequenceSampler:
         drop_last: bool = False,
         start: int = 0,
     ) -> None:
-        self.sequence = sequence
-        self.batch_size = batch_size
+        self.sequence, self.batch_size, self.start = sequence, batch_size, start
         self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
-        self.start = start
         self.epoch = 0
         self._started = False
 

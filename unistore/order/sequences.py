@@ -47,13 +47,7 @@ class EpochSequence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InOrder(EpochSequence):
-    """Samples 0, 1, 2, …, as for evaluation.
-
-    Attributes
-    ----------
-    length
-        Number of samples.
-    """
+    """Samples 0, 1, 2, … of `length`, as for evaluation."""
 
     length: int
 
@@ -70,15 +64,7 @@ class InOrder(EpochSequence):
 
 
 class Shuffled(EpochSequence):
-    """Every sample once per epoch, fully shuffled in O(1) memory.
-
-    Parameters
-    ----------
-    length
-        Number of samples.
-    seed
-        Seed of the orders.
-    """
+    """Every one of `length` samples once per epoch, fully shuffled in O(1) memory."""
 
     def __init__(self, length: int, seed: int = 0) -> None:
         self.length = length
@@ -212,15 +198,7 @@ class Subset(EpochSequence):
 
 
 class Repeated(EpochSequence):
-    """A sequence repeated, or truncated, to a number of positions.
-
-    Parameters
-    ----------
-    sequence
-        Has at least one position, unless `length` is 0.
-    length
-        Positions per epoch.
-    """
+    """A sequence repeated, or truncated, to `length` positions; it has at least one, unless `length` is 0."""
 
     def __init__(self, sequence: EpochSequence, length: int) -> None:
         self._sequence = sequence

@@ -61,32 +61,33 @@ def shuffled(
     if (blocks or kind == "sources") and not ascending:
         message = f"{kind!r} needs the subset in ascending order, so that neighbours stay together"
         raise InputError(Problem("shuffle", message, kind="option"))
-    if kind == "sources":
-        sequence: EpochSequence = BlockShuffle(
-            _sources(data, chosen), seed, group=1, lanes=1, deal=batch_size
-        )
-    elif blocks:
+    sequence: EpochSequence
+    if blocks or kind == "sources":
+        offsets = _blocks(data) if blocks else _sources(data)
+        if chosen is not None:
+            offsets = np.searchsorted(chosen, offsets).astype(np.int64)
         open_blocks = getattr(data, "open_blocks", GROUP * LANES)
-        sequence = BlockShuffle.within(_blocks(data, chosen), open_blocks, seed, deal=batch_size)
+        sequence = (
+            BlockShuffle.within(offsets, open_blocks, seed, deal=batch_size)
+            if blocks
+            else BlockShuffle(offsets, seed, group=1, lanes=1, deal=batch_size)
+        )
     else:
         sequence = Shuffled(len(data) if chosen is None else len(chosen), seed)
     return sequence if chosen is None else Subset(sequence, chosen)
 
 
-def _sources(data: Sized, chosen: NDArray[np.int64] | None) -> NDArray[np.int64]:
+def _sources(data: Sized) -> NDArray[np.int64]:
     """Offsets of the samples of each source."""
     if not hasattr(data, "source_offsets"):
         message = f"'sources' needs a dataset with source_offsets(), got {type(data).__name__}"
         raise InputError(Problem("shuffle", message, kind="option"))
-    offsets = np.asarray(data.source_offsets(), np.int64)
-    return offsets if chosen is None else np.searchsorted(chosen, offsets).astype(np.int64)
+    return np.asarray(data.source_offsets(), np.int64)
 
 
-def _blocks(data: Sized, chosen: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Block offsets over the dataset, or over an ascending subset of it."""
+def _blocks(data: Sized) -> NDArray[np.int64]:
+    """Offsets of the samples of each block."""
     declared = getattr(data, "block_offsets", None)
     if declared is None:
-        offsets = uniform_blocks(len(data), DEFAULT_BLOCK)
-    else:
-        offsets = np.asarray(declared() if callable(declared) else declared, np.int64)
-    return offsets if chosen is None else np.searchsorted(chosen, offsets).astype(np.int64)
+        return uniform_blocks(len(data), DEFAULT_BLOCK)
+    return np.asarray(declared() if callable(declared) else declared, np.int64)

@@ -54,19 +54,7 @@ _responsive_buckets: set[tuple[str, str]] = set()
 class ObjectClient:
     """Objects under a URL. Connects with the first operation; pickles as its arguments. Thread-safe.
 
-    Parameters
-    ----------
-    location
-        URL of the prefix that keys are relative to.
-    writing
-        Whether objects are written, which gets a longer timeout.
-    raises
-        Class of the errors.
-
-    Attributes
-    ----------
-    retries
-        Number of retried attempts so far.
+    Writing gets a longer timeout. Errors are of the class `raises`; `retries` counts retried attempts.
     """
 
     def __init__(
@@ -190,11 +178,7 @@ class ObjectClient:
         """Delete objects; absent ones are ignored."""
         if keys and self._retry(lambda obs, handle: (obs.delete(handle, list(keys)),), keys[0]) is None:
             for each in keys:  # some object stores reject the whole list if one object is absent
-
-                def delete_one(obs: Any, handle: Any, each: str = each) -> None:
-                    obs.delete(handle, each)
-
-                self._retry(delete_one, each)
+                self._retry(partial(_delete_one, key=each), each)
 
     def list(self, limit: int | None = None) -> dict[str, int]:
         """Size in bytes of the objects under the URL, by key; stops after about `limit` of them."""
@@ -238,12 +222,8 @@ class ObjectClient:
                     _responsive_buckets.add(bucket)
                     return None
                 elapsed = time.monotonic() - started
-                exhausted = (
-                    elapsed + delay > RETRY_TIMEOUT
-                    if bucket in _responsive_buckets
-                    else attempt >= MAX_FIRST_ATTEMPTS
-                )
-                if not fault.transient or exhausted:
+                late, often = elapsed + delay > RETRY_TIMEOUT, attempt >= MAX_FIRST_ATTEMPTS
+                if not fault.transient or (late if bucket in _responsive_buckets else often):
                     attempts = f" (tried {attempt} times in {elapsed:.1f} s)" if attempt > 1 else ""
                     raise self.error(key, fault, attempts) from redacted_error(error)
             else:
@@ -274,6 +254,10 @@ class ObjectClient:
                 "multiprocessing_context='spawn' (unistore.Loader does this by itself)"
             )
             raise self._raises(msg)
+
+
+def _delete_one(obs: Any, handle: Any, key: str) -> None:
+    obs.delete(handle, key)
 
 
 def _open_obstore(

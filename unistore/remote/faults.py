@@ -30,6 +30,7 @@ _CONNECTION_MESSAGES = {
     "Request": "the connection broke",
     "Decode": "the response cannot be decoded",
 }
+_OTHER_SERVER = "serve it from one that does, or download the store"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _RETRYABLE_STATUSES = (408, 425, 429)
 
@@ -44,44 +45,28 @@ class ShortRead(Exception):  # noqa: N818 - becomes a CorruptionError if retries
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why an operation failed.
-
-    Attributes
-    ----------
-    message
-        One line: what happened.
-    cure
-        What to do about it; may be empty.
-    transient
-        Whether a retry may help.
-    absent
-        Whether there is no such object.
-    damaged
-        Whether the object is shorter than it must be.
-    """
+    """Why an operation failed, in one line, and what to do about it."""
 
     message: str
     cure: str = ""
     transient: bool = False
+    """Whether a retry may help."""
     absent: bool = False
+    """Whether there is no such object."""
     damaged: bool = False
+    """Whether the object is shorter than it must be."""
 
 
 def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
-    """Classify an exception of obstore.
+    """Classify an exception of obstore, raised for a bucket of a URL.
 
-    Parameters
-    ----------
-    error
-        Its text begins with a sentence; the debug form that follows has kind and status.
-    scheme, bucket
-        Of the URL that was accessed.
+    The text begins with a sentence; the debug form that follows has kind and status.
     """
     if isinstance(error, ShortRead):
         return Fault(str(error), error.cure, transient=True, damaged=True)
     text = str(error)
     code = match[1] if (match := _CODE.search(text)) else ""
-    status = int(match[1]) if (match := _STATUS.search(text)) else 0
+    status = _status(text)
     kind = type(error).__name__
     if code in _NO_BUCKET:
         where = ENDPOINT.get(scheme, "the host")
@@ -99,8 +84,12 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
 def lacks_conditional_put(error: Exception) -> bool:
     """Whether a server rejected ``If-None-Match`` because it does not support it."""
     text = str(error)
-    status = int(match[1]) if (match := _STATUS.search(text)) else 0
-    return type(error).__name__ == "NotSupportedError" or status == 501 or "NotImplemented" in text
+    return type(error).__name__ == "NotSupportedError" or _status(text) == 501 or "NotImplemented" in text
+
+
+def _status(text: str) -> int:
+    """HTTP status in the text of an error; 0 if there is none."""
+    return int(match[1]) if (match := _STATUS.search(text)) else 0
 
 
 def _access_fault(text: str, kind: str, code: str, status: int, scheme: str) -> Fault | None:
@@ -116,14 +105,12 @@ def _configuration_fault(text: str, scheme: str) -> Fault | None:
     if "BareRedirect" in text:
         return Fault("the bucket is in another region", "set AWS_REGION")
     if "BadScheme" in text:
-        return Fault(
-            "the endpoint is not encrypted (http)", f"set {_ALLOW_HTTP.get(scheme, _ALLOW_HTTP['s3'])}=true"
-        )
+        cure = f"set {_ALLOW_HTTP.get(scheme, _ALLOW_HTTP['s3'])}=true"
+        return Fault("the endpoint is not encrypted (http)", cure)
     if "MissingAccount" in text:
         return Fault("no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME")
     if "NotPartial" in text:
-        cure = "serve it from one that does, or download the store"
-        return Fault("the server cannot send parts of a file", cure)
+        return Fault("the server cannot send parts of a file", _OTHER_SERVER)
     if _KIND.search(text) is None and _STATUS.search(text) is None:
         return Fault(_first_line(text), "check the settings of " + ENDPOINT.get(scheme, "the host"))
     return None
@@ -132,11 +119,10 @@ def _configuration_fault(text: str, scheme: str) -> Fault | None:
 def _status_fault(code: str, status: int) -> Fault | None:
     if status == 416:
         return Fault("ends before the range that was asked for", "restore it from a copy", damaged=True)
+    message = f"the server answers {status}{_in_parentheses(code)}"
     if (status >= 500 and status != 501) or status in _RETRYABLE_STATUSES:
-        return Fault(f"the server answers {status}{_in_parentheses(code)}", "try again later", transient=True)
-    if status:
-        return Fault(f"the server answers {status}{_in_parentheses(code)}")
-    return None
+        return Fault(message, "try again later", transient=True)
+    return Fault(message) if status else None
 
 
 def _connection_fault(text: str) -> Fault:
@@ -151,9 +137,8 @@ def _in_parentheses(code: str) -> str:
 
 def redacted_error(error: Exception) -> Exception:
     """A library's exception as the cause of ours, without the rest of its text, which may hold secrets."""
-    return RuntimeError(f"{type(error).__name__}: {_first_line(str(error))}").with_traceback(
-        error.__traceback__
-    )
+    message = f"{type(error).__name__}: {_first_line(str(error))}"
+    return RuntimeError(message).with_traceback(error.__traceback__)
 
 
 def _first_line(text: str) -> str:

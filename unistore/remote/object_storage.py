@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from itertools import chain, islice
 from typing import TypeVar
 
@@ -21,24 +22,12 @@ U = TypeVar("U")
 CONCURRENCY = 16
 """Concurrent requests of one process."""
 
-_pool: ThreadPoolExecutor | None = None
-
 
 class ObjectStorage:
     """Objects under a URL; see `unistore.zarr3.storage.Storage`. Connects with the first read.
 
     Ranges that lie close together in one object are fetched by one request; up to `CONCURRENCY` requests run
     at once. Not fork-safe: a read in a forked process raises an error.
-
-    Parameters
-    ----------
-    location
-        URL of the store.
-
-    Attributes
-    ----------
-    client
-        Carries out the requests.
     """
 
     fork_safe = False
@@ -94,12 +83,9 @@ def _split_response(
     request: Request, raw: bytes, offsets: Sequence[int], sizes: Sequence[int]
 ) -> Iterator[tuple[int, bytes]]:
     """Position and bytes of each range of a request."""
-    if len(request.members) == 1:
-        yield request.members[0], raw
-        return
     for position in request.members:
         low = offsets[position] - request.start
-        yield position, raw[low : low + sizes[position]]
+        yield position, raw[low : low + sizes[position]]  # all of it: the same object, not a copy
 
 
 def map_concurrently(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
@@ -121,8 +107,7 @@ def map_concurrently(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
             future.cancel()
 
 
+@cache
 def _thread_pool() -> ThreadPoolExecutor:
-    global _pool  # noqa: PLW0603 - one for the process, which bounds its requests
-    if _pool is None:
-        _pool = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="unistore-requests")
-    return _pool
+    """One for the process, which bounds its requests."""
+    return ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="unistore-requests")

@@ -16,16 +16,9 @@ LIMIT = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request for consecutive bytes of an object.
+    """One request for the bytes ``start:stop`` of an object.
 
-    Attributes
-    ----------
-    key
-        The object.
-    start, stop
-        Byte offsets, `stop` excluded.
-    members
-        Positions, in the requested list, of the ranges inside.
+    `members` are the positions, in the requested list, of the ranges inside.
     """
 
     key: str
@@ -35,12 +28,7 @@ class Request:
 
 
 def coalesce(
-    keys: Sequence[str],
-    offsets: Sequence[int],
-    sizes: Sequence[int],
-    *,
-    gap: int = GAP,
-    limit: int = LIMIT,
+    keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, gap: int = GAP, limit: int = LIMIT
 ) -> list[Request]:
     """Plan the requests for ranges ``offsets[i] : offsets[i] + sizes[i]`` of the objects ``keys[i]``.
 

@@ -62,19 +62,13 @@ class ShardCache:
         """Path of a copy below the folder."""
         return f"{checksum[:2]}/{checksum}"
 
-    def ensure(self, checksum: str, size: int, fetch: Callable[[], Iterable[bytes]], what: str) -> bool:
+    def ensure(
+        self, checksum: str, size: int | None, fetch: Callable[[], Iterable[bytes]], what: str
+    ) -> bool:
         """Make sure that there is a copy, fetching it if needed; False if there is no room for it.
 
-        Parameters
-        ----------
-        checksum
-            xxh3-128 of the object, hexadecimal.
-        size
-            Bytes of the object.
-        fetch
-            Returns the content, in pieces.
-        what
-            Name of the object, for errors.
+        `checksum` is the object's xxh3-128, hexadecimal, `size` its bytes (None: known once fetched, and
+        held in memory then); ``fetch()`` returns the content in pieces; errors name the object as `what`.
 
         Raises
         ------
@@ -108,25 +102,28 @@ class ShardCache:
         seen = self._verified_at.get(checksum)
         return seen is not None and time.monotonic() - seen < TOUCH_INTERVAL
 
-    def _ensure(self, checksum: str, size: int, fetch: Callable[[], Iterable[bytes]], what: str) -> bool:
+    def _ensure(
+        self, checksum: str, size: int | None, fetch: Callable[[], Iterable[bytes]], what: str
+    ) -> bool:
         with self._subfolder(checksum) as subfolder:
             if self._has_valid_copy(subfolder, checksum, size):
                 return True
-            if size > self.limit:
+            if size is not None and size > self.limit:
                 return False
             with self._locked_part(subfolder, checksum) as part:
                 if self._has_valid_copy(subfolder, checksum, size):  # another process fetched it meanwhile
                     return True
-                if not self._reserve(part, size):
+                pieces = fetch() if size is None else ()
+                size = sum(map(len, pieces)) if size is None else size
+                if size > self.limit or not self._reserve(part, size):
                     return False
-                _write_verified(part, checksum, size, fetch(), what)
-                os.replace(
-                    checksum + PART, checksum, src_dir_fd=subfolder, dst_dir_fd=subfolder
-                )  # the lock stays
+                _write_verified(part, checksum, size, pieces or fetch(), what)
+                part_name = checksum + PART
+                os.replace(part_name, checksum, src_dir_fd=subfolder, dst_dir_fd=subfolder)  # the lock stays
         self._verified_at[checksum] = time.monotonic()
         return True
 
-    def _has_valid_copy(self, subfolder: int, checksum: str, size: int) -> bool:
+    def _has_valid_copy(self, subfolder: int, checksum: str, size: int | None) -> bool:
         """Whether there is a valid copy; the first check of this process reads all of it."""
         try:
             copy = self._open_file(checksum, subfolder, checksum[:2])
@@ -181,12 +178,9 @@ class ShardCache:
             raise self._unusable(self.folder / parent / name, error) from error
 
     def _unusable(self, path: Path, error: NotOwnError) -> StoreError:
-        file = "" if path == self.folder else f"{path} "
-        cure = "remove it, or " if file else ""
-        rule = "of your own, that others cannot write to"
-        return StoreError(
-            f"cache_dir {self.folder}: cannot be used ({file}{error}); {cure}choose another folder, {rule}"
-        )
+        file, cure = ("", "") if path == self.folder else (f"{path} ", "remove it, or ")
+        cure += "choose another folder, of your own, that others cannot write to"
+        return StoreError(f"cache_dir {self.folder}: cannot be used ({file}{error}); {cure}")
 
     def _reserve(self, part: int, size: int) -> bool:
         """Allocate an object's part file before it is fetched, evicting copies; False if there is no room."""
@@ -278,8 +272,8 @@ def _write_verified(descriptor: int, checksum: str, size: int, pieces: Iterable[
         raise CorruptionError(msg)
 
 
-def _matches(copy: int, checksum: str, size: int) -> bool:
-    if os.fstat(copy).st_size != size:
+def _matches(copy: int, checksum: str, size: int | None) -> bool:
+    if size is not None and os.fstat(copy).st_size != size:
         return False
     digest, done = xxhash.xxh3_128(), 0
     while block := os.pread(copy, _BLOCK, done):

@@ -22,21 +22,14 @@ _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A prefix in an object store, or a path on a web server.
-
-    Attributes
-    ----------
-    scheme
-        ``"s3"``, ``"gs"``, ``"az"``, ``"https"`` or ``"http"``.
-    bucket
-        Bucket, container or host.
-    prefix
-        Path below the bucket, without leading and trailing slashes.
-    """
+    """A prefix in an object store, or a path on a web server."""
 
     scheme: str
+    """``"s3"``, ``"gs"``, ``"az"``, ``"https"`` or ``"http"``."""
     bucket: str
+    """Bucket, container or host."""
     prefix: str
+    """Path below the bucket, without leading and trailing slashes."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
@@ -61,18 +54,12 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     """
     text = os.fspath(path)
     if _COLLAPSED.match(text):
-        msg = f"{redact_url(text)}: pathlib removes a slash of a URL: give it as text, not as a Path"
-        raise InputError(msg)
+        raise _refused(text, "pathlib removes a slash of a URL: give it as text, not as a Path")
     return _URL.match(text) is not None
 
 
 def require_local_path(path: str | os.PathLike[str], what: str) -> str:
-    """Return a path as text if it is a path of this machine.
-
-    Parameters
-    ----------
-    what
-        Name of the argument, for the error.
+    """Return a path as text if it is a path of this machine; the error names the argument as `what`.
 
     Raises
     ------
@@ -81,8 +68,7 @@ def require_local_path(path: str | os.PathLike[str], what: str) -> str:
     """
     text = os.fspath(path)
     if _URL.match(text) or _COLLAPSED.match(text):
-        msg = f"{redact_url(text)}: {what} must be on this machine: give a path, not a URL"
-        raise InputError(msg)
+        raise _refused(text, f"{what} must be on this machine: give a path, not a URL")
     return text
 
 
@@ -95,17 +81,14 @@ def parse_url(url: str) -> Location:
         If the scheme is not one of `SCHEMES`, the bucket is missing, or the URL has more than a path.
     """
     parts = _split(url)
-    scheme, shown = parts.scheme.lower(), redact_url(url)
+    scheme = parts.scheme.lower()
     if scheme not in SCHEMES:
-        msg = f"{shown}: scheme {parts.scheme!r} is not known; one of: {', '.join(SCHEMES)}"
-        raise InputError(msg)
+        raise _refused(url, f"scheme {parts.scheme!r} is not known; one of: {', '.join(SCHEMES)}")
     if not parts.netloc and scheme != "file":
-        msg = f"{shown}: the bucket is missing; write {scheme}://bucket/prefix"
-        raise InputError(msg)
+        raise _refused(url, f"the bucket is missing; write {scheme}://bucket/prefix")
     path = [part for part in parts.path.split("/") if part]
     if any(part in (".", "..") for part in path):
-        msg = f"{shown}: '.' and '..' are not allowed in the URL of a store"
-        raise InputError(msg)
+        raise _refused(url, "'.' and '..' are not allowed in the URL of a store")
     return Location(scheme, parts.netloc, "/".join(path))
 
 
@@ -121,8 +104,7 @@ def file_path(url: str) -> str | None:
     if parts.scheme.lower() != "file":
         return None
     if parts.netloc not in ("", "localhost"):
-        msg = f"{redact_url(url)}: a file on another machine; write file:///folder (three slashes)"
-        raise InputError(msg)
+        raise _refused(url, "a file on another machine; write file:///folder (three slashes)")
     return unquote(parts.path)
 
 
@@ -132,15 +114,16 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
     except ValueError:
-        msg = f"{shown}: is not a valid URL; write scheme://bucket/prefix"
-        raise InputError(msg) from None
+        raise _refused(url, "is not a valid URL; write scheme://bucket/prefix") from None
     if "…@" in shown or shown == f"{parts.scheme}://…":
-        msg = f"{shown}: credentials do not belong in a URL; see docs/remote.md"
-        raise InputError(msg)
+        raise _refused(url, "credentials do not belong in a URL; see docs/remote.md")
     if parts.scheme.lower() in BUCKETS and ":" in parts.netloc:
         msg = f"{parts.scheme}://…: a bucket has no port and no password; see docs/remote.md"
         raise InputError(msg)
     if "?" in url or "#" in url:
-        msg = f"{shown}: the URL of a store has no query or fragment: leave out what follows '?' or '#'"
-        raise InputError(msg)
+        raise _refused(url, "the URL of a store has no query or fragment: leave out what follows '?' or '#'")
     return parts
+
+
+def _refused(url: str, why: str) -> InputError:
+    return InputError(f"{redact_url(url)}: {why}")

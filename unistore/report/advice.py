@@ -9,6 +9,7 @@ from typing import Any
 from unistore.report.machine import Machine
 from unistore.report.place import OBJECT_STORE, Place
 from unistore.report.speed import Speed
+from unistore.report.trials import Trial, best
 from unistore.system.sizes import size
 from unistore.system.workers import environment_number, plan
 
@@ -122,6 +123,19 @@ def advise(machine: Machine, store: StoreFacts | None) -> list[Advice]:
         )
         found.append(Advice(name="cache", value="all", reason=reason))
     return found
+
+
+def measured_advice(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[Advice]:
+    """Advice with workers, batch size and cache of the best setting that was tried."""
+    taken = best(trials)
+    reason = (
+        f"{taken.samples_per_second:,.4g} samples/s, about as many as the fastest of {len(trials)} settings"
+    )
+    found = {each.name: each for each in advice if each.name != "cache"}
+    for name in ("batch_size", "num_workers", "cache"):
+        if (value := getattr(taken, name)) is not None:
+            found[name] = Advice(name=name, value=value, reason=reason)
+    return list(found.values())
 
 
 def _batch_size(speed: Speed | None) -> Advice:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unistore.errors import printable
 
-__all__ = ["Block", "plain", "unfolded"]
+__all__ = ["Block", "dimensions", "plain", "unfolded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,11 @@ class Block:
     lines: Sequence[str] = ()
     code: str = ""
     folded: bool = False
+
+
+def dimensions(shape: Iterable[int]) -> str:
+    """``"120 × 126 × 164"``."""
+    return " × ".join(map(str, shape)) or "scalar"
 
 
 def unfolded(blocks: Iterable[Block], *, every: bool) -> list[Block]:

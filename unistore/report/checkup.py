@@ -6,20 +6,29 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unistore.data.kinds.locality import samples_per_chunk
-from unistore.report.advice import Advice, Misfit, StoreFacts, advise, remarks
+from unistore.data.kinds.reach import as_code
+from unistore.progress import shown
+from unistore.report.advice import Advice, Misfit, StoreFacts, advise, measured_advice, remarks
 from unistore.report.blocks import Block, plain
 from unistore.report.machine import Machine, look_at_machine
 from unistore.report.place import look_at_place
-from unistore.report.speed import forks_safely, measure
+from unistore.report.speed import forks_safely
+from unistore.report.speed import measure as speed_of
 from unistore.report.suggestions import Suggestion, natural_suggestion, suggestions
+from unistore.report.trials import Trial, trial_table, try_settings
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
+from unistore.system.progress import Progress
 from unistore.system.sizes import count_of, size
+
+if TYPE_CHECKING:
+    from unistore.data.dataset import Dataset
+    from unistore.data.kinds.protocol import SampleKind
 
 __all__ = ["Checkup", "doctor"]
 
@@ -36,12 +45,15 @@ class Checkup:
         Arguments of a Loader, each with its reason.
     remarks
         Sentences about what stands in the way, most important first.
+    trials
+        Settings that were measured, where that was asked for.
     """
 
     machine: Machine
     store: StoreFacts | None
     advice: Sequence[Advice]
     remarks: Sequence[str]
+    trials: Sequence[Trial] = ()
 
     @property
     def line(self) -> str:
@@ -58,6 +70,9 @@ class Checkup:
         found = [Block(title="machine", facts=_machine_facts(self.machine))]
         if self.store is not None:
             found.append(Block(title="store", facts=_store_facts(self.store, self.machine)))
+        if self.trials:
+            columns, rows = trial_table(self.trials)
+            found.append(Block(title="measured", columns=columns, rows=rows, spare=("longest", "first")))
         if self.remarks:
             found.append(Block(title="remarks", lines=self.remarks))
         found.append(Block(title="recommended", code=self.line))
@@ -65,7 +80,7 @@ class Checkup:
         return [*found, Block(title="because", facts=reasons)]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values: ``machine``, ``store`` or null, ``remarks``, ``line``, ``arguments``, ``reasons``."""
+        """JSON values: ``machine``, ``store`` or null, ``remarks``, ``line``, ``reasons``, …."""
         return {
             "machine": asdict(self.machine),
             "store": None if self.store is None else asdict(self.store),
@@ -73,58 +88,99 @@ class Checkup:
             "line": self.line,
             "arguments": {advice.name: advice.value for advice in self.advice},
             "reasons": {advice.name: advice.reason for advice in self.advice},
+            "trials": [asdict(trial) for trial in self.trials],
         }
 
     def __str__(self) -> str:
         return plain(self.blocks)
 
 
-def doctor(store: str | os.PathLike[str] | None = None) -> Checkup:
+def doctor(
+    store: str | os.PathLike[str] | None = None,
+    *,
+    samples: SampleKind | None = None,
+    measure: bool = False,
+    seconds: float = 2.0,
+    progress: Progress | bool | None = None,
+) -> Checkup:
     """Look at this machine, and at a store from it: some batches are read, nothing is written.
 
     Parameters
     ----------
     store
         Folder or URL of a store; None: the machine alone.
+    samples
+        Kind of samples to read; None: the store's natural one.
+    measure
+        Try numbers of workers, batch sizes and a cache with this store, and recommend what was fastest.
+    seconds
+        How long each of these settings is timed; there are 6 to 10. A cache is filled as long before.
+    progress
+        As of `unistore.convert`, of the settings that are tried.
 
     Raises
     ------
     InputError
-        If `store` is no path.
+        If `store` is no path, or an argument does not fit.
     StoreError
         There is no finished store at `store`.
 
     Examples
     --------
-    >>> print(unistore.doctor("train.zarr"))  # doctest: +SKIP
+    >>> print(unistore.doctor("train.zarr", measure=True))  # doctest: +SKIP
     """
     check = Arguments()
     check.path("store", store, none=True)
+    check.flag("measure", measure)
+    check.number("seconds", seconds)
+    if store is None and (samples is not None or measure):
+        check.refuse("store", "is not named, and samples are read of one", 'doctor("train.zarr")')
     check.raise_problems()
-    machine = look_at_machine()
-    facts = None if store is None else _look_at_store(os.fspath(store), machine)
+    machine, facts, dataset = look_at_machine(), None, None
+    if store is not None:
+        facts, dataset = _look_at_store(os.fspath(store), machine, samples)
+    advice, trials = advise(machine, facts), []
+    if measure and dataset is not None and facts is not None and facts.speed is not None:
+        fixed = {
+            each.name: each.value
+            for each in advice
+            if each.name not in ("num_workers", "batch_size", "cache")
+        }
+        workers = _worker_counts(machine, next(each.value for each in advice if each.name == "num_workers"))
+        whole, room = facts.samples * facts.speed.sample_bytes, machine.available_memory // 4
+        cache = "all" if whole <= room else f"{room // 10**6}MB"
+        with shown(progress) as told:
+            trials = try_settings(dataset, workers, facts.speed.batch_size, cache, seconds, told, **fixed)
+        advice = measured_advice(advice, trials)
     return Checkup(
-        machine=machine, store=facts, advice=advise(machine, facts), remarks=remarks(machine, facts)
+        machine=machine, store=facts, advice=advice, remarks=remarks(machine, facts), trials=trials
     )
 
 
-def _look_at_store(path: str, machine: Machine) -> StoreFacts:
+def _worker_counts(machine: Machine, advised: int) -> list[int]:
+    """0, 1, 2, 4, … up to the cores, and what is advised without a trial."""
+    doubling = [1 << power for power in range(int(machine.usable_cores).bit_length())]
+    return sorted({0, advised, *doubling})
+
+
+def _look_at_store(path: str, machine: Machine, samples: SampleKind | None) -> tuple[StoreFacts, Dataset]:
     from unistore.data.dataset import Dataset  # takes torch
 
     store = Store(path)
     natural = natural_suggestion(store)
-    dataset = Dataset(path, natural.kind)
+    samples_as = natural.text if natural.changed else ""
+    dataset = Dataset(path, natural.kind if samples is None else samples)
     count = len(dataset)
     place = look_at_place(store)
-    speed = measure(dataset) if count else None
+    speed = speed_of(dataset) if count else None
     forked = None
     if speed is not None and store.fork_safe and "fork" in machine.start_methods:
         forked = forks_safely(dataset, np.arange(min(speed.batch_size, count)))
-    return StoreFacts(
+    facts = StoreFacts(
         path=path,
         family=store.family,
         samples=count,
-        samples_as=natural.text if natural.changed else "",
+        samples_as=samples_as if samples is None else as_code(samples),
         misfits=_misfits([natural, *(each for each in suggestions(store) if each.kind != natural.kind)]),
         place=place,
         fits_page_cache=None if place.stored is None else place.stored < machine.available_memory,
@@ -133,6 +189,7 @@ def _look_at_store(path: str, machine: Machine) -> StoreFacts:
         fork_seconds=forked,
         speed=speed,
     )
+    return facts, dataset
 
 
 def _misfits(suggested: Sequence[Suggestion]) -> list[Misfit]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unistore.errors import StoreError
-from unistore.report.blocks import Block
+from unistore.report.blocks import Block, dimensions
 from unistore.store.names import MANIFEST
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
 from unistore.zarr3.local import LocalStorage
@@ -77,7 +77,7 @@ def _document(folder: Path, name: str) -> dict[str, Any]:
 def zarr_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     """What `describe_zarr` gave, for people."""
     rows = [
-        (array["path"] or "/", " × ".join(map(str, array["shape"] or ())), array["dtype"])
+        (array["path"] or "/", "-" if array["shape"] is None else dimensions(array["shape"]), array["dtype"])
         for array in about["arrays"]
     ]
     lines = ["A Zarr hierarchy, but not a unistore store: it has no samples and no seal."]

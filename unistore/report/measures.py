@@ -14,7 +14,7 @@ from unistore.store.reader import Store
 
 __all__ = ["chosen_samples", "describe_measures", "measure_remarks", "measures_of", "noun"]
 
-_QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
+QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
 _REMARKED = 0.05
 """Share of small samples from which on they are remarked on."""
 _HALF = 0.02
@@ -37,12 +37,12 @@ def describe_measures(measures: Sequence[Measure]) -> list[dict[str, Any]]:
     described = []
     for measure in measures:
         values = measure.values.astype(np.float64)
-        quantiles = np.quantile(values, list(_QUANTILES.values()), method="nearest").tolist()
+        quantiles = np.quantile(values, list(QUANTILES.values()), method="nearest").tolist()
         described.append(
             {
                 "name": measure.name,
                 "samples": len(values),
-                **dict(zip(_QUANTILES, quantiles, strict=True)),
+                **dict(zip(QUANTILES, quantiles, strict=True)),
                 "histogram": histogram(values),
                 "smallest": _number(measure, int(np.argmin(values))),
                 "largest": _number(measure, int(np.argmax(values))),

@@ -14,6 +14,7 @@ from unistore.report.blocks import Block
 from unistore.report.measures import chosen_samples, noun
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import number
+from unistore.report.values import FEW
 from unistore.store.reader import Store
 from unistore.system.sizes import size
 
@@ -22,8 +23,6 @@ __all__ = ["page"]
 _ASKED = 24
 """Samples that may be asked for."""
 _CHARTS = 24
-_FEW = 12
-"""Values that a chart is drawn of, at least."""
 _TEXT = 20_000
 """Characters of code, or of a line."""
 _TRIAL = 64 << 20
@@ -77,7 +76,8 @@ def page(
         raise InputError(Problem("samples", f"are those of a store, and {path} is none", kind="option"))
     parts = [_block(block) for block in blocks]
     if kind == "store":
-        parts[1:1] = _looks(Store(path), details, samples)
+        first = 1 + any(block.title == "remarks" for block in blocks)
+        parts[first:first] = _looks(Store(path), details, samples)
     elif kind == "source" and "raw_bytes" in details:  # of one family, and nothing is wrong
         parts[1:1] = _trial(path, details)
     title = text_html(path.rstrip("/").rpartition("/")[2] or path)
@@ -109,11 +109,8 @@ def _trial(path: str, about: Mapping[str, Any]) -> list[str]:
     """What small sources look like as a store: they are converted into a temporary one."""
     held = max(about["raw_bytes"], about["sources"]["bytes"] or 0)
     if held > _TRIAL:
-        return [
-            _block(
-                Block(lines=[f"no pictures of {size(held)} of sources: convert them, and inspect the store"])
-            )
-        ]
+        line = f"no pictures of {size(held)} of sources: convert them, and inspect the store"
+        return [_block(Block(lines=[line]))]
     from unistore.conversion.convert import convert
 
     with tempfile.TemporaryDirectory() as folder:
@@ -131,23 +128,17 @@ def _trial(path: str, about: Mapping[str, Any]) -> list[str]:
 
 def _looks(store: Store, about: Mapping[str, Any], samples: Sequence[int]) -> list[str]:
     """The contact sheet, and distributions."""
-    charts = "".join(_charts(about, noun(store.sample_table)))
-    return [
-        _sheet(store, about["measures"], samples),
-        _section("distributions", f'<div class="charts">{charts}</div>'),
-    ]
-
-
-def _sheet(store: Store, measures: Sequence[dict[str, Any]], samples: Sequence[int]) -> str:
-    """The contact sheet."""
     for sample in samples:
         check_sample(store, sample)
-    what, chosen = noun(store.sample_table), chosen_samples(store.sample_count, measures, samples)
+    what, chosen = noun(store.sample_table), chosen_samples(store.sample_count, about["measures"], samples)
     shown = [
         (sample, f"{what} {sample}{_split(store, sample)}{reason and f': {reason}'}")
         for sample, reason in chosen.items()
     ]
-    return _section("samples", pictures_html(store, shown) or "<p>none</p>")
+    return [
+        _section("samples", pictures_html(store, shown) or "<p>none</p>"),
+        _section("distributions", f'<div class="charts">{"".join(_charts(about, what))}</div>'),
+    ]
 
 
 def _split(store: Store, sample: int) -> str:
@@ -162,9 +153,9 @@ def _charts(about: Mapping[str, Any], what: str) -> Iterable[str]:
     if about["splits"]:
         yield _bars("splits", [(name, count, f"{count:,}") for name, count in about["splits"].items()])
     for each in about["measures"]:
-        if each["samples"] >= _FEW:
+        if each["samples"] >= FEW:
             yield _histogram(f"{each['name']} per {what}", each["histogram"], each["min"], each["max"])
-    valued = [array for array in about["arrays"] if array["values"] and array["values"]["read"] >= _FEW]
+    valued = [array for array in about["arrays"] if array["values"] and array["values"]["read"] >= FEW]
     for array in sorted(valued, key=lambda array: (not array["values"]["labels"], -array["raw_bytes"]))[
         :_CHARTS
     ]:
@@ -187,7 +178,6 @@ def _charts(about: Mapping[str, Any], what: str) -> Iterable[str]:
 
 
 def _bars(title: str, shares: Sequence[tuple[str, int, str]], most: int = 8) -> str:
-    """Counts by name, the first of them."""
     longest = max((count for _, count, _ in shares), default=0) or 1
     rows = "".join(
         f'<div class="bar"><span>{text_html(name)}</span><i style="width:{100 * count / longest:.1f}%"></i>'

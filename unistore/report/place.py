@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,22 +49,12 @@ def look_at_place(store: Store) -> Place:
     seal = store.attributes["seal"]
     stored = seal.get("bytes") if isinstance(seal, dict) else None
     folder = local_path(store.path)
-    if folder is None:
-        return Place(
-            file_system=OBJECT_STORE,
-            mount_point=None,
-            free=None,
-            network=True,
-            in_memory=False,
-            stored=stored,
-        )
-    kind, point = file_system(folder)
-    space = os.statvfs(folder) if hasattr(os, "statvfs") else None
+    kind, point = (OBJECT_STORE, None) if folder is None else file_system(folder)
     return Place(
         file_system=kind,
         mount_point=point,
-        free=None if space is None else space.f_frsize * space.f_bavail,
-        network=kind.startswith(NETWORK),
+        free=None if folder is None else shutil.disk_usage(folder).free,
+        network=folder is None or kind.startswith(NETWORK),
         in_memory=kind in ("tmpfs", "ramfs"),
         stored=stored,
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import SOURCE, Picks
 from unistore.data.packed import Packed
 from unistore.pictures.draw import check_sample
-from unistore.report.blocks import Block
+from unistore.report.blocks import Block, dimensions
 from unistore.report.measures import noun
 from unistore.report.sealed_blocks import number
 from unistore.report.suggestions import natural_suggestion
+from unistore.report.values import finite
 from unistore.store.reader import Store
 
 __all__ = ["describe_sample", "sample_blocks"]
@@ -56,17 +56,9 @@ def _described(key: str, packed: Packed, count: int) -> dict[str, Any]:
     shape = values.shape if packed.shapes is None or count > 1 else tuple(packed.shapes[0].tolist())
     if packed.offsets is None and count == 1:
         shape = shape[1:]
-    low, high = _range(values)
-    return {"key": key, "shape": list(shape), "dtype": values.dtype.name, "min": low, "max": high}
-
-
-def _range(values: NDArray[Any]) -> tuple[Any, Any]:
-    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-    return (
-        (finite.min().item(), finite.max().item())
-        if finite.size and finite.dtype.kind in "biuf"
-        else (None, None)
-    )
+    values = finite(values) if values.dtype.kind in "biuf" else values[:0]
+    low, high = (values.min().item(), values.max().item()) if values.size else (None, None)
+    return {"key": key, "shape": list(shape), "dtype": packed.values.dtype.name, "min": low, "max": high}
 
 
 def sample_blocks(about: dict[str, Any]) -> list[Block]:
@@ -80,7 +72,7 @@ def sample_blocks(about: dict[str, Any]) -> list[Block]:
     rows = [
         (
             each["key"],
-            " × ".join(map(str, each["shape"])) or "scalar",
+            dimensions(each["shape"]),
             each["dtype"],
             number(each["min"]),
             number(each["max"]),

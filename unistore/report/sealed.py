@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from unistore.errors import InputError, StoreError
 from unistore.remote.storage import local_path
 from unistore.report.measures import describe_measures, measure_remarks, measures_of
 from unistore.report.snippets import snippet
-from unistore.report.values import describe_values
+from unistore.report.values import describe_values, how_often
 from unistore.schemas.indices import contradiction
 from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.text import text_values
@@ -24,16 +25,19 @@ from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = ["describe_store"]
+__all__ = ["describe_store", "label_lines"]
 
 SHOWN_SOURCES = 5
-ROWS = 1 << 20
 """Split codes that are read at a time."""
 VALUED = 64
 """Arrays whose values are looked at, the largest ones, in local stores."""
 VALUED_FAR = 16
 """In an object store, where each array takes several requests."""
 _BOOKKEEPING = frozenset({"source", "number", "source_row"})
+_NO_CLASS = {"classification": (0, 1), "label": (0,), "labels": (0,)}
+"""Labels that mean no class, where any does: of LAS files 0 (never classified) and 1 (unclassified)."""
+_REMARKED = 0.005
+"""Share of the unlabelled from which on it is remarked on."""
 _INDEX_ENTRY = 16
 """Bytes of one chunk in a shard's index: offset and size, u8 each (Zarr v3, "sharding_indexed")."""
 _INDEX_CHECKSUM = 4
@@ -133,23 +137,58 @@ def _look_at_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
         array["values"] = values
         if values is not None and values["nan"]:
             remarks.append(f"{array['path']}: {100 * values['nan'] / values['read']:.2g} % are not finite")
+        if values is not None and (remark := _unlabelled(array["path"], values)):
+            remarks.append(f"{array['path']}: {remark}")
     return remarks
+
+
+def label_lines(path: str | os.PathLike[str]) -> list[str]:
+    """Labels of a local store, counted in a bounded part of each column that is called so."""
+    store = None if local_path(path) is None else Store(path)
+    named = [] if store is None else [each for each in store.paths() if _no_class(each) is not None]
+    lines = []
+    for name in named:
+        assert store is not None
+        values = describe_values(store.array(name))
+        if values is not None and (told := how_often(values)):
+            lines.append("; ".join(filter(None, [f"{name}: {told}", _unlabelled(name, values)])))
+    return lines
+
+
+def _no_class(path: str) -> Sequence[int] | None:
+    """Labels of a column that mean no class, where any does; None: its name is not one of labels."""
+    return _NO_CLASS.get(path.rpartition("/")[2].lower())
+
+
+def _unlabelled(path: str, values: dict[str, Any]) -> str | None:
+    """What share of labels means no class; where all are 0 that is said elsewhere."""
+    meant = _no_class(path)
+    counts = dict(values["labels"] or ())
+    found = [label for label in counts if meant is not None and (label < 0 or label in meant)]
+    share = sum(counts[label] for label in found) / values["read"]
+    if len(counts) < 2 or not found or share < _REMARKED:
+        return None
+    return f"{100 * share:.3g} % are {' or '.join(map(str, sorted(found)))}: unlabelled?"
 
 
 def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:
     """Whether an array only says where others are, or is text beside what samples are made of."""
-    path, axes = array["path"], array["axes"]
-    text = path.endswith("/data") and axes in ([], ["byte"]) and array["raw_bytes"] < whole / 10
+    path = array["path"]
+    text = path.endswith("/data") and _holds_bytes(array) and array["raw_bytes"] < whole / 10
     return _is_index(path) or text or path.rpartition("/")[2] in _BOOKKEEPING
 
 
 def _is_packed(array: dict[str, Any]) -> bool:
     """Whether the values stand for something else: bits, or the bytes of files."""
-    return "bit_order" in array["attributes"] or "byte" in array["axes"]
+    return "bit_order" in array["attributes"] or _holds_bytes(array)
+
+
+def _holds_bytes(array: dict[str, Any]) -> bool:
+    """Whether an axis counts the bytes of texts or files: ``"name_byte"``."""
+    return any(axis.rpartition("_")[2] == "byte" for axis in array["axes"])
 
 
 def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
-    """What the family measures of every sample, and remarks."""
     try:
         measures = measures_of(store)
         return describe_measures(measures), measure_remarks(store, measures)
@@ -180,12 +219,9 @@ def _splits(store: Store) -> dict[str, int]:
     """Samples by split name, in order of their codes; empty: no splits."""
     if not store.has("splits/code"):
         return {}
-    names = store.split_names()
-    codes = store.array("splits/code")
-    counts = np.zeros(256, np.int64)
-    for lo in range(0, len(codes), ROWS):
-        counts += np.bincount(codes.read(lo, min(lo + ROWS, len(codes))), minlength=256)
-    return {name: int(count) for name, count in zip(names, counts, strict=False)}
+    codes, names = store.splits()
+    counts = np.bincount(codes, minlength=len(names)).tolist()
+    return dict(zip(names, counts, strict=False))
 
 
 def _sources(store: Store) -> dict[str, Any]:

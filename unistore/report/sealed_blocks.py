@@ -5,27 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from unistore.errors import printable
-from unistore.report.blocks import Block
+from unistore.report.blocks import Block, dimensions
 from unistore.report.commands import spelled_options
-from unistore.report.measures import noun
-from unistore.report.values import spark
+from unistore.report.measures import QUANTILES, noun
+from unistore.report.values import how_often, spark
 from unistore.system.sizes import count_of, size
 
 __all__ = ["number", "store_blocks"]
 
 SHOWN_ATTRIBUTES = 8
-SHOWN_LABELS = 5
 
 
 def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     """What `describe_store` gave, for people."""
     sources, seal = about["sources"], about["seal"]
     named = ", ".join(source["path"] for source in sources["first"])
-    more = (
-        f" and {sources['count'] - len(sources['first']):,} more"
-        if sources["count"] > len(sources["first"])
-        else ""
-    )
+    rest = sources["count"] - len(sources["first"])
+    more = f" and {rest:,} more" if rest else ""
     splits = ", ".join(f"{name} {count:,}" for name, count in about["splits"].items())
     ratio = "" if about["ratio"] is None else f", ratio {about['ratio']:.2f}"
     facts = [
@@ -64,45 +60,29 @@ def _measure_table(measures: list[dict[str, Any]], table: str) -> Block:
     rows = [
         (
             each["name"],
-            *(number(each[name]) for name in ("min", "5%", "median", "95%", "max")),
+            *(number(each[name]) for name in QUANTILES),
             spark(each["histogram"]),
             f"{each['samples']:,}",
         )
         for each in measures
     ]
-    columns = (f"per {noun(table)}", "min", "5 %", "median", "95 %", "max", "spread", "of")
-    return Block(title=table, columns=columns, rows=rows, spare=("spread", "5 %", "95 %"))
+    columns = (f"per {noun(table)}", *QUANTILES, "spread", "of")
+    return Block(title=table, columns=columns, rows=rows, spare=("spread", "5%", "95%"))
 
 
 def _array_table(arrays: list[dict[str, Any]], main: str) -> Block:
     """Arrays that matter: those of the main table first, the largest ones first."""
-    rows = []
-    for array in sorted(
-        arrays, key=lambda array: (not array["path"].startswith(f"{main}/"), -array["raw_bytes"])
-    ):
-        values = array["values"] or {
-            "min": None,
-            "mean": None,
-            "max": None,
-            "histogram": None,
-            "read": 0,
-            "of": 0,
-        }
-        part = "~" if values["read"] < values["of"] else ""
-        rows.append(
-            (
-                array["path"],
-                _shape(array["shape"]),
-                array["dtype"],
-                *(
-                    f"{part if values[name] is not None else ''}{number(values[name])}"
-                    for name in ("min", "mean", "max")
-                ),
-                spark(values["histogram"] or []),
-                size(array["stored_bytes"]),
-                "-" if array["ratio"] is None else f"{array['ratio']:.2f}",
-            )
+    arrays = sorted(arrays, key=lambda array: (not array["path"].startswith(f"{main}/"), -array["raw_bytes"]))
+    rows = [
+        (
+            array["path"],
+            _shape(array["shape"]),
+            array["dtype"],
+            *_value_cells(array["values"]),
+            *_size_cells(array),
         )
+        for array in arrays
+    ]
     columns = ("array", "shape", "dtype", "min", "mean", "max", "spread", "stored", "ratio")
     told = any("~" in row[3] for row in rows)
     lines = ["~: of some chunks, evenly spread; padding of rows counts too"] if told else []
@@ -111,22 +91,24 @@ def _array_table(arrays: list[dict[str, Any]], main: str) -> Block:
     )
 
 
+def _value_cells(values: dict[str, Any] | None) -> tuple[str, ...]:
+    """Smallest, mean and largest value, ``~`` where only a part was read, and how they are spread."""
+    if values is None:
+        return "-", "-", "-", ""
+    part = "~" if values["read"] < values["of"] else ""
+    range_ = (values[name] for name in ("min", "mean", "max"))
+    shown = ("-" if value is None else f"{part}{number(value)}" for value in range_)
+    return *shown, spark(values["histogram"] or [])
+
+
+def _size_cells(array: dict[str, Any]) -> tuple[str, str]:
+    return size(array["stored_bytes"]), "-" if array["ratio"] is None else f"{array['ratio']:.2f}"
+
+
 def _label_table(arrays: list[dict[str, Any]]) -> Block:
-    rows = []
-    for array in arrays:
-        values = array["values"]
-        if values is not None and len(values["labels"] or ()) > 1:
-            labels = [
-                f"{value}: {100 * count / values['read']:.3g} %"
-                for value, count in values["labels"][:SHOWN_LABELS]
-            ]
-            more = (
-                [f"and {len(values['labels']) - SHOWN_LABELS} more"]
-                if len(values["labels"]) > SHOWN_LABELS
-                else []
-            )
-            rows.append((array["path"], ", ".join([*labels, *more])))
-    return Block(title="labels", columns=("array", "how often"), rows=rows)
+    counted = [array for array in arrays if array["values"] is not None]
+    rows = [(array["path"], how_often(array["values"])) for array in counted]
+    return Block(title="labels", columns=("array", "how often"), rows=[row for row in rows if row[1]])
 
 
 def _storage_table(arrays: list[dict[str, Any]]) -> Block:
@@ -138,13 +120,12 @@ def _storage_table(arrays: list[dict[str, Any]]) -> Block:
             _shape(array["chunks"]),
             _shape(array["shards"]),
             array["codec"].removeprefix("bytes, "),
-            size(array["stored_bytes"]),
             size(array["raw_bytes"]),
-            "-" if array["ratio"] is None else f"{array['ratio']:.2f}",
+            *_size_cells(array),
         )
         for array in arrays
     ]
-    columns = ("array", "shape", "dtype", "chunks", "shards", "codec", "stored", "raw", "ratio")
+    columns = ("array", "shape", "dtype", "chunks", "shards", "codec", "raw", "stored", "ratio")
     spare = ("codec", "shards", "raw", "chunks", "ratio")
     title = f"storage of all {count_of(len(arrays), 'array')}"
     return Block(title=title, columns=columns, rows=rows, spare=spare, folded=True)
@@ -159,10 +140,9 @@ def _seal_text(seal: dict[str, Any]) -> str:
 
 
 def _attributes_text(names: list[str]) -> str:
-    """Some of the names; empty if there are none."""
     shown = [printable(name) for name in names[:SHOWN_ATTRIBUTES]]
     return ", ".join([*shown, *(["…"] if len(names) > SHOWN_ATTRIBUTES else [])])
 
 
 def _shape(shape: list[int] | None) -> str:
-    return "-" if shape is None else " × ".join(map(str, shape)) or "scalar"
+    return "-" if shape is None else dimensions(shape)

@@ -26,7 +26,8 @@ if __name__ == "__main__":
     # {about}{others}
     loader = unistore.Loader(dataset, batch_size={batch}, shuffle=True)
     for batch in loader:
-        print({{key: getattr(value, "shape", value) for key, value in batch.items()}})
+        for key, value in batch.items():
+            print(key, getattr(value, "shape", value))
         break
 """
 _WIDTH = 74
@@ -61,9 +62,7 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     if natural.changed:
         arguments += f", samples={natural.text}"
     others = [
-        each.text
-        for each in suggestions(store, units)
-        if each.samples != 0 and not (each.changed and each.kind == natural.kind)
+        each.text for each in suggestions(store, units) if each.samples != 0 and each.kind != natural.kind
     ]
     keys = ", ".join(("index", *natural.kind.select(store, None)))
     about = printable(f"{count_of(natural.samples, 'sample')}; each has: {keys}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
 from unistore.converters.survey import Detection, Survey
 from unistore.errors import InputError, Problem
-from unistore.report.blocks import Block
+from unistore.report.blocks import Block, dimensions
 from unistore.report.commands import convert_command
 from unistore.report.verdicts import verdict_blocks, verdicts_line
 from unistore.system.sizes import count_of, size
@@ -136,7 +137,9 @@ def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...
     ]
     others = verdict_blocks(about["verdicts"])
     if problems:
-        convert = Block(title="then convert it", code=about["command"])
+        ways = re.findall(r"--columns \w+", problems[0].cure) if len(problems) == 1 else []
+        code = "\n".join(f"{about['command']} {way}" for way in ways) or about["command"]
+        convert = Block(title="convert it in one of these ways" if ways else "then convert it", code=code)
         return [*problem_blocks(facts, problems), *others, convert]
     sources = about["sources"]
     names = ", ".join(source["name"] for source in sources["first"])
@@ -148,9 +151,9 @@ def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...
     rows = [
         (
             array["path"],
-            f"{'about ' if table['estimated'] else ''}{' × '.join(map(str, array['shape']))}",
+            f"{'about ' if table['estimated'] else ''}{dimensions(array['shape'])}",
             array["dtype"],
-            " × ".join(map(str, array["chunk"])),
+            dimensions(array["chunk"]),
         )
         for table in about["tables"]
         for array in table["arrays"]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.registry import get_family
 from unistore.data import kinds
-from unistore.data.kinds.protocol import SampleKind
+from unistore.data.kinds.protocol import NamesGroup, SampleKind
 from unistore.data.kinds.reach import Reach, as_code, reach_of
 from unistore.data.parts import default_kind
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
 
-__all__ = ["Suggestion", "natural_suggestion", "suggestions"]
+__all__ = ["Suggestion", "kind_from", "natural_suggestion", "suggestions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,15 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
     """
     found = []
     for said in get_family(store.family).other_kinds:
-        kind = _made(said)
-        if kind is None:
+        try:
+            kind = kind_from(said)
+        except InputError:  # of another package
             found.append(Suggestion(said=said, kind=None, text=said, reach=Reach(samples=0), samples=None))
         else:
-            found.append(_looked_at(store, said, kind, units))
+            chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
+            if chosen is not None:
+                text = said if chosen == kind else as_code(chosen)
+                found.append(_looked_at(store, text, chosen, units))
     return found
 
 
@@ -82,7 +86,12 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
         If the store's family is not known here, or has no such kind.
     """
     kind = default_kind(store)
-    return _looked_at(store, as_code(kind), kind, units)
+    chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else None
+    if chosen is None or chosen == kind:
+        return _looked_at(store, as_code(kind), kind, units)
+    found = _looked_at(store, as_code(chosen), chosen, units)
+    reach = found.reach if found.changed else replace(found.reach, what="the store holds several windows")
+    return replace(found, said=as_code(kind), reach=reach)
 
 
 def _looked_at(store: Store, said: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
@@ -94,18 +103,24 @@ def _looked_at(store: Store, said: str, kind: SampleKind, units: NDArray[np.int6
     return Suggestion(said=said, kind=kind, text=text, reach=reach, samples=samples)
 
 
-def _made(expression: str) -> SampleKind | None:
-    """The kind that an expression like ``unistore.Patches(96)`` makes; None: not one of ours."""
+def kind_from(expression: str) -> SampleKind:
+    """The kind that an expression like ``unistore.Patches(96)`` or ``Patches(96)`` makes; nothing is run.
+
+    Raises
+    ------
+    InputError
+        It is not one of ours, or its arguments do not fit.
+    """
+    cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:
-        call = ast.parse(expression, mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-            return None
-        if not isinstance(call.func.value, ast.Name) or call.func.value.id != "unistore":
-            return None
-        made = getattr(kinds, call.func.attr)
+        call = ast.parse(expression.removeprefix("unistore."), mode="eval").body
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in kinds.__all__:
+            raise ValueError("they are " + ", ".join(kinds.__all__))
+        made = getattr(kinds, ast.unparse(call.func))
         positional = [ast.literal_eval(each) for each in call.args]
         named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
         kind: SampleKind = made(*positional, **named)
-    except (SyntaxError, ValueError, TypeError, AttributeError, InputError):
-        return None
+    except (SyntaxError, ValueError, TypeError) as error:
+        message = f"{expression} is no kind of samples: {error}"
+        raise InputError(Problem("samples", message, cure, "option")) from error
     return kind

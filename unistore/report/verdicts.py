@@ -11,8 +11,8 @@ from unistore.report.blocks import Block
 __all__ = ["verdict_blocks", "verdicts_line"]
 
 _LINES = 8
-_REASON = 47
-_NAMES = 12
+_REASON, _CELLS = 47, 59
+"""Characters of a reason, and of it and a name together: the table fits 80 columns."""
 
 
 def verdicts_line(verdicts: Sequence[Mapping[str, Any]]) -> str:
@@ -28,9 +28,11 @@ def verdicts_line(verdicts: Sequence[Mapping[str, Any]]) -> str:
 def verdict_blocks(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
     """A table of the files that are not taken, the most frequent reasons first; none where all are."""
     found = sorted((each for each in verdicts if each["verdict"] != TAKEN), key=lambda each: -each["files"])
+    reasons = [_short(each["why"], _REASON) for each in found[:_LINES]]
+    left = _CELLS - max(map(len, reasons), default=0)
     rows = [
-        (f"{each['files']:,}", each["verdict"], _short(each["why"], _REASON), _examples(each))
-        for each in found[:_LINES]
+        (f"{each['files']:,}", each["verdict"], reason, _example(each, left))
+        for each, reason in zip(found, reasons, strict=False)
     ]
     if len(found) > _LINES:
         rest = sum(each["files"] for each in found[_LINES:])
@@ -39,8 +41,8 @@ def verdict_blocks(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
     return [Block(title="files that are not taken", columns=columns, rows=rows)] if rows else []
 
 
-def _examples(count: Mapping[str, Any]) -> str:
-    first = _short(count["examples"][0], _NAMES)
+def _example(count: Mapping[str, Any], longest: int) -> str:
+    first = _short(count["examples"][0], longest)
     return f"{first}, …" if count["files"] > 1 else first
 
 

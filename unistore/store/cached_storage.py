@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -25,17 +27,9 @@ MAX_ATTEMPTS = 5
 class CachedStorage:
     """Reads objects from local copies; an object is fetched whole and verified on first use.
 
-    Sizes and checksums come from the store's manifest, which is read on first use. Objects that do not fit
-    into the cache are read from the store directly.
-
-    Parameters
-    ----------
-    inner
-        Storage of the store.
-    cache
-        Local copies.
-    manifest
-        Checksum of the manifest, from the store's seal.
+    Sizes and checksums come from the store's manifest, which is read on first use and kept like them. Objects
+    that do not fit into the cache are read from the store directly. `manifest` is the manifest's checksum,
+    from the seal.
     """
 
     def __init__(self, inner: Storage, cache: ShardCache, manifest: str) -> None:
@@ -81,39 +75,52 @@ class CachedStorage:
     ) -> Iterator[bytes]:
         found = self._entries().get(key)
         for _ in range(MAX_ATTEMPTS):
-            if found is None or not self._ensure(key, *found):
+            if found is None:
                 break
-            copies = local.read_many([self._cache.name(found[1])] * len(sizes), offsets, sizes)
+            size, checksum = found
+            what = f"{self._inner!r}: {key}"
+            if not self._cache.ensure(checksum, size, partial(self._fetch, key, size), what):
+                break
+            copies = local.read_many([self._cache.name(checksum)] * len(sizes), offsets, sizes)
             try:
                 first = next(copies)
             except AbsentError:  # evicted by another process before it was opened
-                self._cache.invalidate(found[1])
+                self._cache.invalidate(checksum)
                 continue
             yield first
             yield from copies
             return
         yield from self._inner.read_many([key] * len(sizes), offsets, sizes)
 
-    def _ensure(self, key: str, size: int, checksum: str) -> bool:
-        what = f"{self._inner!r}: {key}"
-        return self._cache.ensure(checksum, size, lambda: self._fetch(key, size), what)
-
     def _fetch(self, key: str, size: int) -> Iterable[bytes]:
         """Content of an object in pieces of one request each."""
         starts = range(0, size, LIMIT)
-        return self._inner.read_many(
-            [key] * len(starts), starts, [min(LIMIT, size - start) for start in starts]
-        )
+        sizes = [min(LIMIT, size - start) for start in starts]
+        return self._inner.read_many([key] * len(starts), starts, sizes)
 
     def _entries(self) -> dict[str, tuple[int, str]]:
         """Size and checksum of every object that the manifest lists."""
         if self._size_and_checksum is None:
-            raw = self._inner.get(MANIFEST, MANIFEST_LIMIT)
-            location = repr(self._inner)
-            if xxhash.xxh3_128_hexdigest(raw) != self._manifest_checksum:
-                msg = f"{location}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
-                raise CorruptionError(msg)
             self._size_and_checksum = {
-                entry.key: (entry.bytes, entry.checksum) for entry in parse_manifest(raw, location)
+                entry.key: (entry.bytes, entry.checksum)
+                for entry in parse_manifest(self._manifest(), repr(self._inner))
             }
         return self._size_and_checksum
+
+    def _manifest(self) -> bytes:
+        """The manifest; fetched by one process of the machine, if there is room for a copy."""
+        fetched: list[bytes] = []
+
+        def fetch() -> list[bytes]:
+            raw = self._inner.get(MANIFEST, MANIFEST_LIMIT)
+            if xxhash.xxh3_128_hexdigest(raw) != self._manifest_checksum:
+                msg = f"{self._inner!r}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
+                raise CorruptionError(msg)
+            fetched.append(raw)
+            return fetched
+
+        if self._cache.ensure(self._manifest_checksum, None, fetch, MANIFEST) and not fetched:
+            with suppress(AbsentError):  # evicted by another process before it was opened
+                copies = LocalStorage(self._cache.folder)
+                return copies.get(self._cache.name(self._manifest_checksum), MANIFEST_LIMIT)
+        return (fetched or fetch())[0]

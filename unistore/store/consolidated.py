@@ -17,10 +17,7 @@ _MEMBER = "consolidated_metadata"
 def root_head(documents: Mapping[str, bytes]) -> bytes:
     """Beginning of the root document, up to its attributes.
 
-    Parameters
-    ----------
-    documents
-        Every ``zarr.json`` below the root, by key; other keys are passed over.
+    `documents` has every ``zarr.json`` below the root, by key; other keys are passed over.
     """
     metadata = {
         key.removesuffix(f"/{ROOT}"): parse_document(documents[key])
@@ -35,24 +32,14 @@ def root_head(documents: Mapping[str, bytes]) -> bytes:
 def consolidated_problems(
     root: Mapping[str, Any], keys: Collection[str], documents: Mapping[str, bytes]
 ) -> Iterator[str]:
-    """Say what a root document repeats otherwise than the documents have it.
+    """Differences between a parsed root document and the documents below it that it repeats.
 
-    Parameters
-    ----------
-    root
-        The parsed root document.
-    keys
-        Keys of every ``zarr.json`` below it.
-    documents
-        Those of them that are sound, by key.
+    `keys` are those of every ``zarr.json`` below the root, `documents` has those that are sound.
     """
     found = root.get(_MEMBER)
     repeated = found.get("metadata") if isinstance(found, dict) else None
-    if not isinstance(repeated, dict) or found != {
-        "kind": "inline",
-        "must_understand": False,
-        "metadata": repeated,
-    }:
+    expected = {"kind": "inline", "must_understand": False, "metadata": repeated}
+    if not isinstance(repeated, dict) or found != expected:
         yield f"its {_MEMBER} are {shown(found)}, expected those of every group and array, inline"
         return
     paths = {key.removesuffix(f"/{ROOT}"): key for key in sorted(keys)}

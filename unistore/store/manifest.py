@@ -42,37 +42,21 @@ _ROOT_MEMBER = b'"root": "%b"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file of a store.
-
-    Attributes
-    ----------
-    key
-        Path in the store, with ``/``.
-    bytes
-        Size.
-    checksum
-        xxh3-128 of the file, hexadecimal.
-    rows
-        Of a shard: its rows ``[lo, hi)`` of the table.
-    content
-        Of a shard: xxh3-128 of its decoded values (C order, little-endian), the same on every machine.
-    """
+    """One file of a store."""
 
     key: str
+    """Path in the store, with ``/``."""
     bytes: int
     checksum: str
+    """xxh3-128 of the file, hexadecimal."""
     rows: tuple[int, int] | None = None
+    """Of a shard: its rows ``[lo, hi)`` of the table."""
     content: str | None = None
+    """Of a shard: xxh3-128 of its decoded values (C order, little-endian), the same on every machine."""
 
     @classmethod
     def from_json(cls, line: object) -> Entry:
-        """Parse the object of one line; unknown members are ignored.
-
-        Raises
-        ------
-        GrammarError
-            If a member violates the format.
-        """
+        """Parse the object of one line; raises `GrammarError`, but ignores unknown members."""
         found = parse_object(line, "the line")
         rows, content = found.get("rows"), found.get("content")
         return cls(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from unistore.remote.shard_cache import ShardCache
 from unistore.remote.storage import local_path, open_storage
 from unistore.remote.url import BUCKETS
 from unistore.schemas import indices
-from unistore.schemas.expected import GENERAL, Forms
+from unistore.schemas.array_specs import GENERAL, ArraySpecs
 from unistore.store.cached_storage import CachedStorage
 from unistore.store.grammar import GrammarError, parse_root, parse_split_names
 from unistore.store.manifest import MANIFEST_LIMIT
@@ -62,10 +62,11 @@ class Store:
         cache_limit: str | int = CACHE_LIMIT,
     ) -> None:
         self.path = os.fspath(path)
-        self._cache = None if cache_dir is None else (os.fspath(cache_dir), cache_limit)
+        folder = None if cache_dir is None else os.fspath(cache_dir)
+        self._cache: dict[str, Any] = {"cache_dir": folder, "cache_limit": cache_limit}
         self._storage: Storage = open_storage(self.path)
         self._arrays: dict[str, Array] = {}
-        self.kept_indices: dict[str, NDArray[Any]] = {}
+        self.cached_indices: dict[str, NDArray[Any]] = {}
         self.attributes: dict[str, Any] = self._root_attributes()
         if cache_dir is not None:
             copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
@@ -75,7 +76,7 @@ class Store:
         self.sample_count: int = self.attributes["samples"]["count"]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open, (self.path, self._cache)
+        return partial(type(self), **self._cache), (self.path,)
 
     def __repr__(self) -> str:
         return f"Store({self.path!r}, family={self.family!r}, samples={self.sample_count})"
@@ -97,11 +98,11 @@ class Store:
         return self._storage.fork_safe
 
     @cached_property
-    def forms(self) -> Forms:
-        """Forms that its arrays must have; the general ones if the family is not installed."""
+    def specs(self) -> ArraySpecs:
+        """Specs of its arrays; the general ones if the family is not installed."""
         family = find_family(self.family)
-        forms: Forms = GENERAL if family is None else family.part("forms")
-        return forms
+        specs: ArraySpecs = GENERAL if family is None else family.part("specs")
+        return specs
 
     def array(self, path: str) -> Array:
         """Array at `path` (``"points/xyz"``), opened once.
@@ -185,11 +186,9 @@ class Store:
         unistore: dict[str, Any] = attributes["unistore"]
         if not isinstance(unistore, dict):
             raise self._damaged(ROOT, f"attribute 'unistore' is {shown(unistore)}, expected an object")
-        if unistore.get("format_version") != FORMAT_VERSION:
-            msg = (
-                f"{self.path}: format version {shown(unistore.get('format_version'))}, this unistore reads "
-                f"{FORMAT_VERSION}; install a matching unistore"
-            )
+        if (found := unistore.get("format_version")) != FORMAT_VERSION:
+            reads = f"this unistore reads {FORMAT_VERSION}; install a matching unistore"
+            msg = f"{self.path}: format version {shown(found)}, {reads}"
             raise StoreError(msg)
         if "seal" not in unistore:
             msg = f"{self.path}: unfinished conversion (no seal); run the same convert command to resume"
@@ -223,10 +222,6 @@ class Store:
             return NoStoreError(f"{path}: no such store")
         msg = f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
         return NoStoreError(msg)
-
-
-def _open(path: str, cache: tuple[str, str | int] | None) -> Store:
-    return Store(path) if cache is None else Store(path, cache_dir=cache[0], cache_limit=cache[1])
 
 
 def _why_no_store(url: str) -> str:

@@ -6,12 +6,17 @@ import os
 from typing import TYPE_CHECKING
 
 from unistore.errors import NoStoreError, StoreError, UnistoreError
-from unistore.remote.storage import zarr_store
+from unistore.remote.client import ObjectClient
+from unistore.remote.storage import local_path
+from unistore.zarr3.files import check_tree
+from unistore.zarr3.storage import DOCUMENT_LIMIT
 
 if TYPE_CHECKING:
     import zarr
 
 __all__ = ["open_zarr"]
+
+_DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 
 
 def open_zarr(path: str | os.PathLike[str]) -> zarr.Group:
@@ -38,9 +43,15 @@ def open_zarr(path: str | os.PathLike[str]) -> zarr.Group:
     >>> dask.array.from_array(images, chunks=images.shards)  # doctest: +SKIP
     """
     import zarr
+    from zarr.storage import ObjectStore
 
     try:
-        return zarr.open_group(zarr_store(path), mode="r")
+        folder = local_path(path)
+        if folder is None:
+            objects = ObjectStore(ObjectClient(os.fspath(path)).handle, read_only=True)
+            return zarr.open_group(objects, mode="r")
+        check_tree(folder, _DOCUMENTS, DOCUMENT_LIMIT)
+        return zarr.open_group(os.fspath(folder), mode="r")
     except FileNotFoundError as error:
         msg = f"{os.fspath(path)}: no such store"
         raise NoStoreError(msg) from error

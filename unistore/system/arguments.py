@@ -87,9 +87,8 @@ class Arguments:
         if least is None:
             return self.expect(name, value, is_integer(value), "a whole number", none=none)
         bound = f"at most {most}" if is_integer(value, least) else f"at least {least}"
-        return self.expect(
-            name, value, is_integer(value, least, most), f"a whole number of {bound}", none=none
-        )
+        right = is_integer(value, least, most)
+        return self.expect(name, value, right, f"a whole number of {bound}", none=none)
 
     def sizes(self, name: str, value: object, count: int, *, none: bool = False) -> bool:
         """`count` integers of at least 1, or one for all of them."""

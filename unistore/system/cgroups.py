@@ -13,36 +13,23 @@ from typing import NamedTuple
 __all__ = ["MOUNTS", "PROCESS", "MemoryLimit", "cpu_quota", "memory_limits", "version"]
 
 PROCESS = Path("/proc/self")
+"""Folder with the process's ``cgroup`` file."""
 MOUNTS = Path("/sys/fs/cgroup")
+"""Where the cgroup file systems are mounted."""
 UNLIMITED = 1 << 60
 """cgroup version 1 reports a number near 2**63 if there is no limit."""
 
 
 class MemoryLimit(NamedTuple):
-    """Memory limit and use of one group.
-
-    Attributes
-    ----------
-    limit
-        Bytes.
-    used
-        Bytes in use, without the page cache of files, which the kernel counts but can reclaim.
-    """
+    """Memory limit and use of one group, in bytes."""
 
     limit: int
     used: int
+    """Without the page cache of files, which the kernel counts but can reclaim."""
 
 
 def cpu_quota(process: Path = PROCESS, mounts: Path = MOUNTS) -> float | None:
-    """CPU quota of this process in cores; None: no quota.
-
-    Parameters
-    ----------
-    process
-        Folder with the process's ``cgroup`` file.
-    mounts
-        Where the cgroup file systems are mounted.
-    """
+    """CPU quota of this process in cores; None: no quota."""
     quotas = [quota for folder in _folders("cpu", process, mounts) if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
 

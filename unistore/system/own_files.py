@@ -16,16 +16,10 @@ class NotOwnError(Exception):
 
 
 def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
-    """Descriptor of a folder that belongs to this user.
+    """Descriptor of a folder that belongs to this user; the last part of its path may not be a link.
 
-    Parameters
-    ----------
-    path
-        The folder; its last part may not be a link.
-    forbidden
-        Mode bits that must not be set: 0o022 if others must not write, 0o077 if they must not read either.
-    inside
-        Descriptor of the folder that `path` is relative to.
+    Mode bits that are `forbidden` must not be set: 0o022 if others must not write, 0o077 if they must not
+    read either. The path is relative to the folder with the descriptor `inside`, if that is given.
 
     Raises
     ------
@@ -53,14 +47,8 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
 def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     """Descriptor, to read and write, of a regular file of this user without further hard links.
 
-    Parameters
-    ----------
-    name
-        Its name in the folder.
-    folder
-        Descriptor of the folder.
-    flags
-        Further flags of ``os.open``; a created file can be read by this user only.
+    `name` is that in the folder with the descriptor `folder`, `flags` are further ones of ``os.open``; a file
+    that is created can be read by this user only.
 
     Raises
     ------

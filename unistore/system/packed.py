@@ -39,7 +39,7 @@ class Packed(Sequence[T]):
         self._last = BytesIO()
         self._pickler: pickle.Pickler | None = None
         self._count = 0
-        self._open: tuple[int, list[T]] = (-1, [])
+        self._unpacked: tuple[int, list[T]] = (-1, [])
         self._few: list[T] | None = []
         for item in items:
             self.append(item)
@@ -59,8 +59,8 @@ class Packed(Sequence[T]):
             self._pickler = pickle.Pickler(self._last, pickle.HIGHEST_PROTOCOL)
         self._pickler.dump(item)
         self._count += 1
-        if self._open[0] == len(self._blocks):
-            self._open = (-1, [])
+        if self._unpacked[0] == len(self._blocks):
+            self._unpacked = (-1, [])
         if self._count - self._firsts[-1] == BLOCK or self._last.tell() >= BYTES:
             self._close()
 
@@ -91,7 +91,7 @@ class Packed(Sequence[T]):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": (-1, []), "_pickler": None}
+        return {**self.__dict__, "_unpacked": (-1, []), "_pickler": None}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Packed):
@@ -131,7 +131,7 @@ class Packed(Sequence[T]):
         return block
 
     def _items(self, block: int) -> list[T]:
-        number, found = self._open
+        number, found = self._unpacked
         if number != block:
             whole = block < len(self._blocks)
             data = zstd.decompress(self._blocks[block]) if whole else self._last.getvalue()
@@ -140,7 +140,7 @@ class Packed(Sequence[T]):
             found = []
             while stream.tell() < len(data):
                 found.append(unpickler.load())
-            self._open = block, found
+            self._unpacked = block, found
         return found
 
 

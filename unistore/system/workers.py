@@ -17,7 +17,7 @@ from unistore.errors import InputError, Problem
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer
 from unistore.system.cgroups import MOUNTS, PROCESS, cpu_quota
 
-__all__ = ["MAX_WORKERS", "WorkerPlan", "environment_number", "plan", "usable_cores"]
+__all__ = ["MAX_WORKERS", "WorkerPlan", "announce", "environment_number", "plan", "usable_cores"]
 
 MAX_WORKERS = 4096
 """Largest number of workers of a loader, and of batches prefetched by each."""
@@ -34,37 +34,32 @@ _announced: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """Number of workers of one rank, and the reason.
-
-    Attributes
-    ----------
-    train, validation
-        ``num_workers`` of this rank's two loaders; 0: read in the training process.
-    ranks
-        Training processes on this machine that share the total.
-    total
-        Training workers of all ranks together.
-    cores
-        Usable cores; fractional with a CPU quota.
-    reason
-        One line that explains the numbers.
-    """
+    """``num_workers`` of the two loaders of one rank, and the reason; 0: read in the training process."""
 
     train: int
     validation: int
     ranks: int
+    """Training processes on this machine that share the total."""
     total: int
+    """Training workers of all ranks together."""
     cores: float
+    """Usable cores; fractional with a CPU quota."""
     reason: str
+    """One line that explains the numbers."""
 
     def __str__(self) -> str:
         return self.reason
 
     def announce(self) -> None:
-        """Print the reason to standard error, once per process and on rank 0 only."""
-        if self.reason not in _announced and os.environ.get("RANK", "0") == "0":
-            _announced.add(self.reason)
-            print(self.reason, file=sys.stderr, flush=True)
+        """Print the reason; see `announce`."""
+        announce(self.reason)
+
+
+def announce(text: str) -> None:
+    """Print a text to standard error, once per process and on rank 0 only."""
+    if text not in _announced and os.environ.get("RANK", "0") == "0":
+        _announced.add(text)
+        print(text, file=sys.stderr, flush=True)
 
 
 def plan(
@@ -109,9 +104,7 @@ def plan(
     check.raise_problems()
     found = usable_cores() if cores is None else cores
     total, why = _total(workers, found)
-    per_rank = total // ranks
-    if total >= 1:
-        per_rank = max(1, per_rank)
+    per_rank = max(total // ranks, min(total, 1))
     steps = [why]
     if ranks > 1:
         steps.append(f"{per_rank} for each of {ranks} ranks")
@@ -124,14 +117,8 @@ def plan(
     parts = f"{per_rank} train"
     if validation:
         parts += f" + {validating} validation" if validating else " (validation reads in its own process)"
-    result = WorkerPlan(
-        train=per_rank,
-        validation=validating,
-        ranks=ranks,
-        total=total,
-        cores=found,
-        reason=f"loader workers: {', '.join(steps)}: {parts}",
-    )
+    reason = f"loader workers: {', '.join(steps)}: {parts}"
+    result = WorkerPlan(per_rank, validating, ranks, total, found, reason)
     if not quiet:
         result.announce()
     return result
@@ -161,13 +148,7 @@ def _total(workers: str | int, cores: float) -> tuple[int, str]:
 
 
 def environment_number(name: str, default: int, least: int = 1) -> int:
-    """An integer from an environment variable.
-
-    Raises
-    ------
-    InputError
-        If the variable is not an integer of at least `least`.
-    """
+    """An integer from an environment variable; raises `InputError` if it is not one of at least `least`."""
     text = os.environ.get(name, str(default))
     if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MAX_COUNT):
         message = f"is {text!r} in the environment, expected a whole number of at least {least}"
@@ -176,18 +157,7 @@ def environment_number(name: str, default: int, least: int = 1) -> int:
 
 
 def usable_cores(process: Path = PROCESS, cgroups: Path = MOUNTS) -> float:
-    """Cores that this process may use: its affinity mask, or less if a cgroup (v1 or v2) has a CPU quota.
-
-    Parameters
-    ----------
-    process
-        Folder with the process's ``cgroup`` file.
-    cgroups
-        Where the cgroup file systems are mounted.
-    """
-    if hasattr(os, "sched_getaffinity"):
-        cores = float(len(os.sched_getaffinity(0)))
-    else:
-        cores = float(os.cpu_count() or 1)
+    """Cores that this process may use: its affinity mask, or less if a cgroup (v1 or v2) has a CPU quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota(process, cgroups)
-    return cores if quota is None else min(cores, quota)
+    return float(cores) if quota is None else min(float(cores), quota)

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.zarr3.chunks import ChunkReader, SharedChunks
+from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import gather, gather_chunk_rows, gather_scalar
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.pieces import AxisPieces, axis_pieces, groups_of_ranges, groups_of_rows
 from unistore.zarr3.pool import ChunkPool
+from unistore.zarr3.shared import SharedChunks, SharedRows
 from unistore.zarr3.storage import Storage
 
 __all__ = ["Array"]
@@ -48,9 +49,11 @@ class Array:
         self.shard_shape = metadata.shard_shape
         self.attributes: Mapping[str, Any] = metadata.attributes
         self._reader = ChunkReader(storage, path, metadata, sealed=sealed)
-        whole_row = bool(self.shape) and self.chunk_shape[0] == 1 and self.chunk_shape[1:] == self.shape[1:]
         self._pool = ChunkPool(self._reader) if ChunkPool.suits(self._reader) else None
-        self._row_is_chunk = whole_row and metadata.index is not None and metadata.codecs.direct
+        self._whole_rows = bool(self.shape) and self.chunk_shape[1:] == self.shape[1:]
+        sharded_rows = self._whole_rows and self.chunk_shape[0] == 1 and metadata.index is not None
+        self._row_is_chunk = sharded_rows and metadata.codecs.direct
+        self._shared_rows: SharedRows | None = None
 
     @classmethod
     def open(cls, storage: Storage, path: str, *, sealed: bool = False) -> Array:
@@ -92,7 +95,9 @@ class Array:
 
     def share(self, chunks: SharedChunks | None) -> None:
         """Look for decoded chunks, and keep them, where other processes do so too; None: no longer."""
-        self._reader.shared = chunks if self.metadata.codecs.direct else None
+        shared = self._reader.shared = chunks if self.metadata.codecs.direct else None
+        follow = self._whole_rows and self._reader.row_stride == 1 and self.metadata.chunk_bytes > 0
+        self._shared_rows = SharedRows(shared, self.metadata) if shared is not None and follow else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.storage, self.path, self.sealed)
@@ -143,9 +148,10 @@ class Array:
             msg = f"array {self.path!r} of shape {self.shape} has no box from {low} to {high}"
             raise IndexError(msg)
         out = self._output(out, tuple(b - a for a, b in zip(low, high, strict=True)))
+        shared = self._shared_rows
         if not self.shape:
             gather_scalar(self._reader, out)
-        elif out.size:
+        elif out.size and not (shared is not None and shared.take_box(tuple(map(slice, low, high)), out)):
             axes = [axis_pieces(a, b, step) for a, b, step in zip(low, high, self.chunk_shape, strict=True)]
             gather(self._reader, [(chunk, [((src,), (dst,))]) for chunk, src, dst in axes[0]], axes[1:], out)
         return out
@@ -173,20 +179,27 @@ class Array:
             If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
         """
         numbers = self._row_numbers(rows, "rows")
-        if self._row_is_chunk:
-            wanted: list[int] = numbers.tolist()
-            self._check_rows(numbers, min(wanted, default=0), max(wanted, default=-1))
-            out = self._output(out, (len(wanted), *self.shape[1:]))
-            if out.size:
-                gather_chunk_rows(self._reader, wanted, out)
-            return out
-        lowest, highest = int(numbers.min(initial=0)), int(numbers.max(initial=-1))
-        self._check_rows(numbers, lowest, highest)
+        self._check_rows(numbers)
         out = self._output(out, (len(numbers), *self.shape[1:]))
-        scattered = highest - lowest >= len(numbers)
-        if out.size and not (scattered and self._pool is not None and self._pool.take(numbers, out)):
-            gather(self._reader, groups_of_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
+        if not out.size:
+            return out
+        missing = slice(None) if self._shared_rows is None else self._shared_rows.take_rows(numbers, out)
+        rest = numbers[missing]
+        if len(rest) == len(numbers):
+            self._gather_rows(numbers, out)
+        elif len(rest):
+            part = np.empty((len(rest), *self.shape[1:]), self.dtype)
+            self._gather_rows(rest, part)
+            out[missing] = part
         return out
+
+    def _gather_rows(self, numbers: NDArray[np.int64], out: NDArray[Any]) -> None:
+        if self._row_is_chunk:
+            gather_chunk_rows(self._reader, numbers.tolist(), out)
+            return
+        pool = self._pool if int(numbers.max() - numbers.min()) >= len(numbers) else None
+        if pool is None or not pool.take(numbers, out):
+            gather(self._reader, groups_of_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
 
     def read_ranges(
         self,
@@ -225,9 +238,13 @@ class Array:
                 at = int(np.flatnonzero(wrong)[0])
                 msg = f"array {self.path!r} of {self.shape[0]} rows has no range from {low[at]} to {high[at]}"
                 raise IndexError(msg)
-        out = self._output(out, (int((high - low).sum()), *self.shape[1:]))
-        if out.size:
-            gather(self._reader, groups_of_ranges(low, high, self.chunk_shape[0]), self._whole_row(), out)
+        places = np.cumsum(high - low)
+        out = self._output(out, (int(places[-1]) if len(places) else 0, *self.shape[1:]))
+        ranges = list(zip(low.tolist(), high.tolist(), (places - (high - low)).tolist(), strict=True))
+        if self._shared_rows is not None and out.size:
+            ranges = self._shared_rows.take_ranges(ranges, out)
+        if out.size and ranges:
+            gather(self._reader, groups_of_ranges(ranges, self.chunk_shape[0]), self._whole_row(), out)
         return out
 
     def _row_numbers(self, rows: NDArray[Any] | Sequence[int], what: str) -> NDArray[np.int64]:
@@ -241,8 +258,8 @@ class Array:
             raise IndexError(msg)
         return numbers.astype(np.int64, copy=False)
 
-    def _check_rows(self, numbers: NDArray[np.int64], lowest: int, highest: int) -> None:
-        if lowest < 0 or highest >= self.shape[0]:
+    def _check_rows(self, numbers: NDArray[np.int64]) -> None:
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.shape[0]):
             wrong = numbers[(numbers < 0) | (numbers >= self.shape[0])][0]
             msg = f"array {self.path!r} of {self.shape[0]} rows has no row {wrong}"
             raise IndexError(msg)

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,10 @@ from unistore.zarr3.cache import IndexCache
 from unistore.zarr3.frames import FrameError, most_encoded
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import EMPTY
+from unistore.zarr3.shared import SharedChunks
 from unistore.zarr3.storage import ReadsEnds, ReadsInto, Storage
 
-__all__ = ["ChunkReader", "Located", "SharedChunks"]
+__all__ = ["ChunkReader", "Located"]
 
 _MOST_KEYS = 65536
 _tokens = itertools.count()
@@ -57,16 +58,6 @@ class Located:
         )
 
 
-class SharedChunks(Protocol):
-    """Decoded chunks of one array that several processes keep together."""
-
-    def find(self, numbers: Sequence[int]) -> list[NDArray[np.uint8] | None]:
-        """Bytes of chunks, not to be written to; None for those that are not there."""
-
-    def add(self, number: int, chunk: NDArray[Any]) -> None:
-        """Keep a chunk, if there is room."""
-
-
 class ChunkReader:
     """Reads chunks of one array.
 
@@ -79,8 +70,10 @@ class ChunkReader:
 
     Attributes
     ----------
-    metadata
+    storage, metadata
         Of the array.
+    per_object
+        Chunks of a stored object.
     token
         Number of this reader, unlike that of any other reader of the process.
     plain
@@ -96,14 +89,14 @@ class ChunkReader:
     def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata, *, sealed: bool) -> None:
         self.metadata = metadata
         self.token = next(_tokens)
-        self._storage = storage
+        self.storage = storage
         self._path = path
         self._prefix = f"{path}/" if path else ""
         self._sealed = sealed
         self._objects = metadata.objects
         self._per_object = metadata.chunks_per_object
-        self._chunks = math.prod(self._per_object)
-        self.count = math.prod(self._objects) * self._chunks
+        self.per_object = math.prod(self._per_object)
+        self.count = math.prod(self._objects) * self.per_object
         self.shared: SharedChunks | None = None
         self._most = most_encoded(metadata.chunk_bytes)
         self.row_stride = math.prod(self._per_object[1:])
@@ -123,7 +116,7 @@ class ChunkReader:
             high, low = np.divmod(np.asarray(coordinates, np.int64), per_object)
             shard = (shard[:, None] * objects + high).reshape(-1)
             chunk = (chunk[:, None] * per_object + low).reshape(-1)
-        numbers: list[int] = (shard * self._chunks + chunk).tolist()
+        numbers: list[int] = (shard * self.per_object + chunk).tolist()
         return numbers
 
     def locate(self, numbers: list[int]) -> Located:
@@ -136,8 +129,8 @@ class ChunkReader:
         first = end = 0  # chunk numbers of the shard at hand
         for number in numbers:
             if not first <= number < end:
-                shard = number // self._chunks
-                first, end = shard * self._chunks, (shard + 1) * self._chunks
+                shard = number // self.per_object
+                first, end = shard * self.per_object, (shard + 1) * self.per_object
                 key, index = self._key(shard), self._indexes.get(shard)
             at = 2 * (number - first)
             keys.append(key)
@@ -160,20 +153,20 @@ class ChunkReader:
         if self.shared is None:
             yield from self._decode_stored(located, targets)
             return
-        codecs, dtype, shape = self.metadata.codecs, self.metadata.dtype, self.metadata.chunk_shape
-        kept = self.shared.find(located.numbers)
-        missing = [at for at, chunk in enumerate(kept) if chunk is None]
-        wanted = [targets[at] for at in missing]
-        stored = self._decode_stored(located.pick(missing), wanted)
-        for number, found, target in zip(located.numbers, kept, targets, strict=True):
-            if found is None:
+        shared, metadata = self.shared, self.metadata
+        there = shared.there[located.numbers].tolist()
+        missing = [at for at, found in enumerate(there) if not found]
+        shared.hits += len(there) - len(missing)
+        stored = self._decode_stored(located.pick(missing), [targets[at] for at in missing])
+        for number, found, target in zip(located.numbers, there, targets, strict=True):
+            if not found:
                 chunk = next(stored)
-                self.shared.add(number, chunk)
+                shared.add(number, chunk)
                 yield chunk
             elif target is None:
-                yield codecs.restore(found, dtype, shape)
+                yield metadata.codecs.restore(shared.chunks[number], metadata.dtype, metadata.chunk_shape)
             else:
-                target.reshape(-1).view(np.uint8)[:] = found
+                target.reshape(-1).view(np.uint8)[:] = shared.chunks[number]
                 yield target
 
     def _decode_stored(
@@ -183,7 +176,7 @@ class ChunkReader:
         codecs, dtype, shape = metadata.codecs, metadata.dtype, metadata.chunk_shape
         flat: NDArray[Any] | None = None
         try:
-            raws = self._storage.read_many(located.keys, located.offsets, located.sizes)
+            raws = self.storage.read_many(located.keys, located.offsets, located.sizes)
             for raw, target in zip(raws, targets, strict=True):
                 if target is not None:
                     decode(raw, target)
@@ -201,7 +194,7 @@ class ChunkReader:
 
     def fill(self, located: Located, targets: Sequence[NDArray[Any]]) -> None:
         """Decode present chunks, each into its target: a C-contiguous array of the chunk's size."""
-        plain, storage, done = self._plain, self._storage, 0
+        plain, storage, done = self._plain, self.storage, 0
         shared = self.shared is not None
         if shared or plain is None or not isinstance(storage, ReadsInto) or not plain.fits(located.sizes):
             for _ in self.decode(located, targets):
@@ -228,9 +221,9 @@ class ChunkReader:
         """Read all indexes at once that these chunks need and that are not known."""
         index = self.metadata.index
         assert index is not None
-        shards = self._indexes.missing(dict.fromkeys(number // self._chunks for number in numbers))
+        shards = self._indexes.missing(dict.fromkeys(number // self.per_object for number in numbers))
         keys = [self._key(shard) for shard in shards]
-        ends = storage.read_ends(keys, index.nbytes(self._chunks)) if keys else ()
+        ends = storage.read_ends(keys, index.nbytes(self.per_object)) if keys else ()
         for shard, key, end in zip(shards, keys, ends, strict=True):
             size, raw = (None, b"") if end is None else end
             known = self._without_index(key, size)
@@ -239,29 +232,29 @@ class ChunkReader:
     def _load_index(self, shard: int) -> memoryview:
         """Offset and size of every chunk of a stored object; unsharded, its one chunk is all of it."""
         key, index = self._key(shard), self.metadata.index
-        size = self._storage.size(key)
+        size = self.storage.size(key)
         known = self._without_index(key, size)
         if known is not None:
             return known
         assert size is not None
         assert index is not None
-        raw = bytearray(index.nbytes(self._chunks))
-        self._storage.read_into(key, 0 if index.location == "start" else size - len(raw), memoryview(raw))
+        raw = bytearray(index.nbytes(self.per_object))
+        self.storage.read_into(key, 0 if index.location == "start" else size - len(raw), memoryview(raw))
         return self._decoded(key, size, bytes(raw))
 
     def _without_index(self, key: str, size: int | None) -> memoryview | None:
         """Index of an object that stores none: an absent one, or one that is a chunk itself; else None."""
         if size is None:
             if self._sealed:
-                missing = f"{key} of {self._storage} is missing"
+                missing = f"{key} of {self.storage} is missing"
                 msg = f"array {self._path!r}: {missing}, but the store is sealed; restore it from a copy"
                 raise CorruptionError(msg)
-            return np.full(2 * self._chunks, EMPTY, np.int64).data
+            return np.full(2 * self.per_object, EMPTY, np.int64).data
         if self.metadata.index is None:
             if size > self._most:
                 raise self._damaged_index(key, f"{size} bytes, more than {self._most} encoded ones")
             return np.array([0, size], np.int64).data
-        nbytes = self.metadata.index.nbytes(self._chunks)
+        nbytes = self.metadata.index.nbytes(self.per_object)
         if size < nbytes:
             raise self._damaged_index(key, f"{size} bytes, less than its index of {nbytes}")
         return None
@@ -270,21 +263,21 @@ class ChunkReader:
         """Decode the stored index of a shard of `size` bytes."""
         assert self.metadata.index is not None
         try:
-            return self.metadata.index.decode(raw, self._chunks, size, self._most).reshape(-1).data
+            return self.metadata.index.decode(raw, self.per_object, size, self._most).reshape(-1).data
         except FrameError as error:
             raise self._damaged_index(key, str(error)) from error
 
     def _damaged_index(self, key: str, what: str) -> CorruptionError:
-        where = f"array {self._path!r}: shard {key} of {self._storage}"
+        where = f"array {self._path!r}: shard {key} of {self.storage}"
         return CorruptionError(f"{where}: {what}; restore the file from a copy, or convert again")
 
     def _damaged(self, located: Located, at: int, error: Exception) -> StoreError:
         """The error of a chunk that could not be read, with everything that locates it."""
-        shard, chunk = divmod(located.numbers[at], self._chunks)
+        shard, chunk = divmod(located.numbers[at], self.per_object)
         outer, inner = _coordinates(shard, self._objects), _coordinates(chunk, self._per_object)
         coordinates = tuple(a * count + b for a, b, count in zip(outer, inner, self._per_object, strict=True))
         what = "chunk" if self.metadata.index is None else "shard"
-        where = f"{what} {located.keys[at]} of {self._storage}"
+        where = f"{what} {located.keys[at]} of {self.storage}"
         msg = f"array {self._path!r}: {where}, chunk {coordinates}: {error}"
         if isinstance(error, FrameError | CorruptionError):
             return CorruptionError(f"{msg}; restore the file from a copy, or convert again")

@@ -79,6 +79,8 @@ def gather(
     direct, plain = metadata.codecs.direct, reader.plain
     keep = direct and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
+    # one chunk after the other is decoded there, but for those that are needed whole, or kept
+    scratch = None if plain or not direct or reader.shared else np.empty(metadata.chunk_shape, metadata.dtype)
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []
     rest: list[tuple[list[Place], Key | None]] = []  # what is copied out of a chunk, and its key if kept
@@ -96,8 +98,7 @@ def gather(
                 continue
             kept = keep and room > 0 and CHUNKS.wanted(key)
             room -= metadata.chunk_bytes * kept
-            if kept and not plain:
-                target = np.empty(metadata.chunk_shape, metadata.dtype)
+            target = np.empty(metadata.chunk_shape, metadata.dtype) if kept and not plain else scratch
             parts = places, key if kept else None
         tasks.append(task)
         targets.append(target)
@@ -126,7 +127,8 @@ def _whole_chunk(
 ) -> NDArray[Any] | None:
     """The part of `out` that gets all of a chunk, in its order; None where only parts of it are needed."""
     source, place = places[0]
-    if type(source[0]) is not slice or type(place[0]) is not slice:
+    first = source[0]
+    if type(first) is not slice or first.stop - first.start != chunk_shape[0] or type(place[0]) is not slice:
         return None
     target: NDArray[Any] = out[place]
     return target if target.shape == chunk_shape and target.flags.c_contiguous else None

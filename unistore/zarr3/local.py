@@ -85,6 +85,11 @@ class LocalStorage:
             raise NotRegularError(path, found.st_mode)
         return found.st_size
 
+    def identity(self, key: str) -> tuple[int, ...]:
+        """See `TellsFiles.identity`."""
+        found = os.fstat(self._open(key).fd)
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         """Fill `out`; see `Storage.read_into`."""
         for raw in self.read_many([key], [offset], [len(out)]):

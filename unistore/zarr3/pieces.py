@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -46,12 +47,11 @@ def groups_of_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
     ]
 
 
-def groups_of_ranges(lo: NDArray[np.int64], hi: NDArray[np.int64], step: int) -> list[Group]:
-    """Group ranges ``lo[i]:hi[i]``, output one behind the other, by chunks of `step` rows, rising."""
+def groups_of_ranges(ranges: Iterable[tuple[int, int, int]], step: int) -> list[Group]:
+    """Group ranges (first row, the one behind the last, place in the output) by chunks of `step` rows."""
     pieces = []
-    place = 0
-    for low, high in zip(lo.tolist(), hi.tolist(), strict=True):
-        row = low
+    for low, high, start in ranges:
+        row, place = low, start
         while row < high:
             chunk, inside = divmod(row, step)
             count = min(high - row, step - inside)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.zarr3.cache import CHUNKS
+from unistore.zarr3.checked import CheckedRows
 from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.forks import renew_after_fork
 from unistore.zarr3.sharding import EMPTY
@@ -21,6 +22,9 @@ LEAST_ROWS = 16
 """Rows of a chunk from which on a pool pays."""
 LEAST_CHUNKS = 64
 """Chunks that must fit into the memory of all pools, and that each pool has room for at least."""
+
+FEW_ROWS = 4
+"""Rows of a missing chunk up to which they are read alone, where chunks are stored as they are."""
 
 _used: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
 
@@ -43,6 +47,8 @@ class ChunkPool:
         self._columns = math.prod(chunk[1:])
         self._chunk_bytes = reader.metadata.chunk_bytes
         self._array_bytes = self._chunks * self._chunk_bytes
+        large = self._array_bytes > CHUNKS.limit
+        self._alone = CheckedRows(reader) if large and CheckedRows.suits(reader) else None
         self.renew()
         renew_after_fork(self)
 
@@ -80,12 +86,29 @@ class ChunkPool:
             room = self._room()
             flat = out.reshape(len(rows), self._columns)
             chunks, inside = np.divmod(rows, self._step)
-            for start in range(0, len(rows), room):
-                part = slice(start, start + room)
+            if self._read_alone(chunks, inside, flat):
+                return True
+            together = len(rows) if room >= self._chunks else room
+            for start in range(0, len(rows), together):
+                part = slice(start, start + together)
                 places = self._slots(chunks[part], room) * self._step + inside[part]
                 np.take(self._rows, places, axis=0, out=flat[part], mode="clip")  # "raise" copies `out`
         finally:
             self._lock.release()
+        return True
+
+    def _read_alone(self, chunks: NDArray[np.int64], inside: NDArray[np.int64], out: NDArray[Any]) -> bool:
+        """Read rows without their chunks, if most chunks are missing and few rows of each are wanted."""
+        if self._alone is None or self._reader.shared is not None:  # what is shared is kept as chunks
+            return False
+        missing = chunks[self._slot_of[chunks] < 0]
+        if 2 * len(missing) < len(chunks) or len(missing) > FEW_ROWS * len(np.unique(missing)):
+            return False
+        order = np.argsort(chunks)
+        rows = np.empty_like(out)
+        if not self._alone.read(chunks[order], inside[order], rows):
+            return False
+        out[order] = rows
         return True
 
     def _begin(self) -> None:

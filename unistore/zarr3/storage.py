@@ -74,6 +74,14 @@ class ReadsEnds(Protocol):
 
 
 @runtime_checkable
+class TellsFiles(Storage, Protocol):
+    """A storage of files, which tells when one of them has become another."""
+
+    def identity(self, key: str) -> tuple[int, ...]:
+        """Device, inode, size and times of the last changes of an object."""
+
+
+@runtime_checkable
 class ReadsInto(Protocol):
     """A storage that reads many ranges straight into the memory that they are wanted in."""
 

@@ -1,7 +1,7 @@
-"""Source formats of CT: volumes (a module a format, listed in `FORMATS`), points, and folders of cases.
+"""Source formats of CT: volumes (one module per format, listed in `FORMATS`), points, and case folders.
 
 To add a format of volumes, write a module here with a subclass of `VoxelSource` and a `Format`, and list it
-in `FORMATS`. Nothing else changes.
+in `FORMATS`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def suffixes() -> tuple[str, ...]:
 
 
 def format_of(path: Path) -> Format | None:
-    """Format of a file, by its name; None if it is of no format of volumes."""
+    """Format of a file of voxels, by its suffix, or None."""
     name = path.name.lower()
     return next((each for each in FORMATS if name.endswith(each.suffixes)), None)
 
 
 def suffix_of(path: Path) -> str:
-    """Ending of a file's name: that of its format, such as ``.nii.gz``, or else its last suffix."""
+    """Suffix of a file: that of its format, which may be of several parts, or else ``path.suffix``."""
     return max((each for each in suffixes() if path.name.endswith(each)), key=len, default=path.suffix)
 
 
@@ -39,7 +39,7 @@ def stem_of(path: Path) -> str:
 
 
 def without_suffix(name: str) -> str:
-    """A name without the ending of its format; other names as they are."""
+    """A name without the suffix of its format; other names as they are."""
     return name.removesuffix(max((each for each in suffixes() if name.endswith(each)), key=len, default=""))
 
 
@@ -49,9 +49,9 @@ def open_voxels(path: Path, location: str | None = None) -> VoxelSource:
     Parameters
     ----------
     path
-        A file that `format_of` knows.
+        A file with a format; see `format_of`.
     location
-        What an error calls the file; its path by default.
+        Name of the file in messages; its path by default.
 
     Raises
     ------

@@ -3,8 +3,7 @@
 A case is a folder that holds ``ct_original[_N].npy`` or a folder ``windows/`` (or one ``.npy`` file,
 ``info.json`` and a folder ``masks/``). It has ``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``,
 ``masks/{id}_binary.npy``, classes as ``masks/{name}.npy`` and ``labels/{name}.npy``, files called like labels
-beside ``ct_original``, and ``info.json``. Where ``.npy`` stands here, the ending of every format of volumes
-will do.
+beside ``ct_original``, and ``info.json``. Instead of ``.npy``, every format of volumes is read.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["add_case", "case_folders", "folder_of"]
 
 
 def folder_of(file: Path) -> Path:
-    """The folder that would be the file's case."""
+    """The case folder of a file, if it is in one."""
     return file.parent.parent if file.parent.name in ("windows", "masks", "labels") else file.parent
 
 

@@ -1,4 +1,4 @@
-"""Formats of CT volumes that are not read: they are named, with what to do, instead of passed over."""
+"""Formats of CT volumes that are not read; messages name them and a remedy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NAMES = {
     ".nrrd": "NRRD",
 }
 FOREIGN = tuple(_NAMES)
-"""Endings of their files."""
+"""Suffixes of their files."""
 FOREIGN_CURE = "load it with its own library and save the voxels: np.save('volume.npy', voxels)"
 
 
 def foreign_message(path: Path) -> str | None:
-    """What is said of a file whose ending is that of another format; None for other files."""
+    """Message for a file with the suffix of such a format, or None."""
     if format_of(path) is not None:
         return None
     ending = max((each for each in FOREIGN if path.name.lower().endswith(each)), key=len, default=None)
@@ -30,5 +30,5 @@ def foreign_message(path: Path) -> str | None:
 
 
 def known_formats() -> str:
-    """Endings of the formats that are read, as messages list them."""
+    """Suffixes of the formats that are read, for messages."""
     return " or ".join(suffixes())

@@ -1,4 +1,4 @@
-"""``info.json`` of a case: kept as text, and looked at for the volume's geometry."""
+"""Read ``info.json`` of a case: its text, and the geometry of the volume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unistore.errors import InputError, Problem
 
 __all__ = ["read_info"]
 
-_LIMIT = 16 << 20
+_MAX_BYTES = 16 << 20
 _GEOMETRY = {"spacing": 3, "origin": 3, "direction": 9}
 
 
@@ -26,9 +26,9 @@ def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
     """
     try:
         with path.open("rb") as file:
-            raw = file.read(_LIMIT + 1)
-        if len(raw) > _LIMIT:
-            message = f"is longer than {_LIMIT} bytes"
+            raw = file.read(_MAX_BYTES + 1)
+        if len(raw) > _MAX_BYTES:
+            message = f"is longer than {_MAX_BYTES} bytes"
             raise InputError(Problem(location, message, "it should describe one volume", "json"))
         text = raw.decode("utf-8")
         content = json.loads(text)

@@ -1,8 +1,8 @@
-"""Volumes outside case folders: each file is one, with windows, masks and labels of its name.
+"""Volumes outside case folders: one per file, with windows, masks and labels that have its name.
 
 A file named ``…{name}_w{W}_l{L}.npy`` is a window of the volume beside it that has the same name up to there,
-or stands alone; ``masks/{name}_binary.npy`` is a mask of the volume ``{name}.npy`` beside that folder;
-labels are paired as `unistore.converters.files.pairs` says.
+or a window without a volume; ``masks/{name}_binary.npy`` is a mask of the volume ``{name}.npy`` beside that
+folder; labels are paired as `unistore.converters.files.pairs` says.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add_loose(
     Parameters
     ----------
     given
-        Files that the user named one by one: they are volumes wherever they lie.
+        Files that the user named: they are volumes in any folder.
     known
         Names of windows besides the presets.
     """
@@ -82,7 +82,7 @@ def add_loose(
 
 
 def _labels(files: Sequence[Path]) -> dict[Path, LabelMatch]:
-    """Files that are labels of others; what is a label itself has none."""
+    """Files that are labels of others; a label has no labels itself."""
     bare = {file: file.parent / stem_of(file) for file in files}
     there = set(bare.values())
     found = {file: images_of_label(path, there.__contains__, WORDS) for file, path in bare.items()}
@@ -102,7 +102,7 @@ def _add_labels(images: Images, labels: Mapping[Path, LabelMatch]) -> None:
 
 
 def _beside(images: Images, folder: Path, stem: str, window: Path) -> VolumeFiles | None:
-    """Volume in the same folder that a window file belongs to: same name, or the one whose name goes on."""
+    """Volume in the same folder that a window file belongs to: the same name, or a longer one."""
     near = images.get((folder, stem), [])
     if len(near) == 1:
         return near[0]

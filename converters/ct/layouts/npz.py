@@ -20,11 +20,11 @@ __all__ = [
     "SPARSE_MEMBERS",
     "Points",
     "check_range",
-    "in_order",
     "load_points",
     "members_of",
     "point_blocks",
     "read_points_header",
+    "sort_points",
 ]
 
 SPARSE_MEMBERS = ("indices", "values")
@@ -46,7 +46,7 @@ class Points:
 
 
 def members_of(path: Path, location: str) -> tuple[str, str] | None:
-    """Which members of an ``.npz`` file are its points: `SPARSE_MEMBERS`, `SDF_MEMBERS`; None: it has none.
+    """Members of an ``.npz`` file that are points, `SPARSE_MEMBERS` or `SDF_MEMBERS`, or None.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def point_blocks(
     rows = index.header.shape[0]
     hi = rows if hi is None else hi
     blocks: Iterator[NDArray[Any]]
-    if index.header.fortran_order:  # np.argwhere gives a column after the other
+    if index.header.fortran_order:  # as np.argwhere returns them
         starts = (axis * rows for axis in range(3))
         columns = [member_runs(path, index, at + lo, at + hi, BLOCK, location) for at in starts]
         blocks = (np.stack(column, axis=1) for column in zip(*columns, strict=True))
@@ -130,14 +130,14 @@ def point_blocks(
 
 
 def check_range(blocks: Iterable[NDArray[Any]], extent: tuple[int, int, int] | None, location: str) -> None:
-    """Refuse indices outside a volume.
+    """Check that indices lie in a volume.
 
     Parameters
     ----------
     blocks
-        Indices one behind the other, (n, 3) integers each.
+        Blocks of indices, (n, 3) integers each.
     extent
-        D, H, W; None where it is not known (indices must then still fit 32 bits).
+        D, H, W; None if it is not known: then indices must fit 32 bits.
 
     Raises
     ------
@@ -161,7 +161,9 @@ def check_range(blocks: Iterable[NDArray[Any]], extent: tuple[int, int, int] | N
         raise InputError(Problem(location, message, "make it again from this volume", "range"))
 
 
-def in_order(index: NDArray[Any], values: NDArray[Any], location: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def sort_points(
+    index: NDArray[Any], values: NDArray[Any], location: str
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Points in C order of their volume, as ``np.argwhere`` gives them.
 
     Raises

@@ -3,7 +3,7 @@
 An attribute is left out if its name is not UTF-8, if its type has no meaning outside its file (references,
 values of variable length), if it cannot be read, or if a size limit is reached. A note says so.
 
-A store has one JSON text a source, ``sources/hdf5_attributes``: ``{path: {name: entry}}``, each entry as in
+A store has one JSON text per source, ``sources/hdf5_attributes``: ``{path: {name: entry}}``, each entry as in
 `unistore.converters.files.hdf5.attribute_json`. Between scan and store, the text of a source is in
 ``detail["attributes"]``.
 """

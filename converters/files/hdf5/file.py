@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.faults import as_problem
+from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.hdf5.chunks import Chunks, chunks_of, creation_of, native
 from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup, open_plain
 from unistore.converters.files.hdf5.safety import check_safe_to_open, check_safe_to_read
@@ -54,13 +55,12 @@ _CHUNK_CACHE = 1 << 20
 """Bytes of HDF5's chunk cache for a dataset."""
 _METADATA_CACHE = 2 << 20
 """Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset."""
-_LFS = b"version https://git-lfs.github.com/spec/"
 FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 """What h5py raises where a file is damaged."""
 
 
 def location_of(name: str, item: str = "") -> str:
-    """What messages call an object of a file: ``"scans/a.h5: data/x"``."""
+    """Name of an object of a file in messages: ``"scans/a.h5: data/x"``."""
     return f"{printable(name)}: {printable(item.strip('/'))}" if item.strip("/") else printable(name)
 
 
@@ -73,7 +73,7 @@ def open_hdf5(path: Path, name: str = "", library: Collection[str] = ()) -> Iter
     path
         The file.
     name
-        What messages call it; its path if not given.
+        Its name in messages; its path if not given.
     library
         Names at its root of what is read with more of h5py than a `PlainGroup` has.
 
@@ -124,14 +124,14 @@ def _diagnose(path: Path, location: str, message: str) -> Problem:
         return Problem(location, "is a folder, not an HDF5 file", kind="format")
     try:
         with path.open("rb") as stream:
-            head = stream.read(len(_LFS))
+            head = stream.read(32)
     except OSError as error:
         return Problem(location, f"cannot be read: {error.strerror}", "check the rights", "unreadable")
     size = path.stat().st_size
     if size == 0:
         return Problem(location, "is empty (0 bytes)", "download or write it again", "empty")
-    if head == _LFS:
-        return Problem(location, "is a Git-LFS pointer, not the data", "run `git lfs pull`", "lfs")
+    if (pointer := lfs_pointer_problem(head, location)) is not None:
+        return pointer
     if "signature not found" in message:
         found = "its beginning was never written" if not any(head) else f"it begins with {head[:8]!r}"
         return Problem(location, f"is not an HDF5 file: {found}", "check what wrote it", "format")

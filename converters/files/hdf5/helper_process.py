@@ -36,13 +36,15 @@ class HelperProcess:
     def __init__(self, module: str) -> None:
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
-        self._of_parent: list[Any] = []
+        self._parents_processes: list[Any] = []
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.stop)
 
     def _after_fork(self) -> None:
-        self._of_parent.append(self._process)  # a Popen that is collected would warn
+        self._parents_processes.append(
+            self._process
+        )  # keeps a reference: Popen warns if it is collected while running
         self._process, self._lock = None, threading.Lock()
 
     @contextmanager

@@ -44,7 +44,7 @@ def check_safe_to_open(path: Path, location: str) -> None:
     path
         The file. If it cannot be opened as a file, nothing is checked: the library says so.
     location
-        What messages call it.
+        Its name in messages.
 
     Raises
     ------

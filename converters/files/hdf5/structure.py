@@ -77,7 +77,7 @@ FAILURES = (NotSimpleError, OSError, struct.error, ValueError, IndexError)
 
 
 def is_simple_and_sound(file: int, size: int) -> bool:
-    """Whether everything that the library would follow is of the simple forms, and sound.
+    """Whether everything that the library would follow is of the simple kinds, and sound.
 
     Parameters
     ----------

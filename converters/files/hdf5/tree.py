@@ -64,7 +64,7 @@ def walk(
     group
         Where to begin; paths are relative to it.
     name
-        How messages call the file.
+        Name of the file in messages.
     roots
         Folders or files in which targets of external links and of virtual datasets must lie.
     skip

@@ -15,9 +15,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.files.formats import HDF5_SIGNATURE, lfs_pointer_problem
 from unistore.converters.files.npy.array import fill, map_values, open_flat
 from unistore.converters.files.npy.header import (
-    LOOKALIKES,
     MAGIC,
     NpyHeader,
     check_size,
@@ -211,7 +211,8 @@ def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
         return Problem(where, f"is truncated or damaged: {error}", "copy or make it again", "truncated")
     if head.startswith(MAGIC):
         return Problem(where, "is a .npy file", "give it the ending .npy", "format")
-    for start, what, cure in LOOKALIKES[:2]:
-        if head.startswith(start):
-            return Problem(where, f"is {what}", cure, "format")
-    return Problem(where, f"is no .npz file: it begins with {head[:8]!r}", "save it with np.savez", "format")
+    if head.startswith(HDF5_SIGNATURE):
+        return Problem(where, "is an HDF5 file", "give it the ending .h5", "format")
+    return lfs_pointer_problem(head, where) or Problem(
+        where, f"is no .npz file: it begins with {head[:8]!r}", "save it with np.savez", "format"
+    )

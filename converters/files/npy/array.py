@@ -40,7 +40,7 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
     path
         The file.
     location
-        What messages call the file; its path by default.
+        Name of the file in messages; its path by default.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def open_flat(
     path, header
         The file and its header (or that of an uncompressed ``.npz`` member).
     location
-        What messages call the file; its path by default.
+        Name of the file in messages; its path by default.
 
     Raises
     ------

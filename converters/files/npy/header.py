@@ -16,10 +16,10 @@ from typing import IO, Any
 
 import numpy as np
 
+from unistore.converters.files.formats import HDF5_SIGNATURE, lfs_pointer_problem
 from unistore.errors import InputError, Problem
 
 __all__ = [
-    "LOOKALIKES",
     "MAGIC",
     "NpyHeader",
     "check_size",
@@ -33,9 +33,8 @@ MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 1 << 16
 _SPACE = " \t\r\n"
 _PY2_LONG = re.compile(r"(?<=\d)L\b")  # Python 2 wrote shapes as (3L, 4L)
-LOOKALIKES = (
-    (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`"),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "give it the ending .h5"),
+_LOOKALIKES = (
+    (HDF5_SIGNATURE, "an HDF5 file", "give it the ending .h5"),
     (b"PK\x03\x04", "a zip archive", "give it the ending .npz"),
     (b"\x80", "a Python pickle, which is never opened", "load it where it was made and save with np.save"),
 )
@@ -178,7 +177,10 @@ def unreadable(where: str, error: Exception) -> Problem:
 
 
 def _not_npy(where: str, head: bytes) -> Problem:
-    for start, what, cure in LOOKALIKES:
+    pointer = lfs_pointer_problem(head, where)
+    if pointer is not None:
+        return pointer
+    for start, what, cure in _LOOKALIKES:
         if head.startswith(start):
             return Problem(where, f"is {what}", cure, "format")
     return Problem(where, f"is no .npy file: it begins with {head[:8]!r}", "save it with np.save", "format")

@@ -1,4 +1,4 @@
-"""The source formats of point clouds, a module each; see `unistore.converters.point_cloud.source`."""
+"""The source formats of point clouds, one module each; see `unistore.converters.point_cloud.source`."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ from unistore.converters.point_cloud.source import Format
 __all__ = ["FORMATS"]
 
 FORMATS: tuple[Format, ...] = (pointsuite_indices, pointsuite_columns, batches, columns, arrays)
-"""Asked in this order which of them a file is of."""
+"""In the order in which they are tried."""

@@ -1,6 +1,6 @@
 """``arrays``: ``.npz`` files of columns, and ``.npy`` files of coordinates with columns in files beside them.
 
-In either, one array (N, 3) of a name that coordinates have, or (N, 4 and more) whose first three are x, y, z.
+Coordinates are one array with a usual name, (N, 3) or wider with x, y, z first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unistore.converters.files.arrays import NPY_NAME, ReadRows, list_arrays, op
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.arrays import column_files, coordinate_word
 from unistore.converters.point_cloud.columns import choose
-from unistore.converters.point_cloud.datasets import part_of
+from unistore.converters.point_cloud.datasets import coordinates_or_features
 from unistore.converters.point_cloud.names import COORDINATES, cloud_match, is_coordinates
 from unistore.converters.point_cloud.source import Layout, Match, Original, PointSource, column_paths
 from unistore.converters.scan import Source
@@ -55,7 +55,7 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
 
 
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
-    """Choose the columns; those in further files are called by their word: ``color`` of ``a_color.npy``."""
+    """Choose the columns; those in other files are named by their word: ``color`` for ``a_color.npy``."""
     path = file.path
     beside = column_files(path, file.roots) if path.suffix.lower() == ".npy" else {}
     listed = list_arrays(path, file.name, file.roots)
@@ -98,7 +98,7 @@ class _Arrays(PointSource):
         for column in columns:
             read, array = self._read[self._paths[column]]
             rows = read(array, lo, hi, None)
-            found.append(np.ascontiguousarray(part_of(self._paths, column, rows)))
+            found.append(np.ascontiguousarray(coordinates_or_features(self._paths, column, rows)))
         return found
 
 
@@ -137,7 +137,7 @@ def open_original(source: Source) -> Iterator[Original]:
         else:
             with np.load(path, allow_pickle=False) as members:
                 values = members[array]
-        return part_of(paths, key, values)
+        return coordinates_or_features(paths, key, values)
 
     left_out: list[str] = []
     if source.path.suffix.lower() == ".npz":

@@ -1,6 +1,6 @@
-"""``batches`` of the PointNet family: ``data`` (B, P, 3 | 6 | 9), one row of axis 0 is a segment of P points.
+"""``batches`` of the PointNet family: ``data`` (B, P, 3 | 6 | 9), B segments of P points each.
 
-``label`` and other datasets (B, P, …) describe points, (B,), (B, 1) or (B, k) whole segments.
+Datasets (B, P, …) such as ``label`` describe points; (B,), (B, 1) or (B, k) describe segments.
 """
 
 from __future__ import annotations
@@ -21,24 +21,18 @@ from unistore.converters.files.hdf5.file import SUFFIXES, location_of
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.attributes import file_attributes, kept_attributes
-from unistore.converters.point_cloud.cloud import Cloud, hdf5_file, late
-from unistore.converters.point_cloud.columns import case_note, form_problems, lengths_problem, name_problems
+from unistore.converters.point_cloud.cloud import Cloud, hdf5_file, lazy_values
+from unistore.converters.point_cloud.columns import case_note, column_problems, lengths_problem, name_problems
 from unistore.converters.point_cloud.datasets import (
     Datasets,
-    checked,
+    datasets_left_out,
     header_of,
+    open_checked,
+    open_file,
     opener,
-    plain_left_out,
-    seen,
 )
-from unistore.converters.point_cloud.names import apart
-from unistore.converters.point_cloud.source import (
-    Layout,
-    Match,
-    Original,
-    Ranges,
-    column_paths,
-)
+from unistore.converters.point_cloud.names import distinct_names
+from unistore.converters.point_cloud.source import Layout, Match, Original, Ranges, column_paths
 from unistore.converters.scan import Source
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.indices import contradiction
@@ -49,16 +43,16 @@ __all__ = ["NAME", "SUFFIXES", "describe", "exported", "match", "open_original",
 NAME = "batches"
 
 _FEATURES = "features"
-"""Stored name of what follows x, y, z in ``data`` (B, P, 6 | 9): colours, normals, … as the source has it."""
+"""Stored name of the values that follow x, y, z in ``data`` (B, P, 6 | 9): colours, normals, …"""
 _LARGEST_ROW = 9 * 8
-"""Bytes a point of ``data``, at most."""
+"""Largest number of bytes per point of ``data``."""
 _POINTWISE = ("label", "normal", "pid", "mask")
-"""Datasets that describe points or whole segments, never anything between."""
+"""Datasets (B, P, …) or (B,); of any other shape they are wrong."""
 
 
 def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
-    """``data`` of the right shape; certain beside a ``label`` of integers."""
-    datasets = seen(file).tree.datasets
+    """``data`` has the right shape; certain if there is a ``label`` of integers."""
+    datasets = open_file(file).tree.datasets
     data, label = datasets.get("data"), datasets.get("label")
     if data is None or data.ndim != 3 or data.shape[2] not in (3, 6, 9) or {"x", "xyz"} & set(mapping):
         return Match.NO
@@ -66,8 +60,8 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
 
 
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
-    """Choose the columns: (B, P, …) belong to points, (B,), (B, 1) and (B, k) to whole segments."""
-    found = checked(file)
+    """Choose the columns: (B, P, …) of points; (B,), (B, 1) and (B, k) of segments."""
+    found = open_checked(file)
     tree, name = found.tree, file.name
     stored, problems = _stored_names(tree, name, mapping)
     for path in ("data", *stored):
@@ -78,7 +72,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     data = tree.datasets["data"]
     count, per_segment, width = data.shape
     problems = [] if length is None else [length]
-    problems += form_problems(Column(data.dtype.str), location_of(name, "data"), coordinate=True)
+    problems += column_problems(Column(data.dtype.str), location_of(name, "data"), coordinate=True)
     columns: dict[str, tuple[str, Column]] = {}
     whole: dict[str, tuple[str, Column]] = {}
     if width > 3:
@@ -91,7 +85,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
             problems.append(Problem(location_of(name, path), message, "write the file again", "length"))
         row_shape = shape[2:] if by_point else shape[1:]
         form = Column(dtype.str, () if row_shape == (1,) else row_shape)
-        problems += form_problems(form, location_of(name, path))
+        problems += column_problems(form, location_of(name, path))
         (columns if by_point else whole)[key] = (path, form)
     problems += _name_problems(columns, whole, name)
     if problems:
@@ -127,7 +121,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
 
 
 def _stored_names(tree: Tree, name: str, mapping: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """Stored name by dataset, of every dataset at the file's root but ``data``, and of those mapped."""
+    """Stored names by dataset, of the datasets at the root except ``data``, and of mapped ones."""
     wanted = {source.strip("/"): key for key, source in mapping.items() if source}
     gone = {key for key, source in mapping.items() if not source}
     problems = [
@@ -138,7 +132,7 @@ def _stored_names(tree: Tree, name: str, mapping: Mapping[str, str]) -> tuple[di
     own = [path for path, dataset in tree.datasets.items() if "/" not in path and dataset.shape]
     stored = {path: wanted.get(path, path) for path in own if path not in gone and path != "data"}
     stored |= {source: key for source, key in wanted.items() if source in tree.datasets and source != "data"}
-    renamed = apart(stored.values(), mapping)
+    renamed = distinct_names(stored.values(), mapping)
     return {path: renamed.get(key, key) for path, key in stored.items()}, problems
 
 
@@ -155,7 +149,7 @@ def _name_problems(
 
 
 class _Batches(Datasets):
-    """Datasets (B, P, …): one row a segment."""
+    """Reads datasets (B, P, …), one row per segment."""
 
     def _count(self) -> int:
         count, self._each = self._file["data"].shape[:2]
@@ -165,7 +159,7 @@ class _Batches(Datasets):
         return [self._column(column, lo, hi) for column in columns]
 
     def _column(self, key: str, lo: int, hi: int) -> NDArray[Any]:
-        """Points ``lo:hi`` of all batches, one after the other."""
+        """Points ``lo:hi`` of the concatenated batches."""
         first, last = lo // self._each, -(-hi // self._each)
         path = self._paths[key]
         rows = self._read(path, first, last)
@@ -190,7 +184,7 @@ open_points = opener(_Batches)
 
 @contextmanager
 def open_original(source: Source) -> Iterator[Original]:
-    """Read the datasets with h5py alone, a row a point."""
+    """Read the datasets with h5py alone, one row per point."""
     paths = column_paths(source.detail)
     with open_with_h5py(source.path) as file:
 
@@ -205,7 +199,7 @@ def open_original(source: Source) -> Iterator[Original]:
             values: NDArray[Any] = file[source.detail["segment_columns"][key][0]][()]
             return values
 
-        yield Original(column, segment_column, left_out=plain_left_out(file, source.detail))
+        yield Original(column, segment_column, left_out=datasets_left_out(file, source.detail))
 
 
 def exported(cloud: Cloud) -> File:
@@ -220,7 +214,7 @@ def exported(cloud: Cloud) -> File:
     if _FEATURES in cloud.layout["columns"]:
         width += cloud.store.array(f"{POINTS}/{_FEATURES}").shape[1]
     values = {
-        "data": late(
+        "data": lazy_values(
             partial(_data, cloud, count, per_segment), (count, per_segment, width), cloud.coordinate_dtype(0)
         )
     }
@@ -228,10 +222,10 @@ def exported(cloud: Cloud) -> File:
         if name != _FEATURES or path != "data":
             shape = (count, per_segment, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
             read = partial(_reshaped, cloud, name, shape)
-            values[path] = late(read, shape, np.dtype(stored))
+            values[path] = lazy_values(read, shape, np.dtype(stored))
     for name, (path, stored, _) in cloud.layout["segment_columns"].items():
         shape = (count, *cloud.store.array(f"{SEGMENTS}/{name}").shape[1:])
-        values[path] = late(partial(cloud.segment_column, name), shape, np.dtype(stored))
+        values[path] = lazy_values(partial(cloud.segment_column, name), shape, np.dtype(stored))
     return hdf5_file(cloud, values, kept_attributes(cloud))
 
 

@@ -1,4 +1,4 @@
-"""``columns``: x, y and z, or coordinates by name, in a group of an HDF5 file, or wherever ``--map`` says."""
+"""``columns``: x, y and z, or one array of coordinates, in a group of an HDF5 file or named by ``--map``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
-from unistore.converters.point_cloud.cures import naming
-from unistore.converters.point_cloud.datasets import Datasets, checked, described, open_original, opener, seen
+from unistore.converters.point_cloud.cures import how_to_name
+from unistore.converters.point_cloud.datasets import (
+    Datasets,
+    make_layout,
+    open_checked,
+    open_file,
+    open_original,
+    opener,
+)
 from unistore.converters.point_cloud.names import cloud_match, named_coordinates
-from unistore.converters.point_cloud.source import ROLES, Layout, Match
+from unistore.converters.point_cloud.source import AXES, Layout, Match
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
@@ -24,8 +31,8 @@ open_points = opener(Datasets)
 
 
 def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
-    """Any HDF5 file: ``--map`` may name its columns. What stands behind a broken link is not known."""
-    tree = seen(file).tree
+    """Certain with x, y, z or usual names; possible for any HDF5 file, as ``--map`` may name its columns."""
+    tree = open_file(file).tree
     if any(_holds_coordinates(tree, group) for group in ("", *tree.groups)):
         return Match.CERTAIN
     named = max(cloud_match(_own(tree, group)) for group in ("", *tree.groups))
@@ -38,14 +45,14 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
 
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Choose the group and its columns."""
-    found = checked(file)
+    found = open_checked(file)
     group = _group_of_columns(found.tree, file.name, mapping)
     chosen = choose(found.tree.datasets, group, mapping, file.name, check_dataset, wide=True)
-    return described(found, chosen, format=NAME)
+    return make_layout(found, chosen, format=NAME)
 
 
 def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
-    """Group whose datasets are the columns: where x is mapped to, or the only one that holds x, y and z."""
+    """Group whose datasets are the columns: the one of the mapped x, or the only one with x, y and z."""
     anchor = (mapping.get("x") or mapping.get("xyz") or "").strip("/")
     if not anchor:
         groups = [group for group in ("", *tree.groups) if _holds_coordinates(tree, group)]
@@ -64,13 +71,13 @@ def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
         raise InputError(Problem(name, message, cure, "ambiguous"))
     if not groups:
         listed = printable(", ".join(list(tree.datasets)[:40])) or "none"
-        cure = naming(tree.datasets)
+        cure = how_to_name(tree.datasets)
         raise InputError(Problem(name, f"has no x, y, z; datasets: {listed}", cure, "missing"))
     return groups[0]
 
 
 def _own(tree: Tree, group: str) -> dict[str, h5py.Dataset]:
-    """Datasets directly in a group, by their names in it."""
+    """Datasets directly in a group, by name."""
     prefix = f"{group}/" if group else ""
     own = {path.removeprefix(prefix): each for path, each in tree.datasets.items() if path.startswith(prefix)}
     return {key: each for key, each in own.items() if "/" not in key and each.shape is not None}
@@ -81,8 +88,8 @@ def _path(group: str, key: str) -> str:
 
 
 def _holds_coordinates(tree: Tree, group: str, least: int = 3) -> bool:
-    """Whether datasets of a group are called x, y and z, or at least so many of them, or ``xyz``."""
+    """Whether a group has datasets ``xyz``, or at least `least` of x, y and z."""
     prefix = f"{group}/" if group else ""
     paths = (*tree.datasets, *tree.broken)
     own = {path.removeprefix(prefix).lower() for path in paths if path.startswith(prefix)}
-    return len(own.intersection(ROLES)) >= least or "xyz" in own
+    return len(own.intersection(AXES)) >= least or "xyz" in own

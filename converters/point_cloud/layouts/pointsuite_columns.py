@@ -18,22 +18,15 @@ from unistore.converters.files.hdf5.tree import follow, walk
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import (
-    checked,
     count_notes,
-    described,
+    datasets_left_out,
+    make_layout,
+    open_checked,
+    open_file,
     opener,
-    plain_left_out,
-    seen,
 )
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
-from unistore.converters.point_cloud.source import (
-    Layout,
-    Match,
-    Original,
-    PointSource,
-    Ranges,
-    column_paths,
-)
+from unistore.converters.point_cloud.source import Layout, Match, Original, PointSource, Ranges, column_paths
 from unistore.converters.scan import Source
 from unistore.errors import InputError, Problem
 
@@ -42,20 +35,20 @@ __all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_point
 NAME = "pointsuite_columns"
 
 _SUMMARIES = ("unique_labels", "indices")
-"""What a segment may hold beside its columns."""
+"""Datasets of a segment that are not columns."""
 
 Ints = NDArray[np.int64]
 
 
 def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
     """Segments without ``data``."""
-    found = seen(file)
+    found = open_file(file)
     return Match.CERTAIN if found.segments and "data" not in found.tree.groups else Match.NO
 
 
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Columns are those of the first segment."""
-    found = checked(file)
+    found = open_checked(file)
     groups, names = found.file["segments"], found.segments
     location = location_of(file.name, f"segments/{names[0]}")
     first = follow(groups, names[0], location, file.roots)
@@ -66,7 +59,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
         raise InputError(inside.problems)
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
     chosen = choose(columns, "", mapping, location, check_dataset)
-    return described(
+    return make_layout(
         found,
         chosen,
         format=NAME,
@@ -80,7 +73,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
 
 
 def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> int:
-    """Points of all segments, those that can be counted; the others are reported when they are read."""
+    """Points of all segments that can be opened; the others are reported when they are read."""
     points = 0
     for name in names:
         path = f"{name}/{column}"
@@ -91,7 +84,7 @@ def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> i
 
 
 class _InSegments(PointSource):
-    """The source's rows are those of the segments, by number."""
+    """Reads the rows of the segments one after the other, by number."""
 
     def __init__(self, file: h5py.File, source: Source) -> None:
         detail = source.detail
@@ -118,7 +111,7 @@ class _InSegments(PointSource):
         raise_first(self._problems, self._groups.name)
 
     def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
-        """Rows of one segment after the other; those that hold something else are noted in `_problems`."""
+        """Rows of the concatenated segments; segments with another dtype or shape go to `_problems`."""
         base, row_shape = self._forms[path]
         rows = np.zeros((hi - lo, *row_shape), base)
         number = int(np.searchsorted(self._offsets, lo, side="right")) - 1
@@ -154,11 +147,11 @@ def open_original(source: Source) -> Iterator[Original]:
         def column(key: str) -> NDArray[Any]:
             return np.concatenate([file[f"segments/{name}/{paths[key]}"][()] for name in names])
 
-        yield Original(column, left_out=plain_left_out(file, source.detail, in_segments=True))
+        yield Original(column, left_out=datasets_left_out(file, source.detail, in_segments=True))
 
 
 def _lengths(groups: Segments, key: str) -> Ints:
-    """Points of each segment (S,), told by its column `key`; checks that all hold the same columns."""
+    """Points of each segment (S,), from its column `key`; checks that all have the same columns."""
     lengths: list[int] = []
     problems: list[Problem] = []
     known: set[str] = set()

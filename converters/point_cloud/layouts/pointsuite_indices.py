@@ -19,21 +19,15 @@ from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import (
     Datasets,
-    checked,
     count_notes,
-    described,
+    datasets_left_out,
+    make_layout,
+    open_checked,
+    open_file,
     opener,
-    plain_left_out,
-    seen,
 )
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
-from unistore.converters.point_cloud.source import (
-    Indices,
-    Layout,
-    Match,
-    Original,
-    column_paths,
-)
+from unistore.converters.point_cloud.source import Indices, Layout, Match, Original, column_paths
 from unistore.converters.point_cloud.workspace import STEP
 from unistore.converters.scan import Source
 from unistore.errors import Problem
@@ -49,16 +43,16 @@ Ints = NDArray[np.int64]
 
 def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
     """Segments beside ``data``."""
-    found = seen(file)
+    found = open_file(file)
     return Match.CERTAIN if found.segments and "data" in found.tree.groups else Match.NO
 
 
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Columns are the datasets of ``data``."""
-    found = checked(file)
+    found = open_checked(file)
     chosen = choose(found.tree.datasets, "data", mapping, file.name, check_dataset)
     count = len(found.segments)
-    return described(
+    return make_layout(
         found,
         chosen,
         format=NAME,
@@ -74,7 +68,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
 
 
 class _Indexed(Datasets):
-    """Datasets of one row a point, with row indices of the segments."""
+    """Reads datasets with one row per point, and the row indices of the segments."""
 
     def __init__(self, file: h5py.File, source: Source) -> None:
         super().__init__(file, source)
@@ -96,7 +90,7 @@ def open_original(source: Source) -> Iterator[Original]:
         yield Original(
             lambda key: file[paths[key]][()],
             indices={number: (path, partial(_whole, file, path)) for number, path in paths_of.items()},
-            left_out=plain_left_out(file, source.detail),
+            left_out=datasets_left_out(file, source.detail),
         )
 
 
@@ -108,7 +102,7 @@ def _whole(file: h5py.File, path: str) -> NDArray[Any]:
 def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:
     """Row numbers of each segment's points, in parts: strictly ascending, inside ``0:rows``.
 
-    What is wrong with them is raised in the end.
+    Raises the problems of all segments at the end.
     """
     problems: list[Problem] = []
     wrong: dict[str, list[Problem]] = {}
@@ -129,7 +123,7 @@ def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:
 def _ascending(
     dataset: h5py.Dataset, location: str, rows: int, wrong: dict[str, list[Problem]]
 ) -> Iterator[Ints]:
-    """Row numbers, a step at a time; why they are no ascending row numbers is added to `wrong` by kind."""
+    """Row numbers, a step at a time; problems are added to `wrong` by kind."""
     found: dict[str, Problem] = {}
     last = np.empty(0, np.int64)
     for lo in range(0, len(dataset), STEP):
@@ -144,7 +138,7 @@ def _ascending(
 
 
 def _not_ascending(index: Ints, rows: int) -> list[tuple[str, str]]:
-    """Why indices are no ascending row numbers, each with its kind."""
+    """Message and kind of each way in which indices are not ascending row numbers."""
     step = np.diff(index)
     if index[0] >= 0 and index[-1] < rows and (step > 0).all():
         return []

@@ -51,24 +51,12 @@ def stem_of(path: PurePath) -> str:
 
 
 def open_spikes(path: Path, location: str) -> FrameSource | StreamSource:
-    """Read the header of a file of spikes.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or holds no spikes.
-    """
+    """Read the header of a file of spikes; raises `InputError` if it cannot be read, or holds no spikes."""
     return format_of(path).open(path, location)
 
 
 def open_voxels(path: Path, location: str) -> VoxelGrid:
-    """Read the header of a file of voxels, of one of `voxel_suffixes`.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or holds no voxels.
-    """
+    """Read the header of a file of voxels, of one of `voxel_suffixes`; raises as `open_spikes`."""
     opened = format_of(path).open_voxels
     assert opened is not None
     return opened(path, location)

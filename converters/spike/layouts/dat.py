@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.parts import Taken, Verdict
 from unistore.converters.spike.source import Format, ReadBytes, StreamSource
 from unistore.errors import InputError, Problem
 
 __all__ = ["FORMAT", "DatSource"]
-
-_LFS = b"version https://git-lfs"
 
 
 class DatSource(StreamSource):
@@ -35,15 +34,14 @@ class DatSource(StreamSource):
 def _open(path: Path, location: str) -> DatSource:
     try:
         with path.open("rb") as file:
-            head = file.read(len(_LFS))
+            head = file.read(32)
         size = path.stat().st_size
     except OSError as error:
         raise InputError(_unreadable(location, error)) from error
     if not size:
         raise InputError(Problem(location, "is empty (0 bytes)", "copy or record it again", "empty"))
-    if head == _LFS:
-        message = "is a Git LFS pointer, not the recording itself"
-        raise InputError(Problem(location, message, "run `git lfs pull`", "format"))
+    if (pointer := lfs_pointer_problem(head, location)) is not None:
+        raise InputError(pointer)
     return DatSource(path=path, location=location, size=size)
 
 

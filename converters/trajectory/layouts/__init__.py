@@ -1,4 +1,4 @@
-"""The source formats of trajectories, one module each; see `unistore.converters.trajectory.source`.
+"""The source formats of trajectories; see `unistore.converters.trajectory.source`.
 
 To add one, write a module here with a subclass of `Format` (of `Hdf5Format` where files are HDF5), and
 list it in `FORMATS`. Nothing else changes.
@@ -11,8 +11,7 @@ from pathlib import Path
 
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.trajectory.layouts.act import Act
-from unistore.converters.trajectory.layouts.d4rl import D4rl
-from unistore.converters.trajectory.layouts.flat import Flat
+from unistore.converters.trajectory.layouts.flat import D4rl, Flat
 from unistore.converters.trajectory.layouts.robomimic import Robomimic
 from unistore.converters.trajectory.source import Format, Match, SourceFile
 from unistore.errors import InputError, Problem, printable
@@ -37,13 +36,7 @@ def formats_for(path: Path) -> tuple[Format, ...]:
 
 
 def format_named(name: str) -> Format:
-    """Format by its `Format.name`.
-
-    Raises
-    ------
-    KeyError
-        If the name is unknown.
-    """
+    """Format by its `Format.name`, which is known."""
     return {each.name: each for each in FORMATS}[name]
 
 
@@ -74,7 +67,7 @@ def format_of(file: SourceFile, *, mapped: bool) -> Format:
         names = formats[0].names(file)[:_LISTED]
         holds = ", ".join(names) or "nothing"
         expected = "; or ".join(each.evidence for each in formats)
-        message = f"is no trajectory file: it holds {holds}; expected {expected}"
+        message = f"is not a trajectory file: it holds {holds}; expected {expected}"
         cure = (
             f"name the actions, as in --map {shlex.quote(printable(f'action={names[0]}'))}" if names else ""
         )

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unistore.converters.trajectory.layouts.hdf5 import (
-    RESULTS,
-    Hdf5Episodes,
-    Hdf5Format,
-    members,
-    root_members,
-)
+from unistore.converters.trajectory.layouts import hdf5
 from unistore.converters.trajectory.source import Match, SourceFile
 
 __all__ = ["Act"]
 
 
-class _Episode(Hdf5Episodes):
+class _Episode(hdf5.Hdf5Episodes):
     __slots__ = ()
 
     def attributes(self) -> Mapping[str, Any]:
@@ -25,7 +19,7 @@ class _Episode(Hdf5Episodes):
         return {}
 
 
-class Act(Hdf5Format):
+class Act(hdf5.Hdf5Format):
     """One episode per file."""
 
     name = "act"
@@ -34,9 +28,9 @@ class Act(Hdf5Format):
 
     def match(self, look: SourceFile) -> Match:
         """By names; files with rewards or terminals are of other formats."""
-        opened, found = root_members(look)
+        opened, found = hdf5.root_members(look)
         if found.get("action") != "dataset" or found.get("observations") != "group":
             return Match.NO
-        if found.keys() & {*RESULTS}:
+        if found.keys() & {*hdf5.RESULTS}:
             return Match.NO
-        return Match.CERTAIN if members(opened["observations"]).keys() & {"qpos", "images"} else Match.NO
+        return Match.CERTAIN if hdf5.members(opened["observations"]).keys() & {"qpos", "images"} else Match.NO

@@ -16,17 +16,7 @@ from unistore.converters.common.exported import File, array_values
 from unistore.converters.files.hdf5.file import location_of, read_objects
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.files.paths import natural_key
-from unistore.converters.trajectory.layouts.hdf5 import (
-    ACTIONS,
-    Hdf5Episodes,
-    Hdf5Format,
-    arrays_of,
-    contents,
-    json_attributes,
-    members,
-    root_members,
-    tree_of,
-)
+from unistore.converters.trajectory.layouts import hdf5
 from unistore.converters.trajectory.source import (
     Contents,
     Group,
@@ -55,15 +45,15 @@ def _masks(look: SourceFile, tree: Tree) -> list[Mask]:
     return masks
 
 
-class _Demonstrations(Hdf5Episodes):
+class _Demonstrations(hdf5.Hdf5Episodes):
     __slots__ = ()
 
     def attributes(self) -> Mapping[str, Any]:
         """Attributes of the root and of ``data``."""
-        return {**json_attributes(self.opened), **json_attributes(self.opened[_DATA])}
+        return {**hdf5.json_attributes(self.opened), **hdf5.json_attributes(self.opened[_DATA])}
 
 
-class Robomimic(Hdf5Format):
+class Robomimic(hdf5.Hdf5Format):
     """One group per episode."""
 
     name = "robomimic"
@@ -72,31 +62,30 @@ class Robomimic(Hdf5Format):
 
     def match(self, look: SourceFile) -> Match:
         """``data`` has only groups, and the first has the name or the datasets of an episode."""
-        opened, found = root_members(look)
-        data = members(opened[_DATA]) if found.get(_DATA) == "group" else {}
+        opened, found = hdf5.root_members(look)
+        data = hdf5.members(opened[_DATA]) if found.get(_DATA) == "group" else {}
         if not data or set(data.values()) != {"group"}:
             return Match.NO
         first = min(data, key=natural_key)
-        if _EPISODE.fullmatch(first) or set(members(opened[_DATA][first])) & {*ACTIONS, "obs", "states"}:
+        if _EPISODE.fullmatch(first):
             return Match.CERTAIN
-        return Match.NO
+        inside = hdf5.members(opened[_DATA][first]).keys() & {*hdf5.ACTIONS, "obs", "states"}
+        return Match.CERTAIN if inside else Match.NO
 
     def describe(self, look: SourceFile) -> Contents:
         """One group per episode, in natural order."""
-        tree = tree_of(look)
+        tree = hdf5.tree_of(look)
         paths = [path for path in tree.groups if path.startswith(f"{_DATA}/") and path.count("/") == 1]
         datasets: dict[str, dict[str, h5py.Dataset]] = {path: {} for path in paths}
         for item, dataset in tree.datasets.items():
             parts = item.split("/", 2)
             if len(parts) == 3 and f"{parts[0]}/{parts[1]}" in datasets:
                 datasets[f"{_DATA}/{parts[1]}"][parts[2]] = dataset
-        groups = [
-            Group(
-                name=path.removeprefix(f"{_DATA}/"), path=path, arrays=arrays_of(look, path, datasets[path])
-            )
-            for path in sorted(paths, key=natural_key)
-        ]
-        return contents(look, tree, groups, _masks(look, tree))
+        groups = []
+        for path in sorted(paths, key=natural_key):
+            arrays = hdf5.arrays_of(look, path, datasets[path])
+            groups.append(Group(name=path.removeprefix(f"{_DATA}/"), path=path, arrays=arrays))
+        return hdf5.contents(look, tree, groups, _masks(look, tree))
 
     def group_of(self, episode: str) -> str:
         """As in `Format`."""

@@ -56,7 +56,8 @@ def test_the_table_groups_sources_that_look_alike() -> None:
     found += [("odd.h5", {"x": Column("<f4", (2,))})]
     merged, (problem,) = reconcile(found, "exact")
     lines = [line.split() for line in problem.message.splitlines()]
-    assert ["column", "0.h5", "(+2)", "odd.h5"] in lines
+    assert ["(1)", "0.h5", "(+2)"] in lines
+    assert ["(2)", "odd.h5"] in lines
     assert ["x", "float32", "(3,)", "float32", "(2,)"] in lines
     assert ["y", "int32", "-"] in lines
     assert "convert them apart" in problem.cure

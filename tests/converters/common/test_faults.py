@@ -60,10 +60,10 @@ def test_what_is_raised_on_purpose_passes(error: BaseException) -> None:
 def test_problems_of_several_attempts_are_collected() -> None:
     problems = [Problem("before", "x")]
     collected = ProblemCollector(problems)
-    with collected.attempt("a.h5: x", "a.h5"):
+    with collected.attempt("a.h5: x"):
         raise RuntimeError("broken")
     with collected.attempt("b.h5"):
         raise InputError("words alone")
-    assert [(each.location, each.source) for each in problems[1:]] == [("a.h5: x", "a.h5"), ("b.h5", "")]
+    assert [each.location for each in problems[1:]] == ["a.h5: x", "b.h5"]
     with pytest.raises(InputError):
         collected.check()

@@ -11,10 +11,10 @@ import pytest
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.ct.layouts import npz as ct_points
+from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.ct.fields import validate
 from unistore.schemas.ct.windows import PRESETS
 from unistore.schemas.text import text_values
 
@@ -65,7 +65,7 @@ def make_case(folder: Path, image: np.ndarray | None, resolution: int = 512, **i
 
 def assert_valid(converted: Any) -> None:
     infos = {path: ArrayInfo(values.shape, str(values.dtype)) for path, values in converted.arrays.items()}
-    assert validate(infos, {"samples": {"count": converted.settled.samples}}) == []
+    assert get_family("ct").schema_problems(infos, {"samples": {"count": converted.settled.samples}}) == []
 
 
 def test_bundled_volumes(check_contract: Callable[..., Any]) -> None:

@@ -168,7 +168,6 @@ def test_every_file_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
         "files/info.json": "lies in no case folder",
         "files/masks/z_binary.npy": "is the mask of no volume",
         "files/plain.npz": "is no window of a volume",
-        "metadata.csv": "is no .npy file",
     }
 
 

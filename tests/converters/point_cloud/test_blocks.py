@@ -24,10 +24,10 @@ from unistore.converters.point_cloud import memory as point_cloud_memory
 from unistore.converters.point_cloud import voxels as point_cloud_voxels
 from unistore.converters.point_cloud import windows as point_cloud_windows
 from unistore.converters.point_cloud import workspace as point_cloud_workspace
-from unistore.converters.point_cloud.buckets import Split
+from unistore.converters.point_cloud.buckets import BucketOrder
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.point_cloud.layouts import pointsuite_indices as point_cloud_indices
-from unistore.converters.point_cloud.order import Order, gather
+from unistore.converters.point_cloud.order import StorageOrder, in_storage_order
 from unistore.converters.point_cloud.voxels import VoxelGrid
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
@@ -48,7 +48,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.lists(st.integers(0, 5), max_size=40))
 def test_splitting_is_stable(buckets: list[int]) -> None:
     found = np.array(buckets, np.int64)
-    split = Split(found)
+    split = BucketOrder(found)
     rows = split.sort(np.arange(len(buckets)))
     np.testing.assert_array_equal(rows, np.argsort(found, kind="stable"))
     pieces = [(bucket, rows[lo:hi].tolist()) for bucket, lo, hi in split.parts]
@@ -69,12 +69,12 @@ def test_columns_in_any_order(tmp_path: Path, on_disk: bool, rest: bool) -> None
         columns = {"a": random.random((rows, 3)), "b": random.integers(0, 9, rows).astype("u1")}
         forms = {"a": ("<f8", (3,)), "b": ("|u1", ())}
         with Workspace(tmp_path if on_disk else None) as work:
-            order = Order(rows, [np.array_split(each, 3) for each in wanted], work, rest=rest)
+            order = StorageOrder(rows, [np.array_split(each, 3) for each in wanted], work, rest=rest)
             given_in = {
                 key: (forms[key], partial(lambda values, lo, hi: values[lo:hi], values))
                 for key, values in columns.items()
             }
-            found = gather(order, given_in, work)
+            found = in_storage_order(order, given_in, work)
             assert len(order) == len(joined)
             np.testing.assert_array_equal(order.rows[0 : len(order)], joined)
             np.testing.assert_array_equal(order.lengths, [len(each) for each in wanted])

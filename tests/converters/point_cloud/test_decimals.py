@@ -10,9 +10,12 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 import unistore
-from unistore.converters.point_cloud.coordinates import Decimals, decimal_of, quantise_decimals
+from unistore.converters.point_cloud.coordinates import DecimalPlaces, decimal_of, quantise_decimals
+from unistore.converters.point_cloud.preview import PREVIEW
+from unistore.schemas.point_cloud.quantum import quantum_errors
 
 COUNT = 3000
 
@@ -79,6 +82,38 @@ def test_every_bit_by_every_way(places: list[int], tmp_path: Path) -> None:
         assert again.tobytes() == xyz.tobytes()
 
 
+def test_pictures_show_where_points_are(tmp_path: Path) -> None:
+    xyz = rounded(2)
+    unistore.convert(write(tmp_path / "a.h5", xyz), tmp_path / "out.zarr", "point_cloud")
+    figure = Figure()
+    PREVIEW.draw(unistore.Store(tmp_path / "out.zarr"), 0, figure)
+    drawn = figure.axes[0].collections[0].get_offsets()
+    expected = xyz[5::2, :2] - xyz[5::2, :2].min(axis=0)
+    np.testing.assert_allclose(np.sort(drawn, axis=0), np.sort(expected, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("decimal", "where", "why"),
+    [
+        ({"scale": 0, "offset": [0, 0, 0]}, "points/xyz", "is 0, expected a power of ten"),
+        ({"scale": -100.0, "offset": [0, 0, 0]}, "points/xyz", "is -100.0, expected"),
+        ({"scale": 10**1.5, "offset": [0, 0, 0]}, "points/xyz", "expected a power of ten"),
+        ({"scale": 1e10, "offset": [0, 0, 0]}, "points/xyz", "from 1 to 1e9"),
+        ({"scale": True, "offset": [0, 0, 0]}, "points/xyz", "is True"),
+        ({"scale": "1e2", "offset": [0, 0, 0]}, "points/xyz", "is '1e2'"),
+        ({"scale": 1e3, "offset": [0, 0, 0]}, "sources/scale", "is not 1000 everywhere"),
+        ({"scale": 1e2, "offset": [0, 0.5, 0]}, "points/xyz", "not three whole numbers"),
+        ({"scale": 1e2, "offset": [0, float("inf"), 0]}, "points/xyz", "not three whole numbers"),
+        ({"scale": 1e2, "offset": [0, 0]}, "points/xyz", "not three whole numbers"),
+        ({"scale": 1e2, "offset": [0, 1, 0]}, "sources/offset", "is not [0, 1, 0] everywhere"),
+        (7, "points/xyz", "is None"),
+    ],
+)
+def test_a_forged_attribute_is_refused(decimal: object, where: str, why: str) -> None:
+    found = list(quantum_errors(np.full((2, 3), 100.0), np.zeros((2, 3)), decimal))
+    assert any(path == where and why in message for path, message in found), found
+
+
 def test_the_bytes_do_not_depend_on_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     xyz = rounded(1)
     xyz[-1] = np.floor(xyz[-1]) + np.array([0.125, 0.25, 0.0625])  # more places come late
@@ -130,10 +165,10 @@ def test_places_and_numbers_do_not_depend_on_blocks(numbers: list[tuple[int, int
     values = np.array([number / 10**places for number, places in numbers])
     values = np.where(values == 0, 0.0, values)
     xyz = np.repeat(values, 3).reshape(-1, 3)
-    whole, parts = Decimals(), Decimals()
-    whole.look(xyz)
+    whole, parts = DecimalPlaces(), DecimalPlaces()
+    whole.update(xyz)
     for lo in range(0, len(xyz), step):
-        parts.look(xyz[lo : lo + step])
+        parts.update(xyz[lo : lo + step])
     assert whole.places == parts.places >= 0
     decimal = decimal_of([whole.places], xyz.min(axis=0), xyz.max(axis=0))
     if decimal is None:

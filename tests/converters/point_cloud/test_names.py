@@ -15,7 +15,7 @@ import unistore
 from unistore.cli.main import main
 from unistore.converters.parts import Refused, Taken
 from unistore.converters.point_cloud.converter import PointCloudConverter
-from unistore.converters.point_cloud.names import apart
+from unistore.converters.point_cloud.names import distinct_names
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError
@@ -246,10 +246,10 @@ def test_batches_with_columns_that_differ_in_case(tmp_path: Path, check_contract
 
 
 def test_names_apart() -> None:
-    assert apart(["a", "A", "b"]) == {"A": "A_2"}
-    assert apart(["A", "a", "a_2"]) == {"A": "A_3"}
-    assert apart(["A", "a"], kept=["A"]) == {"a": "a_2"}
-    assert apart(["A", "b"]) == {}
+    assert distinct_names(["a", "A", "b"]) == {"A": "A_2"}
+    assert distinct_names(["A", "a", "a_2"]) == {"A": "A_3"}
+    assert distinct_names(["A", "a"], kept=["A"]) == {"a": "a_2"}
+    assert distinct_names(["A", "b"]) == {}
 
 
 def test_damage_is_refused_with_the_file(tmp_path: Path) -> None:

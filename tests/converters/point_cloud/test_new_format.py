@@ -16,7 +16,7 @@ from unistore import export, verify
 from unistore.conversion.convert import convert
 from unistore.converters.common.exported import File
 from unistore.converters.point_cloud import layouts
-from unistore.converters.point_cloud.cloud import Cloud, late
+from unistore.converters.point_cloud.cloud import Cloud, lazy_values
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -180,7 +180,7 @@ def test_exported_as_its_format_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
             name=cloud.source.name,
             form="raw",
             source=cloud.source.number,
-            values={"": late(lambda: content, content.shape, content.dtype)},
+            values={"": lazy_values(lambda: content, content.shape, content.dtype)},
         )
 
     monkeypatch.setattr(pts, "exported", exported, raising=False)

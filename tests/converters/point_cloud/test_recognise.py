@@ -81,7 +81,7 @@ def test_batches_are_columns_where_the_map_says_what_x_is(tmp_path: Path) -> Non
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut": (lambda content: content[:-100], "is truncated"),
     "empty": (lambda content: b"", "is empty"),
-    "pointer": (lambda content: b"version https://git-lfs.github.com/spec/v1\noid\n", "is a Git-LFS pointer"),
+    "pointer": (lambda content: b"version https://git-lfs.github.com/spec/v1\noid\n", "is a Git LFS pointer"),
     "zeros": (lambda content: bytes(len(content)), "its beginning was never written"),
 }
 

@@ -193,7 +193,7 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     for expected in (
         "cut.h5: is truncated",
         "empty.h5: is empty (0 bytes)",
-        "pointer.h5: is a Git-LFS pointer",
+        "pointer.h5: is a Git LFS pointer",
         "text.h5: is not an HDF5 file",
         "short.npy: is truncated: holds 500 of 928 bytes",
         "object.npy: is an array of Python objects",

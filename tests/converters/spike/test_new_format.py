@@ -212,7 +212,7 @@ def test_a_stream_of_the_format_is_resolved_with_the_others(
     np.testing.assert_array_equal(pixels(tmp_path / "store", 0, spikes), spikes)
     assert verify(tmp_path / "store", against=[tmp_path / "in"]).problems == ()
     (tmp_path / "in/0.datz").write_bytes(gzip.compress(stream(spikes)[:-1]))
-    with pytest.raises(InputError, match="no whole number of frames of any known camera"):
+    with pytest.raises(InputError, match="not a whole number of frames of any known camera"):
         scan_sources(SpikeConverter(), [tmp_path / "in"])
 
 

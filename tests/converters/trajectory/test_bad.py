@@ -115,9 +115,9 @@ def test_every_file_of_every_kind_at_once(tmp_path: Path) -> None:
     message = problems_of(*sorted(tmp_path.iterdir()))
     for part in (
         "empty.h5: is empty",
-        "pointer.h5: is a Git-LFS pointer",
+        "pointer.h5: is a Git LFS pointer",
         "cut.h5: is truncated",
-        "other.h5: is no trajectory file: it holds weights",
+        "other.h5: is not a trajectory file: it holds weights",
     ):
         assert part in message
     with pytest.raises(InputError) as caught:

@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 import pytest
 
+from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.text import text_values
-from unistore.schemas.trajectory.fields import validate
 
 RANDOM = np.random.default_rng(3)
 
@@ -40,7 +40,11 @@ def ends(lengths: list[int]) -> np.ndarray:
 
 def check_schema(converted) -> None:
     infos = {path: ArrayInfo(values.shape, values.dtype.name) for path, values in converted.arrays.items()}
-    assert validate(infos, {"samples": {"count": converted.settled.samples}}) == []
+    count = len(converted.scan.sources)
+    names = {"data": ArrayInfo((9,), "uint8"), "offsets": ArrayInfo((count + 1,), "int64")}
+    infos |= {f"sources/path/{name}": info for name, info in names.items()}
+    attributes = {"samples": {"count": converted.settled.samples}}
+    assert get_family("trajectory").schema_problems(infos, attributes) == []
 
 
 # Real files -----------------------------------------------------------------------------------------------

@@ -197,10 +197,15 @@ def test_resized_sets_alone(tmp_path: Path, check_contract, following: bool) -> 
     assert found.receipt is not None
     after = unistore.Dataset(store)[4]["next.observation.image_20"].permute(1, 2, 0).numpy()
     assert np.array_equal(after, small[5 if following else 9])
-    unistore.export(store, tmp_path / "back")
+    done = unistore.export(store, tmp_path / "back")
+    assert done.notes[0].endswith("image: written as 20 × 20, as stored; the originals are not in the store")
     with h5py.File(tmp_path / "back/a.hdf5") as file:
-        assert "image" not in file["data/demo_0/obs"]
-        assert "actions" in file["data/demo_0"]
+        assert np.array_equal(file["data/demo_0/obs/image"], small[:5])
+        assert np.array_equal(file["data/demo_0/next_obs/image"], small[1:6] if following else small[5:10])
+        assert np.array_equal(file["data/demo_0/obs/depth_20"], depth)
+    assert unistore.export(tmp_path / "both.zarr", tmp_path / "whole").notes == ()
+    with h5py.File(tmp_path / "whole/a.hdf5") as file:
+        assert np.array_equal(file["data/demo_0/obs/image"], now)
 
 
 def test_compressed_frames_resized_alone(tmp_path: Path, check_contract) -> None:

@@ -97,7 +97,7 @@ def test_converted(episodes: tuple[Path, Written], tmp_path: Path, check_contrac
         "episodes/offsets": np.concatenate([[0], stops]),
     }
     converted = check_contract(TrajectoryConverter(), [folder], oracle)
-    assert any(note.startswith("npz: 3 episode(s), 27 steps") for note in converted.scan.notes)
+    assert any(note.startswith("npz: 3 episodes, 27 steps") for note in converted.scan.notes)
     convert(folder, tmp_path / "store", image_size=16)
     for path, values in oracle.items():
         np.testing.assert_array_equal(array(tmp_path / "store", path), values, path)

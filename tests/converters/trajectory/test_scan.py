@@ -97,7 +97,7 @@ def test_files_of_other_endings_are_left_out_unopened(tmp_path: Path, name: str)
     [
         (b"", "is empty"),
         (b"no", "is not an HDF5 file"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git-LFS pointer"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
     ],
 )
 def test_damaged_files_are_their_problem(tmp_path: Path, content: bytes, message: str) -> None:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from unistore.converters.registry import get_family
 from unistore.errors import InputError
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.ct.fields import coords_field, mask_field, validate
+from unistore.schemas.ct.fields import coords_field, mask_field
 from unistore.schemas.ct.windows import PRESETS, Window, parse_window
 
 STORE = {
@@ -30,7 +31,9 @@ STORE = {
 
 def problems(**changes: ArrayInfo | None) -> dict[str, str]:
     arrays = {**STORE, **{path.replace("__", "/"): info for path, info in changes.items()}}
-    found = validate({path: info for path, info in arrays.items() if info is not None}, {})
+    found = get_family("ct").schema_problems(
+        {path: info for path, info in arrays.items() if info is not None}, {"samples": {"count": 2}}
+    )
     return {problem.location: problem.message for problem in found}
 
 
@@ -46,22 +49,39 @@ def test_without_image() -> None:
     ("path", "info", "location", "message"),
     [
         ("volumes__extent", None, "volumes/extent", "is missing"),
-        ("volumes__extent", ArrayInfo((2, 2), "int32"), "volumes/extent", "expected int32 (volumes, 3)"),
-        ("volumes__image", ArrayInfo((2, 8, 9), "int16"), "volumes/image", "expected numbers"),
-        ("volumes__image", ArrayInfo((3, 8, 9, 10), "int16"), "volumes/image", "expected 2 rows"),
+        ("volumes__extent", ArrayInfo((2, 2), "int32"), "volumes/extent", "expected (n, 3)"),
+        ("volumes__image", ArrayInfo((2, 8, 9), "int16"), "volumes/image", "expected (n, n, n, n)"),
+        ("volumes__image", ArrayInfo((2, 8, 9, 10), "complex64"), "volumes/image", "expected numbers"),
+        ("volumes__image", ArrayInfo((3, 8, 9, 10), "int16"), "volumes/image", "expected 2 ("),
         ("volumes__name__offsets", None, "volumes/name/offsets", "is missing"),
-        ("volumes__name__offsets", ArrayInfo((4,), "int64"), "volumes/name/offsets", "expected (3,)"),
-        ("windows__lung__coords", None, "windows/lung", "neither coords nor mask"),
-        ("windows__lung__coords", ArrayInfo((5, 2), "uint16"), "windows/lung/coords", "(5, 3)"),
+        (
+            "volumes__name__offsets",
+            ArrayInfo((4,), "int64"),
+            "volumes/name/offsets",
+            "has 4 rows, expected 3",
+        ),
+        ("windows__lung__coords", None, "windows/lung/values", "needs the array windows/lung/coords"),
+        ("windows__lung__coords", ArrayInfo((5, 2), "uint16"), "windows/lung/coords", "(n, 3)"),
         ("windows__lung__coords", ArrayInfo((5, 3), "int64"), "windows/lung/coords", "uint16 or int32"),
-        ("windows__lung__values", None, "windows/lung/values", "is missing"),
-        ("windows__lung__values", ArrayInfo((4,), "int16"), "windows/lung/values", "(5,)"),
-        ("windows__lung__mask", ArrayInfo((2, 8, 9, 2), "uint8"), "windows/lung", "both coords and mask"),
-        ("windows__bone__offsets", ArrayInfo((2,), "int64"), "windows/bone/offsets", "(3,)"),
+        ("windows__lung__values", None, "windows/lung", "holds coords, offsets, expected"),
+        ("windows__lung__values", ArrayInfo((4,), "int16"), "windows/lung/values", "has 4 rows, expected 5"),
+        (
+            "windows__lung__mask",
+            ArrayInfo((2, 8, 9, 2), "uint8"),
+            "windows/lung",
+            "holds coords, mask, offsets, values",
+        ),
+        (
+            "windows__bone__offsets",
+            ArrayInfo((2,), "int64"),
+            "windows/bone/offsets",
+            "has 2 rows, expected 3",
+        ),
         ("windows__bone__mask", ArrayInfo((2, 8, 9, 10), "uint8"), "windows/bone/mask", "(2, 8, 9, 2)"),
         ("masks__1__present", ArrayInfo((2,), "uint8"), "masks/1/present", "expected bool"),
-        ("sdf__lung__coords", None, "sdf/lung/coords", "is missing"),
-        ("sdf__lung__values", ArrayInfo((8,), "float32"), "sdf/lung/values", "(7,)"),
+        ("sdf__lung__coords", None, "sdf/lung/values", "needs the array sdf/lung/coords"),
+        ("masks__1__mask", None, "masks/1", "holds neither, expected mask or label"),
+        ("sdf__lung__values", ArrayInfo((8,), "float32"), "sdf/lung/values", "has 8 rows, expected 7"),
     ],
 )
 def test_what_is_wrong_is_said(path: str, info: ArrayInfo | None, location: str, message: str) -> None:
@@ -69,13 +89,9 @@ def test_what_is_wrong_is_said(path: str, info: ArrayInfo | None, location: str,
     assert message in found[location]
 
 
-def test_sample_count() -> None:
-    (problem,) = validate(STORE, {"samples": {"count": 3}})
-    assert "count is 3, but there are 2 volumes" in problem.message
-
-
 def test_all_problems_at_once() -> None:
-    assert len(problems(windows__lung__offsets=None, masks__1__mask=None, sdf__lung__values=None)) == 3
+    found = problems(windows__lung__offsets=None, masks__1__mask=None, sdf__lung__values=None)
+    assert list(found) == ["windows/lung", "masks/1", "sdf/lung"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +126,7 @@ def test_parse_window() -> None:
         ("..:1:1", "name '..' must be"),
     ],
 )
-def test_windows_that_are_none(text: str, words: str) -> None:
+def test_invalid_windows(text: str, words: str) -> None:
     with pytest.raises(InputError) as error:
         parse_window(text)
     (problem,) = error.value.problems

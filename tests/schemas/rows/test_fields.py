@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from unistore.converters.registry import get_family
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.rows.fields import row_field, validate
+from unistore.schemas.rows.fields import row_field
 
 
 def test_a_field_names_its_axes() -> None:
@@ -15,10 +16,11 @@ def test_a_field_names_its_axes() -> None:
 
 def test_every_problem_is_named() -> None:
     good = {"rows/data": ArrayInfo((5, 3), "float32"), "rows/a/b": ArrayInfo((5,), "int64")}
-    attributes = {"samples": {"count": 5}}
-    assert validate(good, attributes) == []
-    assert [problem.kind for problem in validate({}, attributes)] == ["missing"]
+    family, attributes = get_family("rows"), {"samples": {"count": 5}}
+    assert family.schema_problems(good, attributes) == []
+    assert [problem.kind for problem in family.schema_problems({}, attributes)] == ["missing"]
     bad = {**good, "rows/c": ArrayInfo((4,), "int64"), "rows/d": ArrayInfo((), "int64")}
-    problems = validate(bad, {"samples": {"count": 9}})
-    assert [problem.kind for problem in problems] == ["shape", "shape", "count"]
-    assert "rows/c 4" in problems[1].message
+    assert [str(problem) for problem in family.schema_problems(bad, attributes)] == [
+        "rows/c: has 4 rows, expected 5 (the root's count of samples)",
+        "rows/d: has no axis, expected rows on axis 0",
+    ]

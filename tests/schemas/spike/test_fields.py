@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unistore.converters.registry import get_family
+from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.spike.fields import (
     file_table,
     image_field,
     spike_field,
-    validate,
     voxel_bins,
     voxel_field,
     voxel_path,
@@ -32,59 +33,67 @@ GOOD = {
     "sequences/offsets": ArrayInfo((3,), "int64"),
     "sequences/name/data": ArrayInfo((9,), "uint8"),
     "sequences/name/offsets": ArrayInfo((3,), "int64"),
+    "sources/path/data": ArrayInfo((9,), "uint8"),
+    "sources/path/offsets": ArrayInfo((4,), "int64"),
     "sources/bytes": ArrayInfo((3,), "int64"),
 }
 
-ATTRIBUTES = {"samples": {"count": 3, "table": "frames"}}
+
+def validate(arrays: dict[str, ArrayInfo], samples: int = 3) -> list[Problem]:
+    return get_family("spike").schema_problems(arrays, {"samples": {"count": samples}})
 
 
 def test_a_whole_store_has_no_problem() -> None:
-    assert validate(GOOD, ATTRIBUTES) == []
+    assert validate(GOOD) == []
     only_voxels = {
         path: info for path, info in GOOD.items() if path not in {"frames/spike", "frames/spike_length"}
     }
-    assert validate(only_voxels, ATTRIBUTES) == []
+    assert validate(only_voxels) == []
 
 
 @pytest.mark.parametrize(
     "path", [path for path in GOOD if not path.startswith("sources") and "voxel" not in path]
 )
 def test_a_missing_array_is_named(path: str) -> None:
-    optional = {"frames/spike", "frames/blur", "frames/sharp_file/data"}
-    problems = validate({key: info for key, info in GOOD.items() if key != path}, ATTRIBUTES)
-    assert [problem.location for problem in problems] == ([] if path in optional else [path])
+    problems = validate({key: info for key, info in GOOD.items() if key != path})
+    if path in {"frames/spike", "frames/blur"}:
+        assert problems == []
+    else:
+        assert any(path in str(problem) for problem in problems)
 
 
 @pytest.mark.parametrize(
-    ("path", "shape", "dtype", "kind"),
+    ("path", "shape", "dtype", "said"),
     [
-        ("frames/spike", (3, 88, 360, 80), "bool", "dtype"),
-        ("frames/spike", (3, 88, 360), "uint8", "dtype"),
-        ("frames/voxel/5", (3, 4, 360, 640), "uint8", "shape"),
-        ("frames/voxel/5", (3, 5, 396, 640), "uint8", "shape"),
-        ("frames/voxel/5", (3, 5, 360, 640), "bool", "dtype"),
-        ("frames/voxel/5", (2, 5, 360, 640), "uint8", "length"),
-        ("frames/blur", (3, 720, 1280, 4), "uint8", "shape"),
-        ("frames/spike_length", (4,), "int32", "length"),
-        ("frames/sharp_file/offsets", (3,), "int64", "length"),
-        ("frames/image_extent", (3, 3), "int32", "shape"),
-        ("sequences/name/offsets", (4,), "int64", "length"),
+        ("frames/spike", (3, 88, 360, 80), "bool", "is bool, expected uint8"),
+        ("frames/spike", (3, 88, 360), "uint8", "has shape (3, 88, 360)"),
+        ("frames/voxel/5", (3, 4, 360, 640), "uint8", "expected (n, 5, n, n)"),
+        ("frames/voxel/5", (3, 5, 396, 640), "uint8", "is 396 x 640, but the spikes"),
+        ("frames/voxel/5", (3, 5, 360, 640), "bool", "expected counts"),
+        ("frames/voxel/5", (2, 5, 360, 640), "uint8", "has 2 rows, expected 3"),
+        ("frames/blur", (3, 720, 1280, 4), "uint8", "expected (n, n, n, 3)"),
+        ("frames/spike_length", (4,), "int32", "has 4 rows, expected 3"),
+        ("frames/sharp_file/offsets", (3,), "int64", "has 3 rows, expected 4"),
+        ("frames/image_extent", (3, 3), "int32", "expected (n, 2)"),
+        ("sequences/name/offsets", (4,), "int64", "has 4 rows, expected 3"),
     ],
 )
-def test_every_contradiction_is_found(path: str, shape: tuple[int, ...], dtype: str, kind: str) -> None:
-    problems = validate({**GOOD, path: replace(GOOD[path], shape=shape, dtype=dtype)}, ATTRIBUTES)
-    assert [problem.kind for problem in problems] == [kind]
+def test_every_contradiction_is_found(path: str, shape: tuple[int, ...], dtype: str, said: str) -> None:
+    (problem,) = validate({**GOOD, path: replace(GOOD[path], shape=shape, dtype=dtype)})
+    assert problem.location == path
+    assert said in problem.message
 
 
 def test_another_count_of_samples() -> None:
-    (problem,) = validate(GOOD, {"samples": {"count": 4}})
-    assert problem.message == "count is 4, but there are 3 frames"
+    problems = validate(GOOD, samples=4)
+    assert "frames/spike: has 3 rows, expected 4 (the root's count of samples)" in map(str, problems)
 
 
 def test_nothing_at_all() -> None:
-    problems = validate({}, ATTRIBUTES)
-    assert {problem.kind for problem in problems} == {"missing"}
-    assert any("neither frames/spike nor frames/voxel" in problem.message for problem in problems)
+    assert {problem.message for problem in validate({})} == {"is missing"}
+    required = ("frames/spike_extent", "sequences/offsets", "sequences/name/data", "sequences/name/offsets")
+    (problem,) = validate({path: GOOD[path] for path in required})
+    assert "neither frames/spike nor frames/voxel" in problem.message
 
 
 def test_paths_of_voxel_sets() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import unistore
 from unistore.cli.main import cli, main
 
 
@@ -33,12 +34,56 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         def to_json(self) -> dict[str, Any]:
             return {"line": "here"}
 
-    monkeypatch.setattr("unistore.doctor", lambda store: asked.append(store) or Found())
+    def doctor(store: str | None, *, progress: Any, **options: Any) -> Found:
+        asked.append((store, *options.values()))
+        return Found()
+
+    monkeypatch.setattr("unistore.doctor", doctor)
     assert "doctor" in cli.commands
     assert call("a.zarr", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"line": "here"}
     assert call("--json") == 0
-    assert asked == ["a.zarr", None]
+    assert (
+        call("a.zarr", "--samples", "Patches(8, pad='zero')", "--measure", "--seconds", "0.5", "--json") == 0
+    )
+    assert asked == [
+        ("a.zarr", None, False, 2.0),
+        (None, None, False, 2.0),
+        ("a.zarr", unistore.Patches(8, pad="zero"), True, 0.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("Patch(8)", "they are Clips, Patches"),
+        ("Patches(size=len)", "no kind of samples"),
+        ("Patches(sizes=8)", "unexpected keyword"),
+        ("Patches(", "no kind of samples"),
+        ("8", "they are"),
+        ("Patches(-8)", "at least 1"),
+    ],
+)
+def test_samples_that_are_none(kind: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("a.zarr", "--samples", kind) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_settings_are_measured(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
+    assert call(str(store), "--measure", "--seconds", "0.01", "--json") == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert [each.rpartition(":")[0] for each in err.splitlines()] == [
+        f"num_workers={each['num_workers']}, batch_size={each['batch_size']}"
+        + ("" if each["cache"] is None else ', cache="all"')
+        for each in found["trials"]
+    ]
+    taken = {name: found["arguments"].get(name) for name in ("num_workers", "batch_size", "cache")}
+    assert taken in [{name: each[name] for name in taken} for each in found["trials"]]
+    assert "samples/s" in found["reasons"]["num_workers"]
 
 
 def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

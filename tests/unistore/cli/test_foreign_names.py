@@ -18,7 +18,7 @@ import pytest
 import unistore
 from unistore.cli.main import main
 from unistore.cli.output import say, say_json
-from unistore.cli.progress import ProgressBar
+from unistore.progress import ProgressBar
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202egpj.exe\u2066\x9b31m\u200b"
 COMMAND = "from unistore.cli.main import main; main()"

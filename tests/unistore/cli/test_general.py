@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -15,6 +16,8 @@ import pytest
 
 from unistore.cli.main import main
 from unistore.system.sizes import count_of, size
+
+DATA = Path(__file__).parents[2] / "data"
 
 
 def call(*arguments: str) -> int:
@@ -105,6 +108,28 @@ def test_a_finished_conversion_repeated_is_up_to_date(
     assert "a finished store stands there; --overwrite replaces it" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ct", "ct/totalseg_b_hu.npy", "--window", "lung"),
+        ("point-cloud", "pointcloud/thin_b.h5", "--voxel-size", "20"),
+        ("spike", "spike/reds_frames_140_162.dat"),
+        ("trajectory", "trajectory/robosuite100_door_panda_demo.hdf5"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_family_is_up_to_date_when_repeated(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """What is found in the values of sources, such as a layout, is recorded, and is no option."""
+    family, source, *options = words
+    command = ["convert", family, str(DATA / source), str(tmp_path / "a.zarr"), *options]
+    assert call(*command) == 0
+    capfd.readouterr()
+    assert call(*command) == 0
+    assert "up to date" in capfd.readouterr().out
+
+
 def test_a_list_added_beside_the_sources_is_a_change(source: Path) -> None:
     assert call("convert", "arrays", "a.zarr") == 0
     (source.parent / "train_files.txt").write_text("a.npz\n")
@@ -128,7 +153,7 @@ def test_sizes_and_counts() -> None:
 
 
 INTERRUPTED = """
-from unistore.cli.progress import ProgressBar
+from unistore.progress import ProgressBar
 with ProgressBar() as bar:
     bar.begin("reading", 10)
     bar.advance(10)
@@ -154,8 +179,9 @@ def test_an_interrupt_leaves_one_bar() -> None:
     try:
         while part := os.read(ours, 1 << 16):
             shown += part
-    except OSError:
-        pass
+    except OSError as error:
+        if error.errno != errno.EIO:  # EIO: the other end of the terminal is closed
+            raise
     process.wait()
     os.close(ours)
     last = shown.rpartition(b"\x1b[2K")[2].decode()

@@ -182,6 +182,23 @@ def test_the_ct_document(read, text: str) -> None:
     assert config.unused == ("dataset.args.precompute_sparse",)
 
 
+def test_what_it_comes_to_is_printed(read, capsys: pytest.CaptureFixture[str]) -> None:
+    config = read(CT, "c.json", store="s3://me:secret@here/printed.zarr", samples=20)
+    assert str(config).splitlines() == [
+        config.workers.reason,
+        (
+            "training: seed=0, samples=SparsePoints(window='lung', min_points=100, "
+            "max_points=100000), batch_size=1, shuffle=True, pin_memory=False, num_workers=2, "
+            "prefetch_factor=4, cache='all'"
+        ),
+        "conversion: window=('lung',), resolution=512",
+        "not used here: dataset.args.precompute_sparse",
+    ]
+    assert capsys.readouterr().err == f"{config}\n"
+    read(CT, "c.json", samples=20)
+    assert capsys.readouterr().err == ""
+
+
 def test_marks_inside_strings_are_no_comments(read) -> None:
     text = '{"dataset": {"name": "CTWindowSparseSDF", "args": {"roots": "s3://a//b /* c */"}}, "x": "\\"//"}'
     config = read(text, "c.json")

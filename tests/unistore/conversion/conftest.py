@@ -34,6 +34,8 @@ from unistore.schemas.text import text_arrays
 Arrays = dict[str, NDArray[Any]]
 
 SPLITS = ("train", "val", "test")
+SMALL = 16 << 10
+"""Bytes of a shard."""
 
 
 def _load(path: Path) -> Arrays:
@@ -298,10 +300,13 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "out.zarr"
 
 
-@pytest.fixture
-def whole(tmp_path: Path, toys: Path) -> str:
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Digest of an undisturbed conversion of the toys."""
-    return run(Toy(), [toys], tmp_path / "elsewhere" / "whole.zarr").digest
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unistore.conversion.layout.SHARD", SMALL)
+        return run(Toy(), [make_sources(folder / "sources")], folder / "whole.zarr").digest
 
 
 @pytest.fixture(scope="session")
@@ -343,4 +348,4 @@ def toys(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a hundred rows make several shards."""
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", 16 << 10)
+    monkeypatch.setattr("unistore.conversion.layout.SHARD", SMALL)

@@ -9,23 +9,23 @@ import pytest
 
 import unistore
 from unistore.errors import ConversionError
-from unistore.schemas.expected import Forms
-from unistore.schemas.forms import SAMPLES, Form
-from unistore.schemas.rows import forms
+from unistore.schemas.array_spec import SAMPLES, ArraySpec
+from unistore.schemas.array_specs import ArraySpecs
+from unistore.schemas.rows import specs
 
-OTHERS = Forms(
+OTHERS = ArraySpecs(
     arrays={
-        "rows/data": Form(dtypes=("int8", "int16"), rows=(SAMPLES, 1)),
-        "rows/other": Form(),
+        "rows/data": ArraySpec(dtypes=("int8", "int16"), rows=(SAMPLES, 1)),
+        "rows/other": ArraySpec(),
     }
 )
 
 
-def test_arrays_of_other_forms_are_refused_before_anything_is_written(
+def test_arrays_of_other_specs_are_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.save(tmp_path / "a.npy", np.arange(12, dtype=np.float32))
-    monkeypatch.setattr(forms, "FORMS", OTHERS)
+    monkeypatch.setattr(specs, "SPECS", OTHERS)
     with pytest.raises(ConversionError) as refused:
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
     assert str(refused.value).splitlines() == [

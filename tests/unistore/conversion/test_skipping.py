@@ -226,7 +226,7 @@ def test_interrupted_at_every_step_the_same_command_ends_the_same(
     write_family(family, tmp_path / "all")
     converter = make_converter(family, FAMILIES[family].options)
     whole = run(converter, [tmp_path / "all"], tmp_path / "whole", on_error="skip")
-    for after in (0, 1, 3, 8):
+    for after in (0, 3):
         out = tmp_path / f"out{after}"
         runs = 0
         while not out.exists():
@@ -451,7 +451,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert left.value.code == 3
     shown = capsys.readouterr().out
     assert "left out because of problems: 2 (listed in unistore-report.json)" in shown
-    assert re.search(r"1\.h5 +is a Git-LFS pointer", shown)
+    assert re.search(r"1\.h5 +is a Git LFS pointer", shown)
     assert re.search(r"3\.h5 +data +rows \d+:\d+ cannot be read", shown)
     with pytest.raises(SystemExit) as left:
         main([*command, "--overwrite", "--exclude", "1.h5", "--exclude", "3.h5", "--json"])

@@ -119,7 +119,7 @@ def test_what_is_dealt_out_is_checked() -> None:
     by("row").check(scan)
     with pytest.raises(InputError, match="samples are dealt out by source or by row here"):
         by("episode").check(scan)
-    with pytest.raises(InputError, match=r"of 1 source\(s\): .*or take --split-by row"):
+    with pytest.raises(InputError, match=r"of 1 source: .*or take --split-by row"):
         by("source").check(scan)
 
 

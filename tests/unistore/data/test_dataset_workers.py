@@ -65,11 +65,20 @@ def test_workers_equal_serial_after_the_parent_has_read(segments: unistore.Datas
     assert serial[0]["offsets"][0] == 0
 
 
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("family", ["rows", "ct", "spike", "trajectory"])
-def test_every_family_under_every_start_method(
-    make_store: Any, make_scans: Any, family: str, start: str
-) -> None:
+class Together:
+    """Samples of several datasets, told by dataset and index, so that one worker reads them all."""
+
+    def __init__(self, *datasets: unistore.Dataset) -> None:
+        self.datasets = datasets
+
+    def __getitems__(self, indices: list[tuple[int, int]]) -> Any:
+        ((number, *_), *_) = indices
+        return self.datasets[number].__getitems__([index for _, index in indices])
+
+
+@pytest.fixture
+def families(make_store: Any, make_scans: Any) -> Together:
+    """Datasets of the other families."""
     rng = np.random.default_rng(0)
     image = rng.integers(0, 255, (8, 12, 14, 3)).astype(np.uint8)
     kinds: dict[str, Any] = {
@@ -97,15 +106,26 @@ def test_every_family_under_every_start_method(
             },
         ),
     }
-    if family == "ct":
-        dataset = unistore.Dataset(make_scans().path, unistore.SparsePoints(max_points=20))
-    else:
-        kind, arrays = kinds[family]
+    datasets = [unistore.Dataset(make_scans().path, unistore.SparsePoints(max_points=20))]
+    for family, (kind, arrays) in kinds.items():
         axes = {"steps/observation/left": ("step", "y", "x", CHANNEL)}
         path = make_store(family, arrays, count=1 if family == "trajectory" else 8, axes=axes)
-        dataset = unistore.Dataset(path, kind)
-    serial = batches(dataset)
-    assert_equal(batches(dataset, num_workers=1, multiprocessing_context=start), serial)
+        datasets.append(unistore.Dataset(path, kind))
+    return Together(*datasets)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_every_family_under_every_start_method(families: Together, start: str) -> None:
+    order = [
+        [(number, index) for index in unistore.Shuffle(dataset, seed=5)]
+        for number, dataset in enumerate(families.datasets)
+    ]
+    wanted = [part[lo : lo + 3] for part in order for lo in range(0, len(part), 3)]
+    assert {number for ((number, _), *_) in wanted} == {0, 1, 2, 3}
+    options: dict[str, Any] = {"batch_sampler": wanted, "collate_fn": unistore.collate}
+    serial = [clone(batch) for batch in DataLoader(families, **options)]  # type: ignore[arg-type]
+    options |= {"num_workers": 1, "multiprocessing_context": start, "timeout": HANG}
+    assert_equal([clone(batch) for batch in DataLoader(families, **options)], serial)  # type: ignore[arg-type]
 
 
 def test_persistent_workers_see_each_epoch(segments: unistore.Dataset) -> None:
@@ -130,7 +150,8 @@ def test_transforms_and_other_collations(segments: unistore.Dataset, start: str)
     changed = unistore.Dataset(segments.path, segments.samples, ["xyz", "source"], transform=double)
     for collate in (unistore.collate, unistore.Collate("padded")):
         serial = batches(changed, collate_fn=collate)
-        workers = batches(changed, collate_fn=collate, num_workers=2, multiprocessing_context=start)
+        count = 2 if start == "fork" else 1
+        workers = batches(changed, collate_fn=collate, num_workers=count, multiprocessing_context=start)
         assert_equal(workers, serial)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from unistore import verify
 from unistore.errors import StoreError
-from unistore.integrity.files import PIECE, check_file
+from unistore.integrity.files import READ_BYTES, check_file
 from unistore.store.manifest import Entry
 from unistore.zarr3.local import LocalStorage
 
@@ -159,11 +159,11 @@ def test_hostile_lines_are_not_followed(copy_case: Copy, forge: Callable[..., No
 def test_large_files_are_read_in_pieces(tmp_path: Path) -> None:
     import xxhash
 
-    data = os.urandom(2 * PIECE + 12345)
+    data = os.urandom(2 * READ_BYTES + 12345)
     (tmp_path / "big").write_bytes(data)
     entry = Entry(key="big", bytes=len(data), checksum=xxhash.xxh3_128_hexdigest(data))
     assert check_file(LocalStorage(tmp_path), entry) is None
-    for at in (0, PIECE - 1, PIECE, len(data) - 1):
+    for at in (0, READ_BYTES - 1, READ_BYTES, len(data) - 1):
         flip(tmp_path / "big", at)
         problem = check_file(LocalStorage(tmp_path), entry)
         assert problem is not None

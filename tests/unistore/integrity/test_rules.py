@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import zarr
 
-from unistore import verify
-from unistore.errors import CorruptionError
+from unistore import Dataset, export, verify
+from unistore.errors import CorruptionError, StoreError
 
 Copy = Callable[[str], Any]
 
@@ -45,6 +45,11 @@ VALUES: list[tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = [
     ("cloud_real", "points/source_row", lambda v: changed(v, 5, 10**6), "0 to 1000000 in"),
     ("cloud_real", "voxels/50/point_voxel", lambda v: changed(v, 0, 10**6), "its segment 0 has"),
     ("cloud_real", "voxels/50/counts", lambda v: changed(v, 0, v[0] + 1), "counted otherwise"),
+    ("cloud_real", "sources/scale", lambda v: v * 0, "no finite coordinates"),
+    ("cloud_real", "sources/scale", lambda v: v * 1e307, "no finite coordinates"),
+    ("cloud_real", "sources/offset", lambda v: v * np.nan, "no finite coordinates"),
+    ("cloud_in_segments", "sources/scale", lambda v: -v, "is not 100 everywhere"),
+    ("cloud_in_segments", "sources/offset", lambda v: v + 0.5, "everywhere"),
     ("cloud_real", "voxels/50/offsets", lambda v: changed(v, -1, v[-1] - 1), "but there are"),
     ("ct_cases", "volumes/extent", lambda v: changed(v, (0, 0), 99), "stored in volumes/image"),
     ("ct_cases", "windows/lung/coords", lambda v: changed(v, 4, v[3]), "does not follow"),
@@ -83,6 +88,17 @@ def test_a_broken_value_rule(
     problems = verify(store).problems
     assert {problem.kind for problem in problems} == {"values"}, problems
     assert any(message in problem.message for problem in problems), problems
+
+
+@pytest.mark.parametrize("scale", [0.0, -100.0, 99.5])
+def test_a_forged_scale_is_not_read(
+    scale: float, copy_case: Copy, forge: Callable[..., None], tmp_path: Path
+) -> None:
+    _, store = copy_case("cloud_in_segments")
+    forge(store, {"sources/scale": np.full_like(read(store, "sources/scale"), scale)})
+    for reading in (lambda: Dataset(store)[0], lambda: export(store, tmp_path / "files")):
+        with pytest.raises(StoreError, match="sources/scale: is not 100 everywhere"):
+            reading()
 
 
 def test_a_row_that_falls(copy_case: Copy, forge: Callable[..., None]) -> None:
@@ -205,3 +221,15 @@ def test_a_shard_that_leaves_bytes_unused(copy_case: Copy, forge: Callable[..., 
     (problem,) = verify(store).problems
     assert (problem.kind, problem.location) == ("index", key)
     assert "unused" in problem.message
+
+
+@pytest.mark.parametrize(("case", "path"), [("cloud_real", "points/xyz"), ("ct_cases", "masks/liver/mask")])
+def test_rules_about_an_array_with_damaged_metadata_are_not_checked(
+    copy_case: Copy, case: str, path: str
+) -> None:
+    _, store = copy_case(case)
+    document = store / path / "zarr.json"
+    document.write_bytes(document.read_bytes().replace(b"chunk_shape", b"chunk_sha{e"))
+    found = verify(store)
+    assert [problem.location for problem in found.problems] == [f"{path}/zarr.json"]
+    assert {"coordinates", "masks"} & set(found.unchecked)

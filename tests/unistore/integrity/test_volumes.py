@@ -24,11 +24,11 @@ BYTES = 2 * 96 * 160 * 160
 def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     """A case of one volume whose rows and masks are written in parts of one layer of chunks."""
     monkeypatch.setattr(columns, "LARGE", 64 << 10)
-    monkeypatch.setattr("unistore.integrity.remaking.LARGE", 64 << 10)
+    monkeypatch.setattr("unistore.integrity.regenerate.LARGE", 64 << 10)
     monkeypatch.setattr(columns, "PART", 1)
     monkeypatch.setattr(exported, "_SLAB", 256 << 10)
-    monkeypatch.setattr("unistore.integrity.against._PIECE", 256 << 10)
-    monkeypatch.setattr("unistore.integrity.files.PIECE", 64 << 10)
+    monkeypatch.setattr("unistore.integrity.compare._BLOCK_BYTES", 256 << 10)
+    monkeypatch.setattr("unistore.integrity.files.READ_BYTES", 64 << 10)
     monkeypatch.setattr("unistore.schemas.rules.BLOCK", 64 << 10)
     monkeypatch.setattr("unistore.converters.ct.slabs.SLAB", 64 << 10)
     monkeypatch.setattr("unistore.converters.ct.slabs.BAND", 256 << 10)

@@ -13,8 +13,8 @@ import pytest
 from unistore import repair, verify
 from unistore.cli.main import main
 from unistore.conversion.job import Outcome
-from unistore.integrity.run import verify_with
-from unistore.integrity.steps import in_order
+from unistore.integrity.steps import run_in_order
+from unistore.integrity.verify import verify_with
 
 Copy = Callable[[str], tuple[Any, Path]]
 Tree = Callable[[Path], dict[str, bytes]]
@@ -23,7 +23,7 @@ Tree = Callable[[Path], dict[str, bytes]]
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step for a few files, as in a large store."""
-    monkeypatch.setattr("unistore.integrity.files.PART", 1 << 17)
+    monkeypatch.setattr("unistore.integrity.files.BATCH_BYTES", 1 << 17)
 
 
 class Backwards:
@@ -87,8 +87,8 @@ def test_stopping_early_stops_the_workers() -> None:
             finally:
                 closed.append(True)
 
-    steps = in_order(Forwards(), Squares(), range(3, 9))  # type: ignore[arg-type]
-    assert [next(steps).record["square"] for _ in range(3)] == [9, 16, 25]
+    steps = run_in_order(Forwards(), Squares(), range(3, 9))  # type: ignore[arg-type]
+    assert [next(steps)[1].record["square"] for _ in range(3)] == [9, 16, 25]
     assert not closed
     steps.close()
     assert closed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,6 +170,9 @@ def frozen() -> None:
 @pytest.fixture
 def nothing_left(frozen: None) -> Iterator[None]:
     """Fail if a test leaves processes, descriptors or shared memory behind."""
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):  # of a test that failed before
+        if hasattr(sys, name):
+            delattr(sys, name)
     gc.collect()
     before = descriptors(), children()
     yield

@@ -40,13 +40,16 @@ def rows(make_store):
     return make_store("rows", {"rows/data": values, "sources/path": ["a.h5"]}, count=120, chunks=chunks)
 
 
-@pytest.fixture(params=["rows", "segments", "random points", "random patches", "masks"])
+@pytest.fixture(params=["rows", "segments", "random points", "random patches", "masks", "volumes"])
 def dataset(request, rows, make_cloud, make_scans):
     if request.param == "rows":
         return lambda: unistore.Dataset(rows)
     if "patches" in request.param:
         path = make_scans([(12, 14, 16)] * 6).path
         return lambda: unistore.Dataset(path, unistore.Patches(6))
+    if request.param == "volumes":
+        path = make_scans([(5, 6, 7), (4, 6, 3), (5, 6, 7), (2, 2, 2)]).path
+        return lambda: unistore.Dataset(path, unistore.Volumes())
     if request.param == "masks":
         path = make_scans(sparse="mask").path
         return lambda: unistore.Dataset(path, unistore.SparsePoints(max_points=9))
@@ -125,6 +128,21 @@ def test_transforms_see_what_they_see_without_a_cache(rows):
             assert loader.stats()["cache_hits"] == loader.stats()["cache_misses"] == 120
 
 
+@pytest.mark.parametrize(("most", "capacity"), [(None, 7000), (40, 4 * 4096)])
+def test_a_cache_for_a_part_serves_that_part(make_cloud, most, capacity):
+    dataset = unistore.Dataset(make_cloud().path, unistore.Segments(max_points=most))
+    with (
+        Loader(dataset, 3, shuffle=True, num_workers=0, cache=capacity) as loader,
+        Loader(dataset, 3, shuffle=True, num_workers=0) as reference,
+    ):
+        for _ in range(3):
+            for found, expected in zip(loader, reference, strict=True):
+                same(found, expected)
+        stats = loader.stats()
+    assert stats["cache_hits"] > 0
+    assert stats["cache_misses"] > len(dataset)
+
+
 def test_without_its_loader_a_dataset_reads_as_before(rows):
     dataset = unistore.Dataset(rows)
     with Loader(dataset, 8, num_workers=0, cache="all") as loader:
@@ -192,10 +210,10 @@ def test_a_full_disk_ends_admission_and_nothing_else(rows, monkeypatch):
 def test_stores_that_differ_have_caches_of_their_own(rows, make_store):
     other = make_store("rows", {"rows/data": np.arange(9), "sources/path": ["a.h5"]}, count=9)
     opened = [
-        cache_file(unistore.Dataset(path), capacity)
+        cache_file(unistore.Dataset(path), None, capacity)
         for path, capacity in ((rows, 1000), (rows, 1001), (other, 1000))
     ]
-    same_again = cache_file(unistore.Dataset(rows, seed=3), 1000)
+    same_again = cache_file(unistore.Dataset(rows, seed=3), None, 1000)
     inodes = [os.fstat(file.descriptor).st_ino for file in [*opened, same_again]]
     assert len(set(inodes)) == 3
     assert inodes[0] == inodes[3]

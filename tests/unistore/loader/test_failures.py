@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -127,12 +128,9 @@ def run_script(body: str, **options) -> subprocess.Popen:
 def alive(pids) -> list[int]:
     found = []
     for pid in pids:
-        try:
-            with Path(f"/proc/{pid}/stat").open() as stat:
-                if stat.read().rsplit(")", 1)[1].split()[0] != "Z":
-                    found.append(pid)
-        except FileNotFoundError:
-            pass
+        with suppress(FileNotFoundError):  # the process has ended
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                found.append(pid)
     return found
 
 

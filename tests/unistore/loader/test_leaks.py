@@ -68,13 +68,13 @@ def test_many_lifetimes_leave_nothing(data, census):
         one_life(data, rng, number % 3, ENDS[number % 5])
     gc.collect()
     before = census.descriptors(), census.children(), shared_memory(), resident()
-    for number in range(1000):  # each end 25 times with one worker, and with two
+    for number in range(400):  # each end 10 times with one worker, and with two
         one_life(data, rng, (0, 0, 0, 1, 0, 0, 0, 2)[number % 8], ENDS[number % 5])
     gc.collect()
     assert census.descriptors() == before[0]
     assert census.children() == before[1]
     assert shared_memory() == before[2]
-    assert resident() - before[3] < 20 << 20
+    assert resident() - before[3] < 8 << 20
 
 
 @pytest.mark.parametrize(("method", "ends"), [("forkserver", ENDS), ("spawn", ("left", "raise", "kill"))])

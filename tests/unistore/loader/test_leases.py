@@ -43,14 +43,14 @@ def remembered(view):
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(0, True), (0, False), (2, True)])
-def test_views_of_a_batch_stay_intact_while_ten_thousand_batches_flow(data, workers, ahead, monkeypatch):
+def test_views_of_a_batch_stay_intact_while_thousands_of_batches_flow(data, workers, ahead, monkeypatch):
     """Views of the first three batches are held all the time; others come and go meanwhile."""
     monkeypatch.setattr(thread, "worthwhile", lambda *_: ahead)
     rng = random.Random(0)
     first, passing = [], []
     flowed = 0
     with Loader(
-        data.Batched(20_024, 8), 4, shuffle=True, seed=1, num_workers=workers, prefetch_factor=3
+        data.Batched(6_024, 8), 4, shuffle=True, seed=1, num_workers=workers, prefetch_factor=3
     ) as loader:
         for batch in itertools.chain(loader, loader):
             flowed += 1
@@ -67,7 +67,7 @@ def test_views_of_a_batch_stay_intact_while_ten_thousand_batches_flow(data, work
                 del view
         stats = loader.stats()
     del batch
-    assert flowed - 3 >= 10_000
+    assert flowed - 3 >= 3_000
     assert stats["slab_misses"] < flowed / 10
     assert 0 < stats["copies"] < flowed  # some lie where they were decoded, some were copied
     for view, expected in first + passing:

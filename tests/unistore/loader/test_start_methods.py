@@ -58,9 +58,10 @@ SCRIPT = """
 def test_every_start_method_in_every_state(tmp_path, method):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    repetitions = 4 if method == "fork" else 1
+    # what is forked inherits the parent's state, what starts anew does not: the worst state says all
+    repetitions, states = (4, STATES) if method == "fork" else (1, STATES[-1:])
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), method, str(repetitions), *STATES],
+        [sys.executable, "-W", "error", str(script), method, str(repetitions), *states],
         env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
@@ -68,7 +69,7 @@ def test_every_start_method_in_every_state(tmp_path, method):
         check=False,
     )
     assert done.stderr == ""
-    assert done.stdout.splitlines() == [f"{state}: {repetitions}" for state in STATES]
+    assert done.stdout.splitlines() == [f"{state}: {repetitions}" for state in states]
 
 
 def test_workers_are_not_forked_while_a_thread_imports(data, tmp_path, monkeypatch, nothing_left):

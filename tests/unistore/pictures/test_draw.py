@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import MAKERS
 from unistore.converters.preview import Preview, evenly, parts_of
 from unistore.errors import InputError, StoreError
 from unistore.pictures.draw import MARK, sample_picture
@@ -31,10 +30,8 @@ def pixels(data: bytes) -> Any:
     return decoded
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_every_case_is_drawn(tmp_path: Path, name: str) -> None:
-    (tmp_path / "sources").mkdir()
-    store = Store(MAKERS[name](tmp_path / "sources").convert(tmp_path / "a.zarr"))
+def test_every_case_is_drawn(case_name: str, make_case: Any) -> None:
+    store = Store(make_case(case_name)[1])
     image = pixels(sample_picture(store, store.sample_count - 1))
     inner = image[image.shape[0] // 6 :, :]  # below the title
     assert inner.std() > 8, "blank"

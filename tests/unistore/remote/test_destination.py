@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 import unistore
 from tests.unistore.conversion.conftest import Stopping
+from unistore.conversion import layout
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.object_build import ObjectBuild
 from unistore.conversion.runner import run
@@ -119,19 +121,28 @@ def test_a_shard_that_is_not_as_recorded_is_put_again(
     assert bucket.objects("x.zarr") == tree(local)
 
 
-KILLED = """
-import sys
-import unistore, unistore.conversion.layout
-unistore.conversion.layout.SHARD, unistore.conversion.layout.ROW_CHUNK = 16 << 10, 2 << 10
-unistore.convert(sys.argv[1], sys.argv[2], "rows", work=sys.argv[3], overwrite=len(sys.argv) > 4)
-"""
+def convert_small_shards(sources: str, url: str, work: str, overwrite: str = "") -> None:
+    """In a process of its own, where the fixture of small shards does not reach."""
+    layout.SHARD, layout.ROW_CHUNK = 16 << 10, 2 << 10
+    unistore.convert(sources, url, "rows", work=work, overwrite=bool(overwrite))
 
 
 def killed(proxy: Any, arguments: list[str], method: str, path: str, skip: int) -> None:
     """Run a conversion and kill it when a request arrives (which is carried out), after `skip` like it."""
-    process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments])
-    proxy.spoil("kill", method=method, path=path, skip=skip, act=lambda: os.kill(process.pid, signal.SIGKILL))
-    assert process.wait(60) == -9
+    process = get_context("forkserver").Process(
+        target=in_environment, args=(dict(os.environ), convert_small_shards, *arguments)
+    )
+    proxy.spoil("kill", method=method, path=path, skip=skip, act=process.kill)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def in_environment(environment: dict[str, str], function: Callable[..., None], *arguments: str) -> None:
+    """The server of processes was started with another one."""
+    os.environ.clear()
+    os.environ.update(environment)
+    function(*arguments)
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ def test_what_was_read_is_not_asked_for_again(
         dataset = unistore.Dataset(uploaded, cache_dir=tmp_path / "cache", cache_limit="1GB")
         assert np.array_equal(dataset.read_batch(range(600))["data"].values, expected)
         asked = [seen.path.partition("store.zarr/")[2] for seen in proxy.seen]
-        assert asked[:2] == ["zarr.json", "unistore-manifest.jsonl"]
+        assert asked[: 2 - attempt] == ["zarr.json", "unistore-manifest.jsonl"][: 2 - attempt]
         assert len(asked) == len(set(asked)), "nothing twice"
         assert (len(asked) > 10) == (attempt == 0)
-    assert asked == ["zarr.json", "unistore-manifest.jsonl"]
+    assert asked == ["zarr.json"]
     for name, content in copies(tmp_path / "cache").items():
         assert xxhash.xxh3_128_hexdigest(content) == name
 
@@ -68,7 +68,7 @@ def test_a_local_store_may_have_one_too(local: Path, tmp_path: Path) -> None:
     assert np.array_equal(
         store.array("rows/data").read_rows([599, 0]), Store(local).array("rows/data").read_rows([599, 0])
     )
-    assert len(copies(tmp_path / "cache")) == 3, "two shards and the metadata"
+    assert len(copies(tmp_path / "cache")) == 4, "two shards, the metadata and the manifest"
     assert store.fork_safe
 
 
@@ -100,7 +100,7 @@ def test_a_damaged_object_never_enters(bucket: Any, uploaded: str, tmp_path: Pat
     assert not list((tmp_path / "cache").glob("??/*.part"))
     bucket.put("deep/store.zarr/unistore-manifest.jsonl", b"{}\n")
     with pytest.raises(CorruptionError, match=r"manifest\.jsonl is not the one that was sealed"):
-        Store(uploaded, cache_dir=tmp_path / "cache").array("rows/data")
+        Store(uploaded, cache_dir=tmp_path / "other").array("rows/data")
 
 
 def test_the_limit_holds_and_the_least_recently_used_go_first(tmp_path: Path) -> None:

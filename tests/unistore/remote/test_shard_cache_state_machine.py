@@ -25,8 +25,11 @@ from unistore.store.manifest import Entry, manifest_bytes
 from unistore.store.names import MANIFEST
 
 OBJECTS = {f"rows/data/c/{n}": bytes([n]) * (n * 100) + b"end" for n in range(10)}
-SIZE = sum(map(len, OBJECTS.values()))
 CHECKSUMS = {key: xxhash.xxh3_128_hexdigest(content) for key, content in OBJECTS.items()}
+ENTRIES = [Entry(key=key, bytes=len(OBJECTS[key]), checksum=CHECKSUMS[key]) for key in OBJECTS]
+STORED = {**OBJECTS, MANIFEST: manifest_bytes(ENTRIES)}
+CHECKSUMS[MANIFEST] = xxhash.xxh3_128_hexdigest(STORED[MANIFEST])
+SIZE = sum(map(len, STORED.values()))
 keys = st.sampled_from(sorted(OBJECTS))
 
 
@@ -42,24 +45,23 @@ class Bucket:
     fork_safe = True
 
     def __init__(self) -> None:
-        entries = [Entry(key=key, bytes=len(OBJECTS[key]), checksum=CHECKSUMS[key]) for key in OBJECTS]
-        self.objects = {**OBJECTS, MANIFEST: manifest_bytes(entries)}
         self.fetched: Counter[str] = Counter()
         self.fault = ""
 
     def get(self, key: str, limit: int = 0) -> bytes:
-        return self.objects[key]
+        self.fetched[key] += 1
+        return STORED[key]
 
     def size(self, key: str) -> int | None:
-        return len(self.objects[key])
+        return len(STORED[key])
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         raise NotImplementedError
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         for key, offset, size in zip(keys, offsets, sizes, strict=True):
-            data = self.objects[key][offset : offset + size]
-            if size == len(self.objects[key]):
+            data = STORED[key][offset : offset + size]
+            if size == len(STORED[key]):
                 self.fetched[key] += 1
                 fault, self.fault = self.fault, ""
                 if fault == "lost":
@@ -106,8 +108,8 @@ class Copies(RuleBasedStateMachine):
     @precondition(lambda self: len(self.readers) < 3)
     @rule()
     def come(self) -> None:
-        manifest = xxhash.xxh3_128_hexdigest(self.bucket.objects[MANIFEST])
-        self.readers.append(CachedStorage(self.bucket, ShardCache(self.folder, self.limit), manifest))
+        copies = ShardCache(self.folder, self.limit)
+        self.readers.append(CachedStorage(self.bucket, copies, CHECKSUMS[MANIFEST]))
 
     @precondition(lambda self: len(self.readers) > 1)
     @rule(number=st.integers(0, 2))
@@ -155,7 +157,7 @@ class Copies(RuleBasedStateMachine):
         self.bucket.fault = ""
         self.lost[key] += self.bucket.fetched[key] - before
 
-    @rule(key=keys, how=st.sampled_from(("bit", "cut", "empty", "gone")))
+    @rule(key=st.sampled_from(sorted(STORED)), how=st.sampled_from(("bit", "cut", "empty", "gone")))
     def damage(self, key: str, how: str) -> None:
         """A copy on the disk, of which no living process has read anything."""
         path = self.folder / CHECKSUMS[key][:2] / CHECKSUMS[key]
@@ -188,7 +190,7 @@ class Copies(RuleBasedStateMachine):
             cache = ShardCache(self.folder, self.limit)
             assert cache.ensure(checksum, len(other), lambda: [other], "something else")
             (self.folder / cache.name(checksum)).unlink()
-            self.lost.update(list(OBJECTS))  # it may have taken the room of any
+            self.lost.update(list(STORED))  # it may have taken the room of any
         for part in self.folder.glob(f"??/*{PART}"):
             assert len(other) > self.limit
             part.unlink()

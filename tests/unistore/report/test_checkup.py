@@ -18,6 +18,7 @@ from unistore.report.advice import advise, remarks
 from unistore.report.machine import look_at_machine
 from unistore.report.place import file_system
 from unistore.report.speed import forks_safely, measure
+from unistore.report.trials import best
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_without_a_store() -> None:
 
 def test_json_has_the_same_keys_always(checkup: Checkup) -> None:
     found = json.loads(json.dumps(checkup.to_json()))
-    assert list(found) == ["machine", "store", "remarks", "line", "arguments", "reasons"]
+    assert list(found) == ["machine", "store", "remarks", "line", "arguments", "reasons", "trials"]
     assert found["line"] == checkup.line
     assert found["arguments"].keys() == found["reasons"].keys()
     assert found["store"]["place"]["stored"] == 12345
@@ -179,6 +180,40 @@ def test_a_store_without_samples(make_store: Any) -> None:
     assert found.store is not None
     assert found.store.speed is None
     assert "the store has no samples" in str(found)
+
+
+def test_settings_are_tried(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
+    machine = replace(look_at_machine(), usable_cores=2.0)
+    monkeypatch.setattr("unistore.report.checkup.look_at_machine", lambda: machine)
+    found = doctor(store, samples=unistore.Rows(), measure=True, seconds=0.02)
+    assert found.line.startswith(
+        f"unistore.Loader(unistore.Dataset({json.dumps(str(store))}, unistore.Rows())"
+    )
+    *plain, cached = found.trials
+    assert [trial.num_workers for trial in plain[:3]] == [0, 1, 2]
+    assert {trial.batch_size for trial in plain} == {16, 64, 256}
+    assert {(trial.cache, trial.cached) for trial in plain} == {(None, None)}
+    assert (cached.cache, cached.cached or 0) == ("all", 0)  # one chunk, which is held decoded anyway
+    for trial in found.trials:
+        assert trial.first_batch > 0
+        assert trial.longest >= trial.mean > 0
+        assert trial.batches * trial.mean >= 0.02
+        assert trial.samples_per_second == pytest.approx(trial.batch_size / trial.mean, rel=0.6)
+        assert trial.resident is None or trial.resident > trial.anonymous > 1 << 20
+    arguments = {advice.name: advice.value for advice in found.advice}
+    fastest = best(found.trials)
+    assert fastest.samples_per_second >= 0.9 * max(trial.samples_per_second for trial in found.trials)
+    assert (fastest.num_workers, fastest.cache) == (arguments["num_workers"], arguments.get("cache"))
+    with eval(found.line, {"unistore": unistore}) as loader:
+        assert loader.batch_size == fastest.batch_size
+
+
+def test_what_cannot_be_measured(store: Path, make_store: Any) -> None:
+    for arguments in ({"measure": True}, {"samples": unistore.Rows()}, {"seconds": 0}):
+        with pytest.raises(unistore.InputError):
+            doctor(**arguments)
+    assert doctor(make_store("rows", {"rows/data": np.zeros((0, 3))}, count=0), measure=True).trials == []
 
 
 def test_measuring_slow_and_large_samples(make_scans: Any) -> None:

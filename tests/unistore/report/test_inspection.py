@@ -99,9 +99,17 @@ def test_the_snippets_run_as_they_are(stores: dict[str, Path], tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == len(stores)
-    for expected, line in zip(("data", "xyz", "image", "spike", "action"), lines, strict=True):
-        assert f"'{expected}': torch.Size" in line
+    assert sum(line.startswith("index torch.Size") for line in lines) == len(stores)
+    for expected in ("data", "xyz", "image", "spike", "action"):
+        assert any(line.startswith(f"{expected} torch.Size") for line in lines)
+
+
+def test_bytes_of_texts_are_neither_values_nor_labels(stores: dict[str, Path]) -> None:
+    for family in ("ct", "trajectory"):
+        arrays = {array["path"]: array for array in unistore.inspect(stores[family]).details["arrays"]}
+        texts = [path for path in arrays if path.endswith("/name/data")]
+        assert texts
+        assert all(arrays[path]["bookkeeping"] and not arrays[path]["values"] for path in texts)
 
 
 def test_the_text_says_it_all(stores: dict[str, Path]) -> None:
@@ -142,6 +150,52 @@ def test_an_unlabelled_cloud_is_remarked(tmp_path: Path) -> None:
     unistore.convert(tmp_path / "cloud.h5", tmp_path / "cloud.zarr", "point_cloud")
     remarks = unistore.inspect(tmp_path / "cloud.zarr").details["remarks"]
     assert "points/classification: all zero: unlabelled?" in remarks
+
+
+def test_labels_are_counted_at_conversion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "a.npz", data=np.arange(80).reshape(20, 4), label=2 * [-1, 0, *8 * [1]])
+    with pytest.raises(SystemExit):
+        main(["convert", "rows", str(tmp_path / "a.npz"), str(tmp_path / "a.zarr")])
+    said = capsys.readouterr().out
+    assert "labels of rows/label: 1: 80 %, -1: 10 %, 0: 10 %; 20 % are -1 or 0: unlabelled?" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("classification", [0, 0, 1, 2, 2, 2, 2, 5, 5, 5], "30 % are 0 or 1: unlabelled?"),
+        ("label", [-1, 0, 1, 1, 1, 1, 1, 1, 1, 1], "20 % are -1 or 0: unlabelled?"),
+        ("classification", [2, 2, 3, 3, 3, 4, 4, 4, 5, 5], None),
+        ("intensity", [0, 0, 0, 0, 1, 1, 1, 2, 2, 2], None),
+    ],
+)
+def test_the_share_of_unlabelled_points(make_store: Any, name: str, values: Any, told: str | None) -> None:
+    found = unistore.inspect(make_store("rows", {f"rows/{name}": np.array(values, "i4")}, count=10))
+    remarks = [each for each in found.details["remarks"] if each.startswith(f"rows/{name}")]
+    assert remarks == ([] if told is None else [f"rows/{name}: {told}"])
+
+
+def test_points_are_suggested_where_a_store_has_windows(make_scans: Any) -> None:
+    for made in (make_scans(), make_scans(sparse="mask")):
+        text = unistore.inspect(made.path).to_json()["snippet"]
+        assert "# or: samples=unistore.SparsePoints()" in text
+        assert "unistore.Dataset(" in text
+
+
+def test_a_window_is_named_where_a_store_has_several(tmp_path: Path) -> None:
+    volume = np.random.default_rng(0).integers(-1000, 1000, (4, 6, 8), np.int16)
+    (tmp_path / "in" / "a" / "windows").mkdir(parents=True)
+    np.save(tmp_path / "in" / "a" / "ct_original.npy", volume)
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", window=("lung", "bone"))
+    snippet = unistore.inspect(tmp_path / "a.zarr").details["snippet"]
+    assert '# or: samples=unistore.SparsePoints(window="bone")' in snippet
+    (tmp_path / "in" / "a" / "ct_original.npy").unlink()
+    for name in ("lung_w1500_l-600", "bone_w1500_l300"):
+        np.save(tmp_path / "in" / "a" / "windows" / f"{name}.npy", (volume > 0).astype("u1"))
+    unistore.convert(tmp_path / "in", tmp_path / "b.zarr", "ct")
+    snippet = unistore.inspect(tmp_path / "b.zarr").details["snippet"]
+    assert 'samples=unistore.SparsePoints(window="bone"))' in snippet
+    assert "1 sample; each has: index, coords, values" in snippet
 
 
 def test_an_array_of_nothing_but_fill_is_remarked(tmp_path: Path) -> None:
@@ -317,6 +371,18 @@ def test_all_problems_of_sources(tmp_path: Path) -> None:
     assert "3 problems to solve before converting" in str(found)
 
 
+def test_both_ways_to_convert_columns_that_differ(tmp_path: Path) -> None:
+    for name, columns in (("a", "xy"), ("b", "xz")):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        np.savez(tmp_path / "in" / f"{name}.npz", **{column: np.arange(4.0) for column in columns})
+    commands = unistore.inspect(tmp_path / "in").blocks[-1].code.splitlines()
+    assert [command.rpartition(" ")[2] for command in commands] == ["union", "intersection"]
+    for number, command in enumerate(commands):
+        words = shlex.split(command)
+        report = unistore.convert(words[3], tmp_path / f"{number}.zarr", words[2], columns=words[-1])
+        assert report.samples == 8
+
+
 def test_other_zarr(tmp_path: Path) -> None:
     group = zarr.create_group(tmp_path / "plain.zarr")
     group.create_array("a/b", shape=(3, 4), dtype="f4")
@@ -403,8 +469,11 @@ def test_suggestions_fit_the_store(make_store: Any, make_scans: Any) -> None:
     }
     cases = {
         make_store("spike", frames, count=7, table="frames"): {"unistore.Clips(length=4, crop=(12, 20))"},
-        make_scans([(122, 101, 30), (130, 20, 99)]).path: {"unistore.Patches(size=(96, 20, 30))"},
-        make_scans([(97, 96, 99)]).path: {"unistore.Patches(96)"},
+        make_scans([(122, 101, 30), (130, 20, 99)]).path: {
+            "unistore.Patches(size=(96, 20, 30))",
+            "unistore.SparsePoints()",
+        },
+        make_scans([(97, 96, 99)]).path: {"unistore.Patches(96)", "unistore.SparsePoints()"},
         make_store("trajectory", steps, count=2, table="episodes"): {
             'unistore.Windows(history=2, horizon=8, pad="edge")'
         },

@@ -65,7 +65,7 @@ def test_small_segments_are_remarked_with_a_cure(tmp_path: Path) -> None:
     unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "point_cloud")
     found = unistore.inspect(tmp_path / "a.zarr").details
     assert any(
-        remark.startswith("half of the segments have fewer than 16 points (larger windows")
+        remark.startswith("half of the segments have fewer than 16 points (--min-points")
         for remark in found["remarks"]
     )
     (measured,) = found["measures"]

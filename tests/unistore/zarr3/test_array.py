@@ -171,10 +171,38 @@ def test_chunks_that_are_part_of_the_output_are_decoded_into_it(
     out = np.empty((64, 3))
     array.read_ranges([4, 40], [36, 64], out[:56])
     assert len(targets) == 5 + 3  # the first and the last chunk of the first range are needed in part
-    direct = [target for target in targets if target is not None]
-    assert len(direct) == 3 + 3
-    assert all(np.shares_memory(target, out) for target in direct)
+    assert sum(np.shares_memory(target, out) for target in targets) == 3 + 3
     np.testing.assert_array_equal(out[:56], np.concatenate([values[4:36], values[40:]]))
+
+
+@pytest.mark.parametrize("chunk", [(8, 3), (1, 3), (8, 2)])
+def test_rows_that_are_shared_are_taken_and_the_others_read(
+    tmp_path: Path, write: Any, chunk: tuple[int, int]
+) -> None:
+    values = np.arange(60 * 3, dtype="f8").reshape(60, 3)
+    array = write(tmp_path, values, chunk, (32, 4 if chunk[1] == 2 else 3))
+    count, nbytes = array.chunk_count, array.metadata.chunk_bytes
+
+    class Chunks:
+        chunks = np.zeros((count, nbytes), np.uint8)
+        there = np.zeros(count, np.int64)
+        hits = 0
+
+        def add(self, number: int, chunk: Any) -> None:
+            if number % 3 != 1:
+                self.chunks[number], self.there[number] = chunk.reshape(-1).view(np.uint8), 1
+
+    array.share(shared := Chunks())
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows = rng.integers(0, 60, 9)
+        np.testing.assert_array_equal(array.read_rows(rows), values[rows])
+        lo, hi = np.sort(rng.integers(0, 61, (2, 4)), axis=0)
+        expected = np.concatenate([values[a:b] for a, b in zip(lo, hi, strict=True)])
+        np.testing.assert_array_equal(array.read_ranges(lo, hi), expected)
+        np.testing.assert_array_equal(array.read_box([lo[0], 1], [hi[0], 3]), values[lo[0] : hi[0], 1:3])
+    assert 0 < shared.there.sum() < count
+    assert shared.hits
 
 
 def test_pickles_small_and_opens_nothing(tmp_path: Path, write: Any) -> None:

@@ -16,6 +16,7 @@ from unistore.errors import CorruptionError
 from unistore.zarr3 import Array
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.chunks import ChunkReader
+from unistore.zarr3.pool import ChunkPool
 
 CHUNK = 16 * 12
 """Bytes of a chunk of `VALUES`."""
@@ -91,6 +92,18 @@ def test_more_rows_than_there_is_room_for(array: Array, small_pools: None) -> No
     rows = np.random.default_rng(0).permutation(3200)
     for _ in range(2):
         np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
+
+
+def test_rows_of_few_chunks_are_taken_at_once(
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = write(tmp_path, VALUES[:100], (64, 3), (128, 3))
+    taken = []
+    slots = ChunkPool._slots
+    monkeypatch.setattr(ChunkPool, "_slots", lambda *given: (taken.append(len(given[1])), slots(*given))[1])
+    rows = np.random.default_rng(0).permutation(100)
+    np.testing.assert_array_equal(array.read_rows(rows[:90]), VALUES[rows[:90]])
+    assert taken == [90]
 
 
 def test_pools_share_the_memory(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:

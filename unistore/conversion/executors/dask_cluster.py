@@ -17,6 +17,7 @@ from unistore.conversion.executors.flow import Done, Lost, Step
 from unistore.conversion.executors.local import Job, do_sent, sent_item, sent_job
 from unistore.conversion.job import Outcome
 from unistore.errors import ConversionError
+from unistore.system.sizes import count_of
 
 __all__ = ["DaskCluster"]
 
@@ -135,8 +136,8 @@ class DaskCluster:
         if wide:
             self._wide.update(wide)
             self._tell(
-                f"{len(wide)} worker(s) with several threads, of which a step uses one: start more with "
-                "--nthreads 1 (LocalCluster: threads_per_worker=1)"
+                f"{count_of(len(wide), 'worker')} with several threads, of which a step uses one: start "
+                "more with --nthreads 1 (LocalCluster: threads_per_worker=1)"
             )
         if not members and self._members != members:
             self._tell("no worker is connected to the scheduler: waiting for 'dask worker … --nthreads 1'")

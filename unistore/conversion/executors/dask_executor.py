@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from unistore.conversion.executors.dask_cluster import DaskCluster
 from unistore.conversion.executors.dask_logs import silent
@@ -16,6 +16,9 @@ from unistore.conversion.memory import PROCESS
 from unistore.errors import ConversionError, InputError
 from unistore.remote.redaction import redact_url
 from unistore.system.progress import NO_PROGRESS
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["Dask"]
 
@@ -34,8 +37,9 @@ class Dask:
     Parameters
     ----------
     scheduler
-        Address (``"tcp://host:8786"``, or ``"tls://…"`` with the certificates of dask's configuration), or
-        the JSON file that ``dask scheduler --scheduler-file`` writes; its workers see the same files.
+        Address (``"tcp://host:8786"``, or ``"tls://…"`` with the certificates of dask's configuration), the
+        JSON file that ``dask scheduler --scheduler-file`` writes, or a `distributed.Client`, which is left
+        open: for certificates of its own. Its workers see the same files.
     memory
         Bytes that this process and the steps at work at once may hold; None: not bounded.
     tell
@@ -44,13 +48,23 @@ class Dask:
     Raises
     ------
     InputError
-        If the address carries a user, a password or a query.
+        If the address carries a user, a password or a query, or the client is not connected.
     """
 
     def __init__(
-        self, scheduler: str, *, memory: int | None = None, tell: Callable[[str], None] = NO_PROGRESS.tell
+        self,
+        scheduler: str | Client,
+        *,
+        memory: int | None = None,
+        tell: Callable[[str], None] = NO_PROGRESS.tell,
     ) -> None:
-        if not isinstance(scheduler, str) or redact_url(scheduler) != scheduler:
+        from distributed import Client
+
+        if isinstance(scheduler, Client):
+            if scheduler.asynchronous or scheduler.status != "running":
+                msg = f"scheduler={scheduler!r}: expected a client that is connected, and not asynchronous"
+                raise InputError(msg)
+        elif not isinstance(scheduler, str) or redact_url(scheduler) != scheduler:
             shown = redact_url(scheduler) if isinstance(scheduler, str) else repr(scheduler)
             msg = f"--scheduler {shown}: expected an address alone, as in tcp://host:8786"
             raise InputError(msg)
@@ -97,12 +111,19 @@ class Dask:
             stack.enter_context(dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}))
             stack.enter_context(silent())
             try:
-                kind = "scheduler_file" if self._scheduler.endswith(".json") else "address"
-                where = {kind: self._scheduler}
-                client = stack.enter_context(Client(**where, timeout=TIMEOUT, set_as_default=False))
+                client = self._scheduler
+                if isinstance(client, str):
+                    where = {"scheduler_file" if client.endswith(".json") else "address": client}
+                    client = stack.enter_context(Client(**where, timeout=TIMEOUT, set_as_default=False))
             except OSError as error:
                 msg = f"{self._scheduler}: no dask scheduler answers there; start one with 'dask scheduler'"
                 raise ConversionError(msg) from error
+            except TypeError as error:  # it has no certificates
+                msg = (
+                    f"--scheduler {self._scheduler}: needs certificates: set distributed.comm.tls in dask's "
+                    "configuration, or give scheduler=distributed.Client(address, security=…) from Python"
+                )
+                raise InputError(msg) from error
             except ValueError as error:
                 msg = f"--scheduler {self._scheduler}: expected an address, as in tcp://host:8786 ({error})"
                 raise InputError(msg) from error

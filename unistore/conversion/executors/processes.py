@@ -16,7 +16,7 @@ from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS, most_workers
 from unistore.errors import ConversionError
 from unistore.system.progress import NO_PROGRESS
-from unistore.system.sizes import size
+from unistore.system.sizes import count_of, size
 
 __all__ = ["Processes"]
 
@@ -147,7 +147,9 @@ class Processes:
         count = most_workers(self._memory, wanted, need)
         if count < wanted:
             alone = "" if count else ": converting in this process alone"
-            self._tell(f"memory for {count} worker(s) of {size(PROCESS)} + {size(need)} each{alone}")
+            self._tell(
+                f"memory for {count_of(count, 'worker')} of {size(PROCESS)} + {size(need)} each{alone}"
+            )
         return count
 
     def _least_busy(self) -> Worker:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import INDEX, SOURCE
 from unistore.errors import InputError
+from unistore.schemas.ct.limiting import limit
 from unistore.schemas.ct.windows import parse_window
 from unistore.schemas.indices import Column, contradiction
 from unistore.store.reader import Store
@@ -20,6 +21,7 @@ __all__ = [
     "BitBox",
     "BoxSource",
     "ImageBox",
+    "SteppedBox",
     "WindowedBox",
     "box_source",
     "box_sources",
@@ -30,6 +32,8 @@ __all__ = [
 IMAGE = "volumes/image"
 EXTENT = "volumes/extent"
 _COLUMNS = ("spacing", "origin", "direction")
+_PLANES = 32
+"""Planes that are read at once where only some voxels are taken."""
 _RESERVED = frozenset(
     (
         INDEX,
@@ -41,6 +45,7 @@ _RESERVED = frozenset(
         "extent",
         "name",
         "info",
+        "metadata",
         "valid",
         "valid_extent",
         *_COLUMNS,
@@ -106,11 +111,27 @@ class WindowedBox:
         """See `BoxSource.read`."""
         stored = np.empty(out.shape, self._image.dtype)
         self._image.read(volume, lo, hi, stored)
-        low, high = self._limits
-        np.clip(stored, low, high, out=out, dtype=np.float32, casting="unsafe")
-        if self._scale:
-            out -= np.float32(low)
-            out /= np.float32(high - low)
+        limit(stored, *self._limits, scale=self._scale, out=out)
+
+
+class SteppedBox:
+    """Every `step`-th voxel of each axis of another source, the first one included."""
+
+    def __init__(self, box: BoxSource, step: int, extents: NDArray[np.int64]) -> None:
+        self._box, self._step, self._extents = box, step, extents
+        self.dtype = box.dtype
+
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+        """See `BoxSource.read`; `lo` and `hi` count the voxels that are taken."""
+        step, planes = self._step, max(1, _PLANES // self._step)
+        first = [step * low for low in lo]
+        last = [min(step * high, int(end)) for high, end in zip(hi, self._extents[volume], strict=True)]
+        for at in range(0, len(out), planes):
+            deep = min(first[0] + step * (at + planes), last[0])
+            start = [first[0] + step * at, *first[1:]]
+            block = np.empty((deep - start[0], last[1] - first[1], last[2] - first[2]), self.dtype)
+            self._box.read(volume, start, [deep, *last[1:]], block)
+            out[at : at + planes] = block[::step, ::step, ::step]
 
 
 class PointBox:

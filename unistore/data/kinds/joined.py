@@ -21,7 +21,7 @@ __all__ = ["JoinedReader"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """Layout of a key in batches.
 
     Attributes
@@ -106,10 +106,7 @@ class JoinedReader:
         batch: Batch = {}
         for key, layout in self._layouts.items():
             packed = [part[key] for part in parts]
-            if layout.dense:
-                batch[key] = _join_dense(packed, positions, allocate)
-            else:
-                batch[key] = _join_ragged(layout, packed, positions, offsets, allocate)
+            batch[key] = join_parts(layout, packed, positions, offsets, allocate)
         return batch
 
     def _read_part(
@@ -134,22 +131,25 @@ class JoinedReader:
         return found
 
 
-def _layouts(reader: SampleReader) -> dict[str, _Layout]:
+def _layouts(reader: SampleReader) -> dict[str, Layout]:
     """Layout of each key in the batches of one store, from an empty batch."""
     no_samples = np.empty(0, np.int64)
     layouts = {}
     for key, packed in reader.read(Picks(no_samples, no_samples), np.empty).items():
-        dtype = np.dtype(np.str_) if packed.values.dtype.kind == "U" else packed.values.dtype
-        if packed.shapes is not None:
-            shape = reader.box_shape(key) if isinstance(reader, BoxReader) else None
-            layouts[key] = _Layout(dtype, shape, boxed=True, group=packed.group)
-        else:
-            ragged = packed.offsets is not None
-            layouts[key] = _Layout(dtype, packed.values.shape[1:], ragged=ragged, group=packed.group)
+        layouts[key] = layout_of(packed, reader.box_shape(key) if isinstance(reader, BoxReader) else None)
     return layouts
 
 
-def _common_layouts(layouts: Sequence[dict[str, _Layout]], names: Sequence[str]) -> dict[str, _Layout]:
+def layout_of(packed: Packed, box: tuple[int, ...] | None = None) -> Layout:
+    """Layout of a key as it was read; `box` is the common shape of boxes, if there is one."""
+    dtype = np.dtype(np.str_) if packed.values.dtype.kind == "U" else packed.values.dtype
+    if packed.shapes is not None:
+        return Layout(dtype, box, boxed=True, group=packed.group)
+    ragged = packed.offsets is not None
+    return Layout(dtype, packed.values.shape[1:], ragged=ragged, group=packed.group)
+
+
+def _common_layouts(layouts: Sequence[dict[str, Layout]], names: Sequence[str]) -> dict[str, Layout]:
     """Layout of each key in mixed batches."""
     common, problems = dict(layouts[0]), []
     for key, first in layouts[0].items():
@@ -170,6 +170,31 @@ def _common_layouts(layouts: Sequence[dict[str, _Layout]], names: Sequence[str])
     return common
 
 
+def join_parts(
+    layout: Layout,
+    parts: Sequence[Packed],
+    positions: Sequence[NDArray[np.int64]],
+    group_offsets: dict[str, NDArray[np.int64]],
+    allocate: Allocate,
+) -> Packed:
+    """One key of a batch from parts of it.
+
+    Parameters
+    ----------
+    layout
+        Of the key in the batch.
+    parts, positions
+        Samples, and where they stand in the batch.
+    group_offsets
+        Offsets of the ragged groups of the batch so far; those of a new group are added.
+    allocate
+        For the values.
+    """
+    if layout.dense:
+        return _join_dense(parts, positions, allocate)
+    return _join_ragged(layout, parts, positions, group_offsets, allocate)
+
+
 def _join_dense(
     parts: Sequence[Packed], positions: Sequence[NDArray[np.int64]], allocate: Allocate
 ) -> Packed:
@@ -184,7 +209,7 @@ def _join_dense(
 
 
 def _join_ragged(
-    layout: _Layout,
+    layout: Layout,
     parts: Sequence[Packed],
     positions: Sequence[NDArray[np.int64]],
     group_offsets: dict[str, NDArray[np.int64]],

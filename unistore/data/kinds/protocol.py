@@ -18,6 +18,7 @@ __all__ = [
     "INDEX",
     "SOURCE",
     "BoxReader",
+    "NamesGroup",
     "Picks",
     "SampleKind",
     "SampleReader",
@@ -81,7 +82,11 @@ class BoxReader(Protocol):
 
 
 class SampleKind(Protocol):
-    """A kind of samples. Implementations are frozen dataclasses of their options."""
+    """A kind of samples. Implementations are frozen dataclasses of their options.
+
+    One whose samples are the same in every epoch, and share no rows, may say so: ``repeats = True``. The
+    Loader's cache then keeps samples instead of chunks.
+    """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples (without `INDEX`) for the requested `fields`; reads metadata only.
@@ -95,6 +100,15 @@ class SampleKind(Protocol):
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> SampleReader:
         """Reader of the samples in `units`, row numbers of the store's sample table; None: all rows."""
+        ...
+
+
+@runtime_checkable
+class NamesGroup(Protocol):
+    """A kind that reads one of several groups of a store, by its name."""
+
+    def chosen(self, store: Store) -> SampleKind | None:
+        """The kind itself where it says which, else with the first group of the store; None: it has none."""
         ...
 
 

@@ -17,8 +17,9 @@ from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_family, s
 from unistore.data.kinds.spans import Spans
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy
 from unistore.errors import InputError
-from unistore.schemas.indices import Column, contradiction, whole
-from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT
+from unistore.schemas.indices import Column, contradiction
+from unistore.schemas.point_cloud.fields import NO_SEGMENT
+from unistore.schemas.point_cloud.quantum import quantum
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
@@ -68,6 +69,11 @@ class Segments:
         check.integer("max_points", self.max_points, 1, none=True)
         check.number("voxel", self.voxel, none=True)
         check.raise_problems()
+
+    @property
+    def repeats(self) -> bool:
+        """See `SampleKind.repeats`."""
+        return self.max_points is None
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
@@ -183,27 +189,25 @@ class _Coordinates:
         self._local = self._float32 and not kind.unmoved(store)
         self._origin = Column(store, "segments/origin")
         self._source = Column(store, "segments/source")
-        self._quantised = self._array.dtype == np.int32
-        self._scale = whole(store, "sources/scale") if self._quantised else None
-        self._offset = whole(store, "sources/offset") if self._quantised else None
+        self._quantum = quantum(store)
         self._dequantisers: dict[int, Dequantiser] = {}
 
     def read(self, rows: NDArray[np.int64], spans: Spans, allocate: Allocate) -> NDArray[np.floating]:
         dtype = np.dtype(np.float32 if self._float32 else np.float64)
         out = allocate((len(spans), 3), dtype)
         direct = self._array.dtype == dtype
-        if self._quantised:
+        if self._quantum is not None:
             stored = spans.read(self._array, quantised_view(out))
         elif direct:
             stored = spans.read(self._array, out)
         else:
             stored = spans.read(self._array)
-        if not self._local and not self._quantised:
+        if not self._local and self._quantum is None:
             if not direct:
                 out[...] = stored
             return out
         origins = self._origin.take(rows) if self._local else None
-        sources = self._source.take(rows).tolist() if self._quantised else None
+        sources = self._source.take(rows).tolist() if self._quantum is not None else None
         bounds = spans.offsets.tolist()
         for i, (lo, hi) in enumerate(pairwise(bounds)):
             if sources is None:
@@ -218,13 +222,11 @@ class _Coordinates:
     def _dequantiser(self, source: int) -> Dequantiser:
         found = self._dequantisers.get(source)
         if found is None:
-            assert self._scale is not None
-            assert self._offset is not None
+            assert self._quantum is not None
+            scale, offset, decimal = self._quantum
             if len(self._dequantisers) >= 64:  # 200 KB each
                 self._dequantisers.clear()
-            found = self._dequantisers[source] = Dequantiser(
-                self._scale[source], self._offset[source], decimal=DECIMAL in self._array.attributes
-            )
+            found = self._dequantisers[source] = Dequantiser(scale[source], offset[source], decimal=decimal)
         return found
 
 

@@ -61,6 +61,11 @@ class SparsePoints:
             check.refuse("max_points", f"is {self.max_points}, below min_points, {self.min_points}")
         check.raise_problems()
 
+    @property
+    def repeats(self) -> bool:
+        """See `SampleKind.repeats`."""
+        return self.max_points is None
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_family(store, "ct", self)
@@ -70,6 +75,13 @@ class SparsePoints:
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> PointReader:
         """Reader of the volumes `units`."""
         return PointReader(store, self, fields, units)
+
+    def chosen(self, store: Store) -> SparsePoints | None:
+        """See `NamesGroup.chosen`."""
+        groups = point_groups(store)
+        if self.window is not None or len(groups) == 1:
+            return self
+        return replace(self, window=groups[0].removeprefix("windows/")) if groups else None
 
     def group(self, store: Store) -> str:
         """Group of the window.

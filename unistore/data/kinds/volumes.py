@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.boxes import (
     EXTENT,
+    IMAGE,
     BoxSource,
+    SteppedBox,
     WindowedBox,
     box_source,
     box_sources,
@@ -18,15 +20,17 @@ from unistore.data.kinds.boxes import (
     window_limits,
 )
 from unistore.data.kinds.columns import SourceNames
+from unistore.data.kinds.padding import Pad, check_pad, copy_padded, fill_values, normalize_pad
 from unistore.data.kinds.protocol import SOURCE, Picks, require_family, select_keys
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
-from unistore.schemas.indices import Column
+from unistore.errors import InputError, Problem
+from unistore.schemas.indices import Column, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
 __all__ = ["VolumeMetadata", "Volumes"]
 
-_TEXTS = ("name", "info")
+_TEXTS = ("name", "info", "metadata")
 
 
 def on_request(store: Store) -> tuple[str, ...]:
@@ -40,7 +44,8 @@ class Volumes:
 
     Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
     ``spacing``, ``origin``, ``direction`` if stored; ``<mask>_present``. On request: ``source``, ``name``,
-    ``extent`` (3,), ``info`` (the text of the case's ``info.json``).
+    ``extent`` (3,), ``info`` (the text of the case's ``info.json``), ``metadata`` (its row of
+    ``metadata.csv``, as JSON).
 
     Batches are dense, (B, D, H, W), if all volumes have one extent. Else volumes are ragged: packed batches
     have flat values with ``offsets`` and ``shapes`` (B, 3), padded ones are padded to the largest.
@@ -52,10 +57,23 @@ class Volumes:
         ``"name:width:level"``. Values below and above become its ends; NaN stays. The image is float32 then.
     scale
         Scale the window to 0…1: (value - low) / (high - low).
+    size
+        Depth, height and width of all samples, dense in a batch; one number is a cube. Their first
+        voxel is the volume's: what is longer is cut off at the end, what is shorter is padded there. None:
+        the true extents.
+    pad
+        What is padded with: ``"edge"``, the last voxel, of masks too; ``"zero"``; or a number, of the image:
+        masks are 0. None: volumes shorter than `size` are refused.
+    step
+        Take every `step`-th voxel of each axis, the first one included, of images, masks and labels alike: 2
+        makes 256 of 512. ``spacing`` is that of the voxels taken. `size` counts them.
     """
 
     window: str | None = None
     scale: bool = False
+    size: int | tuple[int, int, int] | None = None
+    pad: Pad = None
+    step: int = 1
 
     def __post_init__(self) -> None:
         check = Arguments()
@@ -63,7 +81,22 @@ class Volumes:
         check.flag("scale", self.scale)
         if self.scale is True and self.window is None:
             check.refuse("scale", "scales a window to 0…1: name the window", 'window="lung"')
+        if self.size is not None:
+            check.sizes("size", self.size, 3)
+        check.integer("step", self.step, 1)
+        check_pad(check, self.pad)
+        if self.pad in ("valid", "drop") or (self.pad is not None and self.size is None):
+            check.refuse("pad", f"is {self.pad!r}", 'size= with pad="edge", "zero" or a number')
         check.raise_problems()
+        object.__setattr__(self, "pad", normalize_pad(self.pad))
+        if self.size is not None:
+            size = tuple(self.size) if isinstance(self.size, (tuple, list)) else (self.size,) * 3
+            object.__setattr__(self, "size", size)
+
+    @property
+    def repeats(self) -> bool:
+        """See `SampleKind.repeats`."""
+        return True
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
@@ -74,8 +107,7 @@ class Volumes:
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> VolumeReader:
         """Reader of the volumes `units`."""
-        limits = None if self.window is None else window_limits(store, self.window)
-        return VolumeReader(store, fields, units, limits, scale=self.scale)
+        return VolumeReader(store, self, fields, units)
 
 
 class VolumeReader:
@@ -84,22 +116,34 @@ class VolumeReader:
     def __init__(
         self,
         store: Store,
+        kind: Volumes,
         fields: Sequence[str],
         units: NDArray[np.int64] | None,
-        limits: tuple[float, float] | None = None,
-        *,
-        scale: bool = False,
     ) -> None:
-        self._extents = Column(store, EXTENT)
+        self._kind = kind
+        stored = whole(store, EXTENT).astype(np.int64)
+        self._extents = -(-stored // kind.step)
         self._units = np.arange(len(self._extents)) if units is None else units
         self._labels = VolumeMetadata(store, fields)
         groups = box_sources(store)
         self._boxes: dict[str, BoxSource] = {
             key: box_source(store, groups[key]) for key in fields if key in groups
         }
-        if limits is not None and "image" in self._boxes:
-            self._boxes["image"] = WindowedBox(self._boxes["image"], limits, scale=scale)
-        extents = self._extents.take(self._units)
+        if kind.window is not None and "image" in self._boxes:
+            limits = window_limits(store, kind.window)
+            self._boxes["image"] = WindowedBox(self._boxes["image"], limits, scale=kind.scale)
+        if kind.step > 1:
+            self._boxes = {key: SteppedBox(box, kind.step, stored) for key, box in self._boxes.items()}
+        self._fills = fill_values(
+            kind.pad, {key: box.dtype for key, box in self._boxes.items() if groups[key] == IMAGE}
+        )
+        if kind.size is not None:
+            self._check_size(store)
+            self._ends = np.minimum(self._extents, kind.size)
+            self._extents = np.broadcast_to(np.array(kind.size, np.int64), self._extents.shape)
+        else:
+            self._ends = self._extents
+        extents = self._extents[self._units]
         self._dense = bool((extents == extents[:1]).all())
         self._extent = tuple(extents[0].tolist()) if self._dense and len(extents) else None
 
@@ -113,19 +157,35 @@ class VolumeReader:
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of volumes."""
         volumes = self._units[picks.index]
-        extents = self._extents.take(volumes).astype(np.int64)
+        extents, ends = self._extents[volumes], self._ends[volumes]
         offsets = offsets_from_lengths(extents.prod(axis=1))
         batch: Batch = {}
         for key, box in self._boxes.items():
             values = allocate((int(offsets[-1]),), box.dtype)
             for i, volume in enumerate(volumes.tolist()):
-                extent = extents[i].tolist()
-                box.read(volume, (0, 0, 0), extent, values[offsets[i] : offsets[i + 1]].reshape(extent))
+                out = values[offsets[i] : offsets[i + 1]].reshape(extents[i])
+                if (extents[i] == ends[i]).all():
+                    box.read(volume, (0, 0, 0), ends[i].tolist(), out)
+                    continue
+                inside = np.empty(ends[i], box.dtype)
+                box.read(volume, (0, 0, 0), ends[i].tolist(), inside)
+                copy_padded(inside, out, self._kind.pad, self._fills.get(key, 0))
             if self._dense and len(volumes):
                 batch[key] = Packed(values.reshape(-1, *extents[0].tolist()))
             else:
                 batch[key] = Packed(values, offsets, shapes=extents)
-        return batch | self._labels.read(volumes, allocate)
+        batch |= self._labels.read(volumes, allocate)
+        if self._kind.step > 1 and "spacing" in batch:
+            batch["spacing"].values[...] *= self._kind.step
+        return batch
+
+    def _check_size(self, store: Store) -> None:
+        """Refuse volumes shorter than the samples, unless `pad` says what stands there."""
+        short = (self._extents[self._units] < np.array(self._kind.size)).any(axis=1)
+        if short.any() and self._kind.pad is None:
+            least = " × ".join(map(str, self._extents[self._units].min(axis=0).tolist()))
+            message = f"{store.path}: {int(short.sum())} volumes are shorter: of {least} voxels at least"
+            raise InputError(Problem("size", message, 'pad="edge", "zero" or a number', "option"))
 
 
 class VolumeMetadata:

@@ -33,7 +33,7 @@ def refused(path: Path) -> Problem:
     ("content", "kind", "message"),
     [
         (b"", "empty", "is empty (0 bytes)"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "lfs", "Git-LFS pointer"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "format", "Git LFS pointer"),
         (b"PK\x03\x04 something else", "format", "it begins with b'PK"),
         (bytes(4096), "format", "its beginning was never written"),
     ],

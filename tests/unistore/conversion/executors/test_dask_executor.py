@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def references(
     return found
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
+@pytest.fixture(scope="module", params=[1, 3])
 def workers(request: pytest.FixtureRequest) -> Iterator[Processes]:
     """Worker processes that all families go through."""
     with Processes(request.param) as executor:
@@ -123,38 +124,60 @@ def dask(command: str, *arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    file = tmp_path / "scheduler.json"
+@contextmanager
+def started(folder: Path) -> Iterator[Cluster]:
+    """A scheduler without workers."""
+    file = folder / "scheduler.json"
     arguments = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
     scheduler = dask("scheduler", *arguments)
     deadline = time.monotonic() + 60
     while not file.exists() or not file.read_text().endswith("}"):
         assert time.monotonic() < deadline, "the scheduler did not start"
         time.sleep(0.05)
-    started = Cluster(json.loads(file.read_text())["address"], scheduler, [])
+    cluster = Cluster(json.loads(file.read_text())["address"], scheduler, [])
     file.unlink()
-    yield started
-    for process in (*started.workers, scheduler):
-        process.kill()
-        process.wait()
+    try:
+        yield cluster
+    finally:
+        for process in (*cluster.workers, scheduler):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A scheduler of the test's own, to be harmed."""
+    with started(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def sound_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A scheduler and two workers, one of them with four threads; not to be harmed."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with started(folder) as cluster:
+        for threads in ("1", "4"):
+            scratch = ("--no-nanny", "--local-directory", str(folder / "scratch"))
+            cluster.start_worker("--nthreads", threads, *scratch)
+        from distributed import Client
+
+        with Client(cluster.address) as client:
+            client.wait_for_workers(2, timeout=60)  # a short run may be over before it looks again
+        yield cluster
 
 
 def test_a_scheduler_and_workers_started_by_hand(
     tmp_path: Path,
-    cluster: Cluster,
+    sound_cluster: Cluster,
     sources: dict[str, list[Path]],
     references: dict[str, dict[str, bytes]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One of them with four threads: a process does one step at a time all the same."""
-    scratch = ("--no-nanny", "--local-directory", str(tmp_path / "scratch"))
-    cluster.start_worker("--nthreads", "1", *scratch)
-    cluster.start_worker("--nthreads", "4", *scratch)
     for family, options in OPTIONS.items():
         monkeypatch.setattr("unistore.conversion.layout.SHARD", SHARDS[family])
         out = tmp_path / family
-        convert(sources[family], out, family, scheduler=cluster.address, **options)
+        convert(sources[family], out, family, scheduler=sound_cluster.address, **options)
         assert tree(out) == references[family]
 
 
@@ -179,14 +202,11 @@ class Lasting:
         return 1 << 20
 
 
-def test_stopping_early_waits_for_what_a_cluster_has_begun(tmp_path: Path, cluster: Cluster) -> None:
+def test_stopping_early_waits_for_what_a_cluster_has_begun(tmp_path: Path, sound_cluster: Cluster) -> None:
     """Nobody may end the workers of others: what they have begun is waited for, nothing else begins."""
-    for threads in ("1", "4"):
-        scratch = ("--no-nanny", "--local-directory", str(tmp_path / "scratch"))
-        cluster.start_worker("--nthreads", threads, *scratch)
     marks = tmp_path / "marks"
     marks.mkdir()
-    with Dask(cluster.address) as executor:
+    with Dask(sound_cluster.address) as executor:
         steps = executor.run(Lasting(marks), ["first", *(f"lasts 0.{n}" for n in range(3, 9))])
         next(steps)
         wait_until(lambda: any(marks.glob("lasts-*")), "no step began")
@@ -215,9 +235,7 @@ def test_many_problems_stop_it_and_nothing_is_written_afterwards(
 
     chosen: Processes | Dask = Processes(2)
     if place == "cluster":
-        running = request.getfixturevalue("cluster")
-        running.start_worker("--no-nanny", "--local-directory", str(tmp_path / "scratch"))
-        chosen = Dask(running.address)
+        chosen = Dask(request.getfixturevalue("sound_cluster").address)
     with chosen as executor:
         with pytest.raises(InputError) as caught:
             run(Slow(), [sources], tmp_path / "made" / "out.zarr", executor=executor)
@@ -228,24 +246,19 @@ def test_many_problems_stop_it_and_nothing_is_written_afterwards(
 
 def test_a_scheduler_file_and_a_worker_with_threads(
     tmp_path: Path,
-    cluster: Cluster,
+    sound_cluster: Cluster,
     sources: dict[str, list[Path]],
     references: dict[str, dict[str, bytes]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("unistore.conversion.layout.SHARD", SHARDS["rows"])
     file = tmp_path / "scheduler.json"
-    file.write_text(json.dumps({"address": cluster.address}))
-    cluster.start_worker("--nthreads", "3", "--no-nanny", "--local-directory", str(tmp_path / "scratch"))
-    from distributed import Client
-
-    with Client(cluster.address) as client:
-        client.wait_for_workers(1, timeout=30)  # a short run may be over before it looks again
+    file.write_text(json.dumps({"address": sound_cluster.address}))
     told: list[str] = []
     with Dask(str(file), tell=told.append) as executor:
         run(make_converter("rows", {}), sources["rows"], tmp_path / "out.zarr", executor=executor)
     assert tree(tmp_path / "out.zarr") == references["rows"]
-    assert [line for line in told if "1 worker(s) with several threads" in line], told
+    assert [line for line in told if "1 worker with several threads" in line], told
 
 
 def test_the_guide_to_clusters(

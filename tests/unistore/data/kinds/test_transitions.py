@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -293,6 +294,32 @@ def test_replay_dict_close_and_errors(make_store: Any) -> None:
     replay.close()
     with pytest.raises(ValueError, match="closed"):
         replay.sample(4)
+
+
+def test_replay_holds_few_bytes_of_a_transition(make_store: Any) -> None:
+    steps = 60_000
+    ends = np.arange(0, steps + 1, 500)
+    arrays = {
+        "steps/observation/joint": np.ones((steps, 16), np.float32),
+        "steps/action": np.ones((steps, 4), np.float32),
+        "steps/reward": np.ones(steps, np.float32),
+        "steps/terminated": np.zeros(steps, np.bool_),
+        "steps/truncated": np.zeros(steps, np.bool_),
+        "steps/next_valid": ~np.isin(np.arange(steps), ends[1:] - 1),
+        "episodes/offsets": ends,
+    }
+    path = make_store("trajectory", arrays, count=len(ends) - 1, table="episodes")
+    unistore.ReplayBuffer(path, output="dict", prefetch=0).sample(256)  # what is imported and kept once
+    tracemalloc.start()
+    try:
+        buffer = unistore.ReplayBuffer(path, output="dict", prefetch=0)
+        buffer.sample(256)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(buffer) == steps - len(ends) + 1
+    assert held < 250 * len(buffer)  # 500 MB for 2 million
+    assert not hasattr(buffer, "add")
 
 
 def test_replay_images_of_another_size(make_store: Any) -> None:

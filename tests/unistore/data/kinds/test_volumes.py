@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,11 +73,89 @@ def test_what_info_json_says_on_request(tmp_path: Path) -> None:
         assert {sample["name"]: sample["info"] for sample in dataset} == infos
 
 
+def test_rows_of_a_table_on_request(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / "set" / "processed" / name).mkdir(parents=True)
+        np.save(tmp_path / "set" / "processed" / name / "ct_original.npy", np.zeros((4, 4, 8), np.int16))
+    table = tmp_path / "set" / "metadata.csv"
+    table.write_text('\ufeffcase_id,age,said\nb,40,"x, ""y"""\na,7,ä\n', encoding="utf-8")
+    assert "has a row for each of these case folders" in str(unistore.inspect(tmp_path / "set"))
+    report = unistore.convert(tmp_path / "set", tmp_path / "a.zarr", "ct")
+    assert "metadata.csv: no row of 1 of 3 volumes, by name" in report.notes
+    assert not report.skipped
+    dataset = unistore.Dataset(tmp_path / "a.zarr", fields=["name", "metadata"])
+    rows = {sample["name"]: sample["metadata"] for sample in dataset}
+    assert rows.pop("c") == ""
+    assert {name: json.loads(text) for name, text in rows.items()} == {
+        "a": {"case_id": "a", "age": "7", "said": "ä"},
+        "b": {"case_id": "b", "age": "40", "said": 'x, "y"'},
+    }
+    assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "set"]).ok
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"case,age\na,1\na,2\n", "has 2 rows of a"),
+        (b"case,age\na\n", "row 2 has other columns"),
+        (b"case,case\na,1\n", "two columns have one name"),
+        (b"case,age\na,\xff\n", "in UTF-8"),
+        (b'case,age\na,"1\n', "no table"),
+    ],
+)
+def test_tables_that_are_none(tmp_path: Path, text: bytes, told: str) -> None:
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    np.save(tmp_path / "set" / "a" / "ct_original.npy", np.zeros((4, 4, 8), np.int16))
+    (tmp_path / "set" / "metadata.csv").write_bytes(text)
+    with pytest.raises(InputError, match=told):
+        unistore.convert(tmp_path / "set", tmp_path / "a.zarr", "ct")
+
+
 def test_windows_that_cannot_be_applied(make_scans: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="scale: scales a window to 0…1: name the window"):
         unistore.Volumes(scale=True)
     with pytest.raises(InputError, match=r"lungs: is no known window \(lung, bone"):
         unistore.Dataset(make_scans().path, unistore.Volumes(window="lungs"))
+
+
+@pytest.mark.parametrize("sparse", FORMS)
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("pad", ["edge", "zero", -1000])
+def test_one_size_for_all(make_scans: Callable[..., Any], pad: Any, step: int, sparse: str) -> None:
+    scans = make_scans([(9, 5, 40), (70, 8, 6), (3, 3, 3)], sparse=sparse)
+    size = (24, 4, 7)
+    dataset = unistore.Dataset(scans.path, unistore.Volumes(size=size, pad=pad, step=step))
+    batch = unistore.collate(dataset.__getitems__([0, 1, 2]))
+    assert batch["image"].shape == batch["low"].shape == (3, *size)
+    for number, volume in enumerate(scans.volumes):
+        for key, whole in (("image", volume), ("low", scans.inside(number))):
+            cut = whole[::step, ::step, ::step][: size[0], : size[1], : size[2]]
+            fill = 0 if pad == "zero" or key == "low" else pad
+            how = {"mode": "edge"} if pad == "edge" else {"constant_values": fill}
+            widths = [(0, end - extent) for end, extent in zip(size, cut.shape, strict=True)]
+            assert np.array_equal(batch[key][number], np.pad(cut, widths, **how)), (key, number)
+    stored = unistore.Dataset(scans.path)[0]["spacing"]
+    assert torch.equal(batch["spacing"][0], stored * step)
+
+
+def test_a_step_without_a_size(make_scans: Callable[..., Any]) -> None:
+    scans = make_scans()
+    for sample, volume in zip(
+        unistore.Dataset(scans.path, unistore.Volumes("low:9:0", step=2)), scans.volumes, strict=True
+    ):
+        assert np.array_equal(sample["image"], volume[::2, ::2, ::2].clip(-4.5, 4.5).astype("f4"))
+
+
+def test_sizes_that_do_not_fit(make_scans: Callable[..., Any]) -> None:
+    path = make_scans([(5, 6, 7), (9, 9, 9)]).path
+    with pytest.raises(InputError, match="1 volumes are shorter: of 5 × 6 × 7 voxels at least"):
+        unistore.Dataset(path, unistore.Volumes(size=8))[0]
+    assert unistore.Dataset(path, unistore.Volumes(size=5))[1]["image"].shape == (5, 5, 5)
+    for wrong in ({"pad": "edge"}, {"size": 8, "pad": "drop"}, {"size": 0}, {"step": 0}, {"size": (1, 2)}):
+        with pytest.raises(InputError):
+            unistore.Volumes(**wrong)
+    with pytest.raises(InputError, match="not a value of image"):
+        unistore.Dataset(path, unistore.Volumes(size=8, pad=1e9))[0]
 
 
 def test_volumes_of_different_extents_are_ragged(make_scans: Callable[..., Any]) -> None:

@@ -1,7 +1,6 @@
-"""What an array of a store must be beside the others: axes, dtype, rows, and values that lead elsewhere.
+"""What an array of a store must be: axes, dtype, rows, and the range of values that index other arrays.
 
-Readers (`unistore.schemas.indices`) and ``verify`` (`unistore.integrity.rules`) judge arrays by the same
-forms.
+Readers (`unistore.schemas.indices`) and ``verify`` (`unistore.integrity.rules`) check the same specs.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from numpy.typing import NDArray
 
 from unistore.schemas.arrays import ArrayInfo
 
-__all__ = ["SAMPLES", "Form", "Limit", "ShapeOf", "offsets_errors"]
+__all__ = ["SAMPLES", "ArraySpec", "Limit", "ShapeOf", "offsets_errors"]
 
 SAMPLES = ""
-"""In place of an array's path: as many rows as the root counts samples."""
+"""Stands for an array with one row per sample, in place of an array's path."""
 
 ShapeOf = Callable[[str], tuple[int, ...]]
 """Shape of the array at a path; of `SAMPLES`, (samples,)."""
@@ -26,105 +25,107 @@ ShapeOf = Callable[[str], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Array whose extents bound the values of another one.
+    """Array whose shape bounds the values of another array.
 
     Attributes
     ----------
     path
-        Of the array.
+        Path of the array.
     axes
-        Its axes, one a component of the values.
+        Its axes, one per component of the values.
     scale
-        What the extent of the last of them is multiplied with: 8 where a byte holds eight values.
+        Factor for the extent of the last of these axes: 8 if each byte holds 8 values.
     """
 
     path: str
     axes: tuple[int, ...]
     scale: int = 1
 
-    def most(self, shape_of: ShapeOf) -> NDArray[np.int64]:
+    def maximum(self, shape_of: ShapeOf) -> NDArray[np.int64]:
         """Largest value of each component."""
         shape = shape_of(self.path)
-        most = np.array([shape[axis] if axis < len(shape) else 0 for axis in self.axes], np.int64)
-        most[-1] *= self.scale
-        return most
+        largest = np.array([shape[axis] if axis < len(shape) else 0 for axis in self.axes], np.int64)
+        largest[-1] *= self.scale
+        return largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class ArraySpec:
     """What an array must be.
 
     Attributes
     ----------
     dtypes
-        numpy dtype names, any of them; empty: any.
+        Allowed numpy dtype names; empty: any.
     row_shape
-        Shape after axis 0, None for an axis of any extent; None: any.
+        Shape after axis 0, with None for an axis of any length; None: any shape.
     rows
-        Array that has as many rows, and by how many this one has more; None: any number.
-    cuts
-        Of offsets: the array whose rows they cut, or `Limit` of the bits of a row that they count.
-    below
-        Of codes: they are at least 0 and below the rows of this array, and how many more.
+        ``(path, n)``: as many rows as the array at `path`, plus `n`; None: any number.
+    offsets_of
+        The values are offsets into the rows of the array at this path, or, with a `Limit`, into the set bits
+        of its rows.
+    indexes
+        ``(path, n)``: each value is at least 0 and less than the rows of the array at `path`, plus `n`.
     ascending
         Whether no value is less than the one before it.
     least
         Smallest value of each component.
-    inside
-        What bounds the values.
+    limits
+        Arrays whose shapes bound the values.
     """
 
     dtypes: tuple[str, ...] = ()
     row_shape: tuple[int | None, ...] | None = None
     rows: tuple[str, int] | None = None
-    cuts: str | Limit | None = None
-    below: tuple[str, int] | None = None
+    offsets_of: str | Limit | None = None
+    indexes: tuple[str, int] | None = None
     ascending: bool = False
     least: int | None = None
-    inside: tuple[Limit, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
     @property
     def needs(self) -> list[str]:
-        """Arrays that it names."""
-        named = [self.rows, self.below]
-        cuts = self.cuts.path if isinstance(self.cuts, Limit) else self.cuts
-        paths = [each[0] for each in named if each] + [limit.path for limit in self.inside]
-        return [path for path in [*paths, *([cuts] if cuts else [])] if path != SAMPLES]
+        """Paths of the arrays that the spec refers to."""
+        offsets_of = self.offsets_of.path if isinstance(self.offsets_of, Limit) else self.offsets_of
+        paths = [self.rows and self.rows[0], self.indexes and self.indexes[0], offsets_of]
+        return [path for path in [*paths, *(limit.path for limit in self.limits)] if path]
 
     @property
     def bounds_values(self) -> bool:
-        """Whether not every value may stand in it."""
-        led = self.cuts is not None or self.below is not None or bool(self.inside)
-        return led or self.ascending or self.least is not None
+        """Whether the spec restricts values."""
+        indexes = self.offsets_of is not None or self.indexes is not None or bool(self.limits)
+        return indexes or self.ascending or self.least is not None
 
     def array_error(self, info: ArrayInfo, shape_of: ShapeOf) -> str | None:
-        """Say what is wrong with an array's axes, dtype and rows; None: nothing."""
+        """What is wrong with the axes, dtype or rows of an array, or None."""
         if not info.shape:
             return "has no axis, expected rows on axis 0"
         if self.dtypes and info.dtype not in self.dtypes:
             return f"is {info.dtype}, expected {' or '.join(self.dtypes)}"
         if self.row_shape is not None:
             row = info.shape[1:]
-            alike = len(row) == len(self.row_shape) and all(
+            fits = len(row) == len(self.row_shape) and all(
                 wanted in (None, extent) for wanted, extent in zip(self.row_shape, row, strict=True)
             )
-            if not alike:
+            if not fits:
                 listed = ", ".join("n" if each is None else str(each) for each in ("n", *self.row_shape))
                 return f"has shape {info.shape}, expected ({listed})"
         if self.rows is not None:
-            path, more = self.rows
-            expected = _rows(shape_of, path) + more
+            path, extra = self.rows
+            expected = _rows(shape_of, path) + extra
             if info.shape[0] != expected:
-                return f"has {info.shape[0]} rows, expected {expected}{_because(path, more)}"
+                origin = "the root's count of samples" if path == SAMPLES else f"the rows of {path}"
+                origin += f" {extra:+d}" if extra else ""
+                return f"has {info.shape[0]} rows, expected {expected} ({origin})"
         return None
 
     def value_errors(self, values: NDArray[Any], shape_of: ShapeOf) -> Iterator[str]:
-        """Every way in which all values of an array, (rows, …), contradict the other arrays."""
-        if isinstance(self.cuts, Limit):
+        """What is wrong with the values (rows, …) of a whole array."""
+        if isinstance(self.offsets_of, Limit):
             yield from offsets_errors(values, int(values[-1]) if len(values) else 0, "")
             yield from self._count_errors(np.diff(values), shape_of)
-        elif self.cuts is not None:
-            yield from offsets_errors(values, _rows(shape_of, self.cuts), f"rows in {self.cuts}")
+        elif self.offsets_of is not None:
+            yield from offsets_errors(values, _rows(shape_of, self.offsets_of), f"rows in {self.offsets_of}")
         if self.ascending:
             falling = values[1:] < values[:-1]
             if falling.any():
@@ -135,63 +136,58 @@ class Form:
     def row_errors(
         self, values: NDArray[Any], rows: NDArray[np.int64] | None, shape_of: ShapeOf
     ) -> Iterator[str]:
-        """Every way in which values of some `rows` (None: of all) leave their range."""
-        least, most = self._range(shape_of)
+        """Values out of range; `values` (k, …) are those of `rows` (k,), or of all rows if None."""
+        bounds: list[tuple[str, Any]] = []
+        least = self.least
+        if self.indexes is not None:
+            path, extra = self.indexes
+            least = 0 if least is None else least
+            bounds.append((f"rows of {path}", _rows(shape_of, path) + extra - 1))
+        for limit in self.limits:
+            largest = limit.maximum(shape_of)
+            bounds.append((f"stored in {limit.path}", largest if len(largest) > 1 else largest[0]))
         if least is not None:
             low = _any_component(values < least)
             if low.any():
                 at = _first(low)
                 yield f"row {_row(rows, at)} is {_shown(values[at])}, expected {least} or more"
-        for what, highest in most:
-            high = _any_component(values > highest)
+        for reason, largest in bounds:
+            high = _any_component(values > largest)
             if high.any():
                 at = _first(high)
-                expected = f"expected at most {_shown(highest)} ({what})"
+                expected = f"expected at most {_shown(largest)} ({reason})"
                 yield f"row {_row(rows, at)} is {_shown(values[at])}, {expected}"
 
     def span_error(
         self, lo: NDArray[np.int64], hi: NDArray[np.int64], rows: NDArray[np.int64], shape_of: ShapeOf
     ) -> str | None:
-        """Say what is wrong with the bounds ``lo:hi`` that offsets give some `rows`, (k,) each."""
-        total = np.iinfo(np.int64).max if isinstance(self.cuts, Limit) else _rows(shape_of, self.cuts or "")
+        """What is wrong with the ranges ``lo:hi`` that offsets give for `rows`, (k,) each, or None."""
+        in_bits = isinstance(self.offsets_of, Limit)
+        total = np.iinfo(np.int64).max if in_bits else _rows(shape_of, str(self.offsets_of or ""))
         wrong = (lo < 0) | (lo > hi) | (hi > total)
         if wrong.any():
             at = _first(wrong)
             return f"row {rows[at]} is {lo[at]}, the next one {hi[at]}: expected rising, in 0 to {total}"
-        return next(self._count_errors(hi - lo, shape_of), None) if isinstance(self.cuts, Limit) else None
+        return next(self._count_errors(hi - lo, shape_of), None) if in_bits else None
 
     def _count_errors(self, counts: NDArray[np.int64], shape_of: ShapeOf) -> Iterator[str]:
-        """Offsets that count more bits of a row than it has."""
-        assert isinstance(self.cuts, Limit)
-        shape = [float(extent) for extent in self.cuts.most(shape_of)]
-        most = float(np.prod(shape))
-        if (counts > most).any():
-            at = _first(counts > most)
-            yield f"row {at} counts {counts[at]}, but {self.cuts.path} has room for {most:.0f}"
-
-    def _range(self, shape_of: ShapeOf) -> tuple[int | None, list[tuple[str, Any]]]:
-        """Smallest value, and the largest by what bounds it."""
-        most: list[tuple[str, Any]] = []
-        least = self.least
-        if self.below is not None:
-            path, more = self.below
-            least = 0 if least is None else least
-            most.append((f"rows of {path}", _rows(shape_of, path) + more - 1))
-        for limit in self.inside:
-            highest = limit.most(shape_of)
-            most.append((f"stored in {limit.path}", highest if len(highest) > 1 else highest[0]))
-        return least, most
+        """Offsets that count more bits than a row has."""
+        assert isinstance(self.offsets_of, Limit)
+        bits = float(np.prod(self.offsets_of.maximum(shape_of).astype(np.float64)))
+        if (counts > bits).any():
+            at = _first(counts > bits)
+            yield f"row {at} counts {counts[at]}, but {self.offsets_of.path} has room for {bits:.0f}"
 
 
 def offsets_errors(offsets: NDArray[np.int64], total: int, what: str) -> Iterator[str]:
-    """Offsets begin at 0, never fall, and end at the length of what they cut.
+    """What is wrong with offsets: they begin at 0, never decrease, and end with `total`.
 
     Parameters
     ----------
     offsets
         (n + 1,).
     total
-        Rows that they cut.
+        Number of rows that the offsets divide.
     what
         What the rows are: ``"points"``.
     """
@@ -211,14 +207,8 @@ def _rows(shape_of: ShapeOf, path: str) -> int:
     return shape[0] if shape else 0
 
 
-def _because(path: str, more: int) -> str:
-    """Where an expected number of rows comes from."""
-    said = "the root's count of samples" if path == SAMPLES else f"the rows of {path}"
-    return f" ({said}{f' {more:+d}' if more else ''})"
-
-
 def _any_component(wrong: Any) -> NDArray[np.bool_]:
-    """One bool a row."""
+    """One bool per row."""
     found: NDArray[np.bool_] = wrong if wrong.ndim == 1 else wrong.reshape(len(wrong), -1).any(axis=1)
     return found
 

@@ -1,6 +1,6 @@
-"""A root document with one wrong byte, set right: it carries its own digest, which only one change restores.
+"""Repair one wrong byte of a root document: try values until the document has the digest that it carries.
 
-The root is the only place that holds a store's options, so it is repaired from itself where that is possible.
+No other file has the options of a store, so that the root cannot be made again from the sources alone.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from unistore.zarr3.documents import DocumentError
 __all__ = ["repaired_root"]
 
 _SIGNATURE = re.compile(rb'"root": "([0-9a-f]{32})"')
-_NEXT = b' "attributes": {'
+_AFTER_HEAD = b' "attributes": {'
 _ZEROS = b"0" * 32
 _TAIL = 80
-"""Bytes at the end among which the signature stands."""
-_WORK = 2 * 10**11
-"""Bytes to hash at most: some ten seconds."""
+"""The signature is within so many bytes of the end."""
+_MAX_HASHED = 2 * 10**11
+"""Bytes to hash at most: about ten seconds."""
 
 Candidates = Callable[[int], list[int]]
 """Gives the values that a byte may have had."""
 
 
 def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
-    """The document that was signed, if one byte is all that was changed; None if it is not.
+    """The document as it was signed, if only one byte was changed; otherwise None.
 
     Parameters
     ----------
     document
         A damaged root document.
     documents
-        Those that it repeats, by key: what is damaged there is taken from them if they are sound.
+        The metadata documents that the root repeats, by key. That part of the root is taken from them.
     """
     head = _head(document, documents)
     document = head + document[len(head) :]
@@ -47,19 +47,19 @@ def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | No
 
 
 def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
-    """What the document began with; nothing where it does not go on after that as it should."""
+    """First part of the root, made from `documents`; empty if it does not fit what follows it."""
     try:
         head = root_head(documents)
     except DocumentError:
         return b""
-    follows = document[len(head) :][: len(_NEXT)]
-    return head if sum(a != b for a, b in zip(follows, _NEXT, strict=False)) <= 1 else b""
+    follows = document[len(head) :][: len(_AFTER_HEAD)]
+    return head if sum(a != b for a, b in zip(follows, _AFTER_HEAD, strict=False)) <= 1 else b""
 
 
 def _repaired_before(document: bytes, first: int, candidates: Candidates) -> bytes | None:
-    """Set a byte from `first` on, outside the signature, so that the digest is what the signature says."""
+    """Change one byte from `first` on, outside the signature, so that the digest is that of the signature."""
     found = list(_SIGNATURE.finditer(document, first))
-    if not found or (len(document) - first) ** 2 * len(candidates(0)) > _WORK:
+    if not found or (len(document) - first) ** 2 * len(candidates(0)) > _MAX_HASHED:
         return None
     lo, hi = found[-1].span(1)
     unsigned = bytearray(document[first:lo] + _ZEROS + document[hi:])
@@ -78,7 +78,7 @@ def _repaired_before(document: bytes, first: int, candidates: Candidates) -> byt
 
 
 def _repaired_signature(document: bytes) -> bytes | None:
-    """Set a byte of the signature itself, at the document's end, right."""
+    """Change one byte of the signature itself, near the end of the document."""
     for at in range(max(0, len(document) - _TAIL), len(document)):
         for value in range(256):
             changed = document[:at] + bytes([value]) + document[at + 1 :]

@@ -1,4 +1,4 @@
-"""The conversion that made a store, planned again from its recorded options and its sources."""
+"""Plan the conversion that made a store again, from its recorded options and its sources."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem, StoreError, printable
-from unistore.integrity.steps import in_order
+from unistore.integrity.steps import run_in_order
 from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.text import text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 from unistore.zarr3.presets import codec_chain
 
-__all__ = ["Rebuilt", "differences", "encoder_differences", "rebuild"]
+__all__ = ["RecordedConversion", "differences", "encoder_differences", "plan_recorded_conversion"]
 
 _SHOWN = 5
 _TEXT = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
-    """A conversion ready to be run again.
+class RecordedConversion:
+    """The conversion that made a store, planned from the sources as they are now.
 
     Attributes
     ----------
     converter
-        Made from the store's options.
+        Converter with the store's options.
     planned
-        What it would write.
+        Plan, and what it was made from.
     guards
-        The sources' files as they were when it was planned.
+        Size and time of the sources' files when it was planned.
     spill
-        What they spilled.
+        What sources spilled when they were derived.
     """
 
     converter: Converter
@@ -56,7 +56,7 @@ class Rebuilt:
     spill: Spill
 
     def job(self, root: Path) -> ShardJob:
-        """The job that makes its shards, writing below `root`."""
+        """Job that makes the shards and writes them below `root`."""
         return ShardJob(
             converter=self.converter,
             scan=self.planned.scan,
@@ -68,14 +68,14 @@ class Rebuilt:
         )
 
 
-def rebuild(
+def plan_recorded_conversion(
     attributes: Mapping[str, Any],
     sources: Sequence[Path],
     work: Path,
     progress: Progress,
     executor: Executor,
-) -> Rebuilt:
-    """Scan and derive the sources, and plan what they would become.
+) -> RecordedConversion:
+    """Scan and derive the sources, and plan their conversion with the options of a store.
 
     Parameters
     ----------
@@ -84,9 +84,9 @@ def rebuild(
     sources
         As given to the conversion.
     work
-        Folder for what the sources spill; bounded by the rows of derived tables.
+        Folder for what the sources spill: at most the rows of derived tables.
     progress
-        Told how far it is.
+        Progress callbacks.
     executor
         Where sources are read.
 
@@ -108,7 +108,7 @@ def rebuild(
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
     scan = scan_sources(converter, sources, must_exclude=())
-    if "skipped" in options:  # why sources are left out, which the converter was told
+    if "skipped" in options:  # reasons given to the conversion
         scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
     guards = guards_of(scan)
     spill = Spill(work / "spill", len(scan.sources) if scan.is_derived else 0)
@@ -117,8 +117,7 @@ def rebuild(
         sizes = sizes_of(guards)
         progress.begin("reading", int(sizes.sum()))
         problems: list[Problem] = []
-        dealt = lots(range(len(sizes)), sizes)
-        for lot, outcome in zip(dealt, in_order(executor, derive, dealt), strict=True):
+        for lot, outcome in run_in_order(executor, derive, lots(range(len(sizes)), sizes)):
             problems += outcome.problems
             spill.add(str(lot[0]), lot, range(len(lot)))
             progress.advance(int(sizes[list(lot)].sum()))
@@ -126,18 +125,15 @@ def rebuild(
             raise InputError(problems)
     settled = converter.settle(scan, spill if scan.is_derived else ())
     planned = plan_conversion(scan, settled, codec, shares, spill, lambda *_: codecs)
-    planned = replace(planned, attributes=_with_verdicts(planned.attributes, attributes))
-    return Rebuilt(converter=converter, planned=planned, guards=guards, spill=spill)
-
-
-def _with_verdicts(made: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Root attributes with the verdicts of the conversion: what lies beside the sources may change."""
-    rest = {name: value for name, value in made.items() if name != "verdicts"}
-    return rest | {name: stored[name] for name in ("verdicts",) if name in stored}
+    # verdicts are those of the store: other files beside the sources may have come or gone
+    verdicts = {name: attributes[name] for name in ("verdicts",) if name in attributes}
+    rest = {name: value for name, value in planned.attributes.items() if name != "verdicts"}
+    planned = replace(planned, attributes=rest | verdicts)
+    return RecordedConversion(converter=converter, planned=planned, guards=guards, spill=spill)
 
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
-    """Versions of what encodes that are not those which made a store; one line each."""
+    """One line for each library whose version is not the one that wrote the store."""
     made = attributes["created_with"]
     return [
         f"{name}: {made.get(name)} made the store, this is {now}"
@@ -147,9 +143,9 @@ def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def differences(store: Store, planned: Planned) -> list[str]:
-    """Sources, options and arrays in which a plan is not what the store holds; one line each.
+    """One line for each source, option or array that differs between a store and a plan.
 
-    Arrays are not listed where the sources or options differ already, nor compared if they cannot be opened.
+    Arrays are compared only where sources and options are the same, and if they can be opened.
     """
     plan = planned.plan
     lines = _source_lines(store, planned)
@@ -196,7 +192,7 @@ def _source_lines(store: Store, planned: Planned) -> list[str]:
 
 
 def _attribute_lines(store: Store, planned: Planned) -> list[str]:
-    """Attributes of HDF5 sources that are not those in the store, source by source."""
+    """One line for each attribute of an HDF5 source that differs from the store's."""
     now = {
         described.path: np.asarray(values) for described, values in planned.arrays if described.path in _TEXT
     }
@@ -208,16 +204,16 @@ def _attribute_lines(store: Store, planned: Planned) -> list[str]:
             f"source {name}: attribute {attribute} of {path or '/'}"
             for name, one, two in zip(names, before, after, strict=True)
             if one != two
-            for path, attribute in _unlike(json.loads(one), json.loads(two))
+            for path, attribute in _differing(json.loads(one), json.loads(two))
         ]
     except (StoreError, ValueError, TypeError, AttributeError):
-        return []  # what the store has is no such text: its arrays are compared
+        return []  # the store's text is damaged: the comparison of its arrays says so
     more = [f"and {len(lines) - _SHOWN} further attributes"] if len(lines) > _SHOWN else []
     return [printable(line) for line in lines[:_SHOWN]] + more
 
 
-def _unlike(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Path and name of each attribute that is not the same in both."""
+def _differing(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Path and name of each attribute that differs."""
     for path in dict.fromkeys([*one, *two]):
         first, second = one.get(path, {}), two.get(path, {})
         yield from (

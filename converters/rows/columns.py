@@ -1,4 +1,4 @@
-"""Judging arrays that are to be columns of plain rows: their lengths, dtypes, fields and names."""
+"""Check arrays that become columns of plain rows: lengths, dtypes, fields, names."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import Problem, printable
 from unistore.schemas.arrays import name_problem
 
-__all__ = ["common_length", "fields_of", "form_problems", "nesting", "taking"]
+__all__ = ["column_problems", "common_length", "fields_of", "how_to_take", "nesting_problems"]
 
 
-def taking(names: Iterable[str]) -> str:
-    """How to take some arrays alone."""
+def how_to_take(names: Iterable[str]) -> str:
+    """Remedy: take only some arrays."""
     options = " ".join(f"--map {shlex.quote(f'{name}={name}')}" for name in names)
     return f"take the arrays that belong together, as in {options}"
 
 
-def _renaming(column: str) -> str:
+def _how_to_rename(column: str) -> str:
     plain = "".join(char if char.isascii() and char.isalnum() else "_" for char in column).strip("_")
     return f"rename it, as in --map {shlex.quote(printable(f'{plain}_2={column}'))}"
 
 
 def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, list[Problem]]:
-    """Rows that all arrays share, or a Problem holding the table of lengths."""
+    """Number of rows of all arrays, or a Problem with the table of lengths."""
     lengths = {printable(key): shape[0] if shape else None for key, shape in shapes.items()}
     if len(set(lengths.values())) <= 1 and None not in lengths.values():
         return next((length for length in lengths.values() if length is not None), 0), []
@@ -40,14 +40,14 @@ def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int
     )
     known = Counter(length for length in lengths.values() if length is not None)
     most = known.most_common(1)[0][0] if known else None
-    cure = taking(key for key, length in lengths.items() if length is not None and length == most)
+    cure = how_to_take(key for key, length in lengths.items() if length is not None and length == most)
     return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", cure, "length")]
 
 
 def fields_of(
     column: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]
 ) -> list[tuple[str, Column, str | None]]:
-    """One column for a plain dtype, one a field for a structured one."""
+    """Name, column and field: one for a plain dtype, one per field for a structured dtype."""
     if dtype.names is None or dtype.fields is None:
         return [(column, Column(dtype.str, row_shape), None)]
     fields: list[tuple[str, Column, str | None]] = []
@@ -57,14 +57,14 @@ def fields_of(
     return fields
 
 
-def form_problems(column: str, form: Column, location: str) -> list[Problem]:
+def column_problems(column: str, form: Column, location: str) -> list[Problem]:
     """Problems of a column's dtype, name and row shape."""
     problems = []
     if not storable(np.dtype(form.dtype)):
         message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
         problems.append(Problem(location, message, "store numbers, or leave it out with --map", "dtype"))
     if (reason := name_problem(column)) is not None:
-        cure = _renaming(column)
+        cure = _how_to_rename(column)
         problems.append(Problem(location, f"cannot be an array's name: {reason}", cure, "name"))
     if prod(form.row_shape) == 0:
         message = f"has rows of shape {form.row_shape}, which hold no values"
@@ -72,14 +72,14 @@ def form_problems(column: str, form: Column, location: str) -> list[Problem]:
     return problems
 
 
-def nesting(columns: Sequence[str], name: str) -> list[Problem]:
-    """An array cannot lie inside another one."""
+def nesting_problems(columns: Sequence[str], name: str) -> list[Problem]:
+    """Problems of arrays whose path is inside another array."""
     inner = [(column, outer) for column in columns for outer in columns if column.startswith(f"{outer}/")]
     return [
         Problem(
             location_of(name, column),
             f"lies inside the array {outer!r}",
-            _renaming(column),
+            _how_to_rename(column),
             "name",
         )
         for column, outer in inner

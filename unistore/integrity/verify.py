@@ -1,4 +1,4 @@
-"""``verify``: a store's files, documents and values, and, where asked, its sources."""
+"""``verify``: check files, documents and values of a store, and compare it with its sources."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor
 from unistore.converters.registry import get_family
 from unistore.errors import Problem
-from unistore.integrity.damage import array_of, where_damaged
-from unistore.integrity.files import Checked, check_files, is_warning
+from unistore.integrity.damage import locate_damage, owning_array
+from unistore.integrity.files import CheckedFiles, check_files, is_warning
 from unistore.integrity.receipt import Receipt
 from unistore.integrity.rules import RULES, run_rules
-from unistore.integrity.steps import workers_of
+from unistore.integrity.steps import make_executor
 from unistore.integrity.structure import check_structure
+from unistore.progress import shown
 from unistore.remote.storage import open_storage
 from unistore.schemas.rules import View
 from unistore.store.reader import Store
@@ -41,9 +42,9 @@ class Verified:
     problems
         Everything that is wrong; those of kind ``"extra"`` are warnings.
     unchecked
-        Value rules that damaged or contradictory arrays kept from being checked.
+        Value rules that could not be checked, as arrays are damaged or contradict each other.
     receipt
-        Of a comparison with the sources that found no difference; else None.
+        Receipt of a comparison with the sources that found no difference; else None.
     """
 
     path: str
@@ -55,7 +56,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong, warnings apart."""
+        """Whether there are no problems except warnings."""
         return all(is_warning(problem) for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,27 +73,27 @@ def verify(
     against: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     sample: float = 1.0,
     workers: int = 0,
-    progress: Progress = NO_PROGRESS,
+    progress: Progress | bool | None = None,
 ) -> Verified:
-    """Check a store, and hold it against its sources.
+    """Check a store, and compare it with its sources.
 
-    Every file's size and xxh3-128 against the manifest, the manifest against the seal, the root against its
-    own digest, so that no changed byte goes unnoticed; then documents against each other, shard indexes, the
-    schema, and the rules that values obey.
+    Size and xxh3-128 of every file are compared with the manifest, the manifest with the seal, and the root
+    with its own digest, so that every changed byte is found. Then documents, shard indexes, the schema and
+    the value rules are checked.
 
     Parameters
     ----------
     store
         Folder or URL of the store.
     against
-        Source or sources to compare with, as they were given to the conversion; not looked at while the
-        store itself is damaged.
+        Source or sources to compare with, as they were given to the conversion; not read if the store is
+        damaged.
     sample
-        Share of the shards, and of the sources, to compare: 0.01 is one in a hundred, at least one.
+        Share of the shards and of the sources to compare, above 0 and up to 1; at least one of each.
     workers
-        Worker processes; 0 verifies in this process. What is found, and its order, does not depend on it.
+        Worker processes; 0 verifies in this process. The result does not depend on it.
     progress
-        Told how far it is.
+        As of `unistore.convert`.
 
     Raises
     ------
@@ -111,8 +112,8 @@ def verify(
     check.integer("workers", workers, most=MAX_WORKERS)
     check.raise_problems()
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
-    with workers_of(workers) as executor:
-        return verify_with(executor, os.fspath(store), sources, sample, progress)
+    with shown(progress) as told, make_executor(workers) as executor:
+        return verify_with(executor, os.fspath(store), sources, sample, told)
 
 
 def verify_with(
@@ -122,7 +123,7 @@ def verify_with(
     sample: float = 1.0,
     progress: Progress = NO_PROGRESS,
 ) -> Verified:
-    """Check a store with an executor that is there already; see `verify`."""
+    """`verify` with an executor."""
     check_exist(against)
     checked = check_files(root, progress, executor)
     found = Verified(
@@ -132,35 +133,35 @@ def verify_with(
         return found
     store = Store(root)
     structure = check_structure(open_storage(root), store.attributes, checked.entries, checked.sound)
-    damaged = {array_of(key, store.paths()) or "" for key in set(checked.entries) - checked.sound}
+    damaged = {owning_array(key, store.paths()) or "" for key in set(checked.entries) - checked.sound}
     problems: list[Problem] = []
     unchecked: list[str] = []
     if not structure:
-        view = View(store, frozenset(damaged | _groups_above(store, checked)))
+        view = View(store, frozenset(damaged | _below_damaged_groups(store, checked)))
         problems, unchecked = run_rules(view, RULES, executor)
-        each = get_family(store.family)
-        own = each.part("rules") if each.rules else ()
-        if problems:  # they read what the indices lead to
-            unchecked += [rule.__name__ for rule in own]
+        family = get_family(store.family)
+        family_rules = family.part("rules") if family.rules else ()
+        if problems:  # rules of the family read the rows that indices give
+            unchecked += [rule.__name__ for rule in family_rules]
         else:
-            more, missed = run_rules(view, own, executor)
+            more, missed = run_rules(view, family_rules, executor)
             problems, unchecked = problems + more, unchecked + missed
     found = replace(found, problems=(*found.problems, *structure, *problems), unchecked=tuple(unchecked))
     if not against or not found.ok:
         return found
-    from unistore.integrity.against import compare
+    from unistore.integrity.compare import compare
 
     differing, receipt = compare(store, against, sample, progress, executor)
     return replace(found, problems=(*found.problems, *differing), receipt=receipt)
 
 
-def _located(root: str, checked: Checked) -> tuple[Problem, ...]:
-    """The problems of the files, each damaged shard with the chunks that are damaged."""
+def _located(root: str, checked: CheckedFiles) -> tuple[Problem, ...]:
+    """The problems of the files; those of shards also name the damaged chunks."""
     storage = open_storage(root)
     fields = (checked.root.attributes or {}).get("fields", {})
     problems = []
     for problem in checked.problems:
-        path = array_of(problem.location, fields if isinstance(fields, dict) else {})
+        path = owning_array(problem.location, fields if isinstance(fields, dict) else {})
         if (
             path is None
             or problem.kind not in ("checksum", "size")
@@ -168,13 +169,13 @@ def _located(root: str, checked: Checked) -> tuple[Problem, ...]:
         ):
             problems.append(problem)
             continue
-        where = where_damaged(storage, path, problem.location)
+        where = locate_damage(storage, path, problem.location)
         message = f"{problem.message}; {where}" if where else problem.message
         problems.append(replace(problem, message=message))
     return tuple(problems)
 
 
-def _groups_above(store: Store, checked: Checked) -> set[str]:
-    """Arrays whose group's attributes are damaged: rules would read them."""
+def _below_damaged_groups(store: Store, checked: CheckedFiles) -> set[str]:
+    """Arrays below a group whose ``zarr.json`` is damaged: rules read the attributes of groups."""
     lost = [key.removesuffix("/zarr.json") for key in set(checked.entries) - checked.sound]
     return {path for path in store.paths() if any(path.startswith(f"{group}/") for group in lost)}

@@ -1,4 +1,4 @@
-"""Forms of a store's arrays: those of every store, those a family names, and those it tells by a function."""
+"""Specs of arrays: those of every store, those a family lists, and those it gives by a function."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Collection
 
 import pytest
 
+from unistore.schemas.array_spec import SAMPLES, ArraySpec
+from unistore.schemas.array_specs import BYTES, GENERAL, ArraySpecs
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.expected import BYTES, GENERAL, Forms
-from unistore.schemas.forms import SAMPLES, Form
 
-PINGS = Form(dtypes=("uint16",), rows=(SAMPLES, 0))
-OTHERS = Form(rows=("rows/echo", 0))
+PINGS = ArraySpec(dtypes=("uint16",), rows=(SAMPLES, 0))
+OTHERS = ArraySpec(rows=("rows/echo", 0))
 
 
-def others(path: str, paths: Collection[str]) -> Form:
-    return OTHERS if path.startswith("rows/") and "rows/echo" in paths else Form()
+def others(path: str, paths: Collection[str]) -> ArraySpec:
+    return OTHERS if path.startswith("rows/") and "rows/echo" in paths else ArraySpec()
 
 
-FORMS = Forms(arrays={"rows/echo": PINGS}, own=others, text={"cruises": (SAMPLES, 1)})
+SPECS = ArraySpecs(
+    arrays={"rows/echo": PINGS}, required=("rows/rate",), others=others, text={"cruises": (SAMPLES, 1)}
+)
 PATHS = {
     "rows/echo",
     "rows/rate",
@@ -33,19 +35,22 @@ COUNTED = ("sources/path/offsets", 0)
 
 
 @pytest.mark.parametrize(
-    ("path", "form"),
+    ("path", "spec"),
     [
         ("rows/echo", PINGS),
         ("rows/rate", OTHERS),
-        ("elsewhere", Form()),
-        ("splits/code", Form(dtypes=("uint8",), row_shape=(), rows=(SAMPLES, 0))),
+        ("elsewhere", ArraySpec()),
+        ("splits/code", ArraySpec(dtypes=("uint8",), row_shape=(), rows=(SAMPLES, 0))),
         ("cruises/ship/data", BYTES),
         ("sources/path/data", BYTES),
-        ("sources/rows", Form(dtypes=("int64",), row_shape=(), rows=("sources/path/offsets", -1), least=0)),
+        (
+            "sources/rows",
+            ArraySpec(dtypes=("int64",), row_shape=(), rows=("sources/path/offsets", -1), least=0),
+        ),
     ],
 )
-def test_form_of_a_path(path: str, form: Form) -> None:
-    assert FORMS.of(path, PATHS) == form
+def test_spec_of_a_path(path: str, spec: ArraySpec) -> None:
+    assert SPECS.of(path, PATHS) == spec
 
 
 @pytest.mark.parametrize(
@@ -59,14 +64,14 @@ def test_form_of_a_path(path: str, form: Form) -> None:
 def test_offsets_of_text_have_the_rows_that_their_table_asks_for(
     path: str, rows: tuple[str, int] | None
 ) -> None:
-    form = FORMS.of(path, PATHS)
-    assert (form.rows, form.cuts) == (rows, path.replace("offsets", "data"))
+    spec = SPECS.of(path, PATHS)
+    assert (spec.rows, spec.offsets_of) == (rows, path.replace("offsets", "data"))
 
 
 def test_text_is_known_by_its_table_and_both_arrays() -> None:
-    assert FORMS.is_text("cruises/ship/data", PATHS)
-    assert not FORMS.is_text("cruises/ship/offsets", PATHS)
-    assert not FORMS.is_text("cruises/ship/data", PATHS - {"cruises/ship/offsets"})
+    assert SPECS.is_text("cruises/ship/data", PATHS)
+    assert not SPECS.is_text("cruises/ship/offsets", PATHS)
+    assert not SPECS.is_text("cruises/ship/data", PATHS - {"cruises/ship/offsets"})
     assert not GENERAL.is_text("cruises/ship/data", PATHS)
     assert GENERAL.is_text("sources/path/data", PATHS)
 
@@ -77,14 +82,20 @@ def test_problems_of_all_arrays_at_once() -> None:
         "splits/code": ArrayInfo((5,), "int8"),
         "sources/rows": ArrayInfo((2,), "int64"),
     }
-    assert [str(each) for each in FORMS.problems(arrays, 5)] == [
+    assert [str(each) for each in SPECS.problems(arrays, 5)] == [
         "rows/echo: is missing",
         "splits/code: is int8, expected uint8",
         "sources/rows: needs the array sources/path/offsets",
     ]
+    del arrays["rows/rate"]
+    assert [str(each) for each in SPECS.problems(arrays, 5)][:2] == [
+        "rows/echo: is missing",
+        "rows/rate: is missing",
+    ]
+    arrays |= {"rows/rate": ArrayInfo((4,), "uint16")}
     arrays |= {"rows/echo": ArrayInfo((6,), "uint16"), "splits/code": ArrayInfo((5,), "uint8")}
     del arrays["sources/rows"]
-    assert [str(each) for each in FORMS.problems(arrays, 5)] == [
+    assert [str(each) for each in SPECS.problems(arrays, 5)] == [
         "rows/rate: has 4 rows, expected 6 (the rows of rows/echo)",
         "rows/echo: has 6 rows, expected 5 (the root's count of samples)",
     ]

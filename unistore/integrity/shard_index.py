@@ -1,4 +1,4 @@
-"""The index of one shard: what it must be, so that every chunk is found and no byte is lost."""
+"""Check the index of a shard."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["index_problem"]
 
 
 def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:
-    """Say what is wrong with a shard's index; None: nothing.
+    """What is wrong with the index of a shard, or None.
 
-    Its checksum must be right, its chunks must lie in the shard, and neither overlap nor leave bytes unused.
+    Its checksum must be right; chunks must lie in the shard, not overlap, and leave no byte unused.
 
     Parameters
     ----------

@@ -1,0 +1,103 @@
+"""CT volumes as OME-NGFF 0.5 images: a Zarr v3 group a volume, its voxels in ``0``, its labels in ``labels``.
+
+https://ngff.openmicroscopy.org/0.5/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from unistore.converters.common.exported import File, converted
+from unistore.converters.ct.export import volumes
+from unistore.converters.ct.geometry import geometry, stated
+from unistore.errors import InputError, Problem
+from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.schemas.store_view import StoreView
+
+_AXES = ("z", "y", "x")
+_UNITS = {"mm": {"unit": "millimeter"}}
+_ALIGNED = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+_UNKNOWN = "volumes whose spacing is unknown have a scale of 1 and axes without unit"
+_ORDER = (
+    "spacing and origin are read as depth, height, width; as x, y, z where the first two spacings alone are "
+    "the same"
+)
+_TURNED = "origins of volumes with a direction other than the identity are no translation: images have none"
+_FIELDS = "distance fields are left out: images have no sparse values"
+
+
+def files(store: StoreView) -> Iterator[File]:
+    """The image of every volume; windows, masks and label volumes are its labels.
+
+    Raises
+    ------
+    InputError
+        If a volume has no image.
+    """
+    labels: dict[str, str] = {}
+    groups = sorted({path.rpartition("/")[0] for path in store.paths()})
+    for family in (WINDOWS, MASKS, LABELS):
+        for group in groups:
+            if group.startswith(f"{family}/"):
+                name = group.removeprefix(f"{family}/")
+                labels[f"{family}.{name}" if name in labels else name] = group
+    left_out = (_FIELDS,) if any(group.startswith(f"{SDF}/") for group in groups) else ()
+    sources = store.text("sources/path")
+    infos = store.text(f"{VOLUMES}/info") if store.has(f"{VOLUMES}/info/data") else []
+    for volume in volumes(store):
+        stored = volume.stored()
+        if stored is None or volume.dtype is None:
+            message = f"volume {volume.name!r} has no image, so it cannot be exported as one"
+            raise InputError(Problem(store.path, message, "leave --to out", "missing"))
+        multiscale, about, notes = _multiscale(store, volume.number, volume.name)
+        about["source"] = sources[volume.number]
+        if infos and infos[volume.number]:
+            about["info"] = infos[volume.number]
+        values = {"0": converted(stored, volume.dtype.newbyteorder("<"))}
+        attributes = {"": {**_ome(multiscales=[multiscale]), "unistore": about}}
+        present = {name: group for name, group in labels.items() if volume.has(group)}
+        if present:
+            attributes["labels"] = _ome(labels=[*present])
+        for name, group in present.items():
+            values[f"labels/{name}/0"] = volume.stored_label(group)
+            label: dict[str, Any] = {"source": {"image": "../../"}}
+            if group.startswith(f"{WINDOWS}/"):
+                window = store.group(group)
+                label["properties"] = [{"label-value": 1, **{key: window[key] for key in ("width", "level")}}]
+            attributes[f"labels/{name}"] = _ome(**{"multiscales": [multiscale], "image-label": label})
+        yield File(
+            name=f"{volume.name}.ome.zarr",
+            form="zarr",
+            source=volume.number,
+            values=values,
+            attributes=attributes,
+            axes=_AXES,
+            notes=(*left_out, *notes),
+        )
+
+
+def _ome(**members: Any) -> dict[str, Any]:
+    return {"ome": {"version": "0.5", **members}}
+
+
+def _multiscale(store: StoreView, volume: int, name: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The only level of an image, what the source states of its place, and how that was read.
+
+    Where scaling is unknown, the specification has a scale of 1.
+    """
+    about: dict[str, Any] = {each: stated(store, each, volume) for each in ("spacing", "origin", "direction")}
+    known = geometry(store, volume)
+    axes = [{"name": axis, "type": "space"} for axis in _AXES]
+    transformations = [{"type": "scale", "scale": known.spacing or [1.0] * 3}]
+    notes = [_UNKNOWN if known.spacing is None else _ORDER]
+    if known.spacing is not None:
+        about["read_as"] = "xyz" if known.reverse else "zyx"
+        unit = store.attributes["fields"][f"{VOLUMES}/spacing"].get("unit")
+        axes = [axis | _UNITS.get(unit, {}) for axis in axes]
+        if known.origin is not None and about["direction"] in (None, _ALIGNED):
+            transformations.append({"type": "translation", "translation": known.origin})
+        elif known.origin is not None:
+            notes.append(_TURNED)
+    level = {"path": "0", "coordinateTransformations": transformations}
+    return {"name": name, "axes": axes, "datasets": [level]}, about, notes

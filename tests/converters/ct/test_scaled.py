@@ -1,0 +1,91 @@
+"""Windows that come as floats scaled to 0…1, with the volume beside them and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.errors import InputError
+
+IMAGE = np.random.default_rng(5).integers(-2000, 1000, (9, 10, 11)).astype("i2")
+IMAGE.flat[:2] = -1350, 150
+SCALED = (np.clip(IMAGE, -1350, 150) - -1350) / 1500
+NAME = "lung_w1500_l-600.npy"
+
+
+def save(path: Path, values: np.ndarray) -> np.ndarray:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, values)
+    return values
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
+def test_beside_the_volume(tmp_path: Path, dtype: str) -> None:
+    save(tmp_path / "in" / "a" / "ct_original.npy", IMAGE)
+    save(tmp_path / "in" / "a" / "windows" / NAME, np.asfortranarray(SCALED.astype(dtype)))
+    report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", sparse="mask")
+    assert any('Volumes(window="lung", scale=True) gives them' in note for note in report.notes)
+    read = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes("lung", scale=True))[0]
+    np.testing.assert_allclose(read["image"], SCALED, atol=1e-6)
+    assert np.array_equal(read["lung"], (IMAGE >= -1350) & (IMAGE <= 150))
+    assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "in"]).ok
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_alone(tmp_path: Path, dtype: str) -> None:
+    scaled = save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype(dtype))
+    ones = save(tmp_path / "in" / "b" / "windows" / NAME, (IMAGE > 0).astype("u1"))
+    report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct")
+    assert any("the voxels above 0 are its points, with these values" in note for note in report.notes)
+    first, second = unistore.Dataset(tmp_path / "a.zarr", unistore.SparsePoints("lung"))
+    assert np.array_equal(first["coords"], np.argwhere(scaled > 0))
+    assert first["values"].numpy().dtype == scaled.dtype
+    assert np.array_equal(first["values"][:, 0], scaled[scaled > 0])
+    assert np.array_equal(second["coords"], np.argwhere(ones))
+    assert (second["values"] == 1).all()
+    assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "in"]).ok
+    unistore.export(tmp_path / "a.zarr", tmp_path / "out")
+    written = np.load(tmp_path / "out" / "a" / "windows" / NAME)
+    assert written.dtype == scaled.dtype
+    assert np.array_equal(written, scaled)
+
+
+def test_inspect_says_so(tmp_path: Path) -> None:
+    save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype("f4"))
+    found = unistore.inspect(tmp_path / "in")
+    assert f"windows of floats, masks or scaled to 0…1: 1 files, such as {NAME}" in str(found)
+
+
+def test_what_is_not_the_volume_scaled(tmp_path: Path) -> None:
+    save(tmp_path / "in" / "a" / "ct_original.npy", IMAGE)
+    scaled = SCALED.astype("f4")
+    scaled[3, 4, 5] = 0.5 if scaled[3, 4, 5] < 0.4 else 0.25
+    save(tmp_path / "in" / "a" / "windows" / NAME, scaled)
+    with pytest.raises(InputError, match="in 1 voxels: it holds floats from 0 to 1, but not"):
+        unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct")
+
+
+@pytest.mark.parametrize("wrong", [1.5, -0.5, np.nan])
+def test_floats_outside_0_and_1(tmp_path: Path, wrong: float) -> None:
+    scaled = SCALED.astype("f4")
+    scaled[3, 4, 5] = wrong
+    save(tmp_path / "in" / "a" / "windows" / NAME, scaled)
+    with pytest.raises(InputError, match="neither 0 nor 1: it is no mask"):
+        unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct")
+
+
+def test_a_mask_would_lose_the_values(tmp_path: Path) -> None:
+    save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype("f4"))
+    with pytest.raises(InputError, match=r"a mask would lose.*--sparse auto or coords"):
+        unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", sparse="mask")
+
+
+def test_masks_of_floats_stay_masks(tmp_path: Path) -> None:
+    ones = save(tmp_path / "in" / "a" / "windows" / NAME, (IMAGE > -1500).astype("f4"))
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", sparse="mask")
+    points = unistore.Dataset(tmp_path / "a.zarr", unistore.SparsePoints("lung"))[0]
+    assert np.array_equal(points["coords"], np.argwhere(ones))
+    assert points["values"].numpy().dtype == np.uint8

@@ -1,0 +1,78 @@
+"""Requests to an object store: of openings, batches and epochs, by one process and by several.
+
+What `benchmarks/RESULTS.md` states. A worker gets its dataset by pickle.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unistore
+from unistore.store.names import MANIFEST, ROOT
+
+RANKS, WORKERS = 2, 2
+PROCESSES = RANKS * (1 + WORKERS)
+DOCUMENTS = ("rows/data/zarr.json", "rows/label/zarr.json")
+
+
+def asked(proxy: Any) -> Counter[str]:
+    """How often each object was asked for since the last call."""
+    with proxy.lock:
+        found = Counter(seen.path.partition("store.zarr/")[2] for seen in proxy.seen)
+        proxy.seen.clear()
+    return found
+
+
+def epoch(dataset: unistore.Dataset) -> None:
+    for lo in range(0, 600, 50):
+        dataset.read_batch(range(lo, lo + 50))
+
+
+def total_of(dataset: unistore.Dataset, proxy: Any) -> int:
+    epoch(dataset)
+    return asked(proxy).total()
+
+
+@pytest.fixture
+def objects(local: Path) -> set[str]:
+    """What samples are read from: 10 shards of two columns, their documents, and that of the splits."""
+    shards = {path.relative_to(local).as_posix() for path in local.glob("rows/*/c/**/*") if path.is_file()}
+    assert len(shards) == 10
+    return shards | {*DOCUMENTS} | {"splits/zarr.json"}
+
+
+def test_one_process(proxy: Any, uploaded: str) -> None:
+    dataset = unistore.Dataset(uploaded)
+    assert asked(proxy) == {ROOT: 1, "splits/zarr.json": 1}
+    dataset.read_batch(range(50))
+    both = {"rows/data/c/0/0": 2, "rows/label/c/0": 2}  # the index of a shard, and its chunks
+    assert asked(proxy) == both | dict.fromkeys(DOCUMENTS, 1)
+    assert 30 < total_of(dataset, proxy) < 42, "of 12 batches"
+    assert total_of(dataset, proxy) <= 1, "what was decoded is kept, where memory has room"
+    pickle.loads(pickle.dumps(dataset)).read_batch(range(50))
+    assert asked(proxy) == both | dict.fromkeys((ROOT, *DOCUMENTS), 1), "each worker for itself"
+
+
+def test_one_process_with_copies(proxy: Any, uploaded: str, objects: set[str], tmp_path: Path) -> None:
+    dataset = unistore.Dataset(uploaded, cache_dir=tmp_path / "cache")
+    assert asked(proxy) == {ROOT: 1, MANIFEST: 1, "splits/zarr.json": 1}
+    epoch(dataset)
+    assert asked(proxy) == dict.fromkeys(objects - {"splits/zarr.json"}, 1)
+    assert total_of(dataset, proxy) == 0
+    assert total_of(unistore.Dataset(uploaded, cache_dir=tmp_path / "cache"), proxy) == 1, "the root"
+
+
+def test_several_processes_with_copies(proxy: Any, uploaded: str, objects: set[str], tmp_path: Path) -> None:
+    """All at once: one of them fetches, the others wait for it."""
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        opened = pool.map(
+            lambda _: unistore.Dataset(uploaded, cache_dir=tmp_path / "cache"), range(PROCESSES)
+        )
+        list(pool.map(epoch, opened))
+    assert asked(proxy) == {ROOT: PROCESSES, MANIFEST: 1, **dict.fromkeys(objects, 1)}

@@ -1,0 +1,107 @@
+"""Rows of chunks that are stored as they are: read alone, and never before their chunk was checked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.errors import CorruptionError
+from unistore.zarr3 import Array
+from unistore.zarr3.cache import CHUNKS
+from unistore.zarr3.local import LocalStorage
+
+VALUES = np.arange(1, 3200 * 3 + 1, dtype="f4").reshape(3200, 3)
+CHUNK = 16 * 12
+
+
+@pytest.fixture
+def array(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> Array:
+    """200 chunks of 16 rows, ten shards; pools have room for 64."""
+    monkeypatch.setattr(CHUNKS, "limit", 64 * CHUNK)
+    made: Array = write(tmp_path, VALUES, (16, 3), (320, 3), "none")
+    return made
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of every range that is read."""
+    seen: list[int] = []
+    read_many = LocalStorage.read_many
+
+    def watched(self: Any, keys: Any, offsets: Any, lengths: Any) -> Any:
+        seen.extend(lengths)
+        return read_many(self, keys, offsets, lengths)
+
+    monkeypatch.setattr(LocalStorage, "read_many", watched)
+    return seen
+
+
+def one_of_each_chunk(seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    return rng.permutation(200) * 16 + rng.integers(0, 16, 200)
+
+
+def change(tmp_path: Path, offset: int) -> None:
+    """Change a byte of the second shard in place."""
+    with (tmp_path / "a/c/1/0").open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+        os.utime(file.fileno(), ns=(1, 1))  # a clock may be too coarse for two changes
+
+
+def test_rows_are_read_alone_once_their_chunks_were_checked(array: Array, sizes: list[int]) -> None:
+    for seed in range(3):
+        sizes.clear()
+        rows = one_of_each_chunk(seed)
+        np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
+        assert sizes.count(12) == 200
+        assert sizes.count(CHUNK + 4) == (200 if seed == 0 else 0)
+
+
+@pytest.mark.parametrize("offset", [0, CHUNK - 1, CHUNK, 7 * (CHUNK + 4) + 30])
+def test_a_change_is_found_before_and_after_the_first_read(array: Array, tmp_path: Path, offset: int) -> None:
+    rows = one_of_each_chunk(0)
+    array.read_rows(rows)
+    change(tmp_path, offset)
+    for found in (array, Array.open(array.storage, "a")):
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match=f"chunk \\({20 + offset // (CHUNK + 4)}, 0\\)"):
+                found.read_rows(rows)
+    change(tmp_path, offset)
+    np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
+
+
+def test_what_is_shared_is_kept_as_chunks(array: Array, sizes: list[int]) -> None:
+    class Chunks:
+        chunks = np.zeros((array.chunk_count, CHUNK), np.uint8)
+        there = np.zeros(array.chunk_count, np.int64)
+        hits = 0
+
+        def add(self, number: int, chunk: Any) -> None:
+            self.chunks[number], self.there[number] = chunk.reshape(-1).view(np.uint8), 1
+
+    array.share(shared := Chunks())
+    rows = one_of_each_chunk(0)
+    np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
+    assert shared.there.all()
+    assert 12 not in sizes
+
+
+def test_absent_chunks_and_many_rows_of_few_chunks_are_read_as_ever(
+    tmp_path: Path, write: Any, array: Array, sizes: list[int]
+) -> None:
+    few = np.random.default_rng(1).permutation(800)
+    np.testing.assert_array_equal(array.read_rows(few), VALUES[few])
+    assert 12 not in sizes
+    empty = VALUES.copy()
+    empty[160:176] = 0
+    other = write(tmp_path, empty, (16, 3), (320, 3), "none", path="b")
+    rows = one_of_each_chunk(2)
+    np.testing.assert_array_equal(other.read_rows(rows), empty[rows])
+    assert 12 not in sizes

@@ -1,0 +1,291 @@
+"""Compare a store with its sources, as its converter reads them now and as other libraries read them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.conversion.columns import IndexValues
+from unistore.conversion.executors.local import Executor
+from unistore.conversion.failure import WritingError, named, refusal
+from unistore.conversion.finish import merged_statistics, source_digests
+from unistore.conversion.guard import Guards, reading
+from unistore.conversion.job import Outcome, ShardJob, statistics_of
+from unistore.conversion.plan import ShardTask
+from unistore.converters.common.comparing import difference
+from unistore.converters.common.originals import Compared
+from unistore.converters.protocol import Scan
+from unistore.converters.registry import get_family
+from unistore.errors import ConversionError, InputError, Problem, StoreError
+from unistore.integrity.receipt import Receipt
+from unistore.integrity.recorded import RecordedConversion, differences, plan_recorded_conversion
+from unistore.integrity.steps import run_in_order
+from unistore.store.reader import Store
+from unistore.system.progress import Progress
+
+__all__ = ["compare"]
+
+_CURE = "a source changed, or the store was not made from it: convert again"
+_MAX_DIFFERENCES = 50
+"""The comparison stops after so many differences."""
+_BLOCK_BYTES = 16 << 20
+"""Bytes that are compared at a time."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """Differences so far, and what was compared."""
+
+    problems: list[Problem] = field(default_factory=list)
+    stored_values: int = 0
+    values: int = 0
+    files: set[Path] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
+
+
+def compare(
+    store: Store, sources: Sequence[Path], sample: float, progress: Progress, executor: Executor
+) -> tuple[list[Problem], Receipt | None]:
+    """Compare a sound store with its sources.
+
+    First every array, derived ones included, is compared with what the converter makes of the sources now.
+    Then the datasets of the sources, read by h5py, numpy and OpenCV alone, are compared with the values
+    restored from the store.
+
+    Parameters
+    ----------
+    store
+        A store whose files are as they were written.
+    sources
+        As given to the conversion.
+    sample
+        Share of the shards and of the sources to compare.
+    progress
+        Progress callbacks.
+    executor
+        Where sources are read and compared.
+
+    Returns
+    -------
+    list of Problem, Receipt or None
+        No receipt if anything differs.
+
+    Raises
+    ------
+    InputError
+        If the sources cannot be read, or are not those that the store was made from.
+    ConversionError
+        If the folder for temporary files cannot be written.
+    """
+    found = _Found()
+    with _temporary_folder() as work:
+        conversion = plan_recorded_conversion(store.attributes, sources, work, progress, executor)
+        lines = differences(store, conversion.planned)
+        if lines:
+            listed = "\n  ".join(lines)
+            msg = f"{store.path}: these are not the sources that it was made from:\n  {listed}"
+            raise InputError(msg)
+        comparison = _Comparison(store, conversion, sample, progress, executor, found)
+        comparison.compare_arrays()
+    if not found.problems and get_family(store.family).originals:
+        comparison.compare_originals()
+    if found.problems:
+        return found.problems, None
+    receipt = Receipt(
+        values=found.values,
+        files=len(found.files),
+        stored_values=found.stored_values,
+        sample=sample,
+        left_out=tuple(sorted(found.left_out)),
+    )
+    return [], receipt
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Folder for what sources spill; the error says how to choose another if it cannot be written."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="unistore-verify-") as work:
+            yield Path(work)
+    except (OSError, WritingError) as error:
+        refused = error if isinstance(error, OSError) else error.error
+        then = "or set TMPDIR to a folder with room, then verify again"
+        raise ConversionError(refusal(named(refused, Path(tempfile.gettempdir())), then)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _ShardStep:
+    """Compare one shard of every column of a table with the rows that the sources give now."""
+
+    store: Store
+    job: ShardJob
+
+    def __call__(self, task: ShardTask) -> Outcome:
+        found = _Found()
+        try:
+            columns = self.job.columns(task)
+            for column in columns:
+                equal = True
+                for corner, block in column:  # read to the end: digests and statistics need every block
+                    equal = equal and _compare_block(
+                        self.store, column.array.field.path, corner, block, found
+                    )
+            pieces = self.job.pieces(task, columns)
+        except InputError as error:
+            return Outcome(problems=error.problems)
+        record = {"task": task.id, "pieces": pieces, "statistics": statistics_of(columns)}
+        return Outcome({"values": found.stored_values, "record": record}, tuple(found.problems))
+
+    def describe(self, task: ShardTask) -> str:
+        return self.job.describe(task)
+
+
+@dataclass(frozen=True)
+class _OriginalStep:
+    """Compare the datasets of one source."""
+
+    store: Store
+    scan: Scan
+    guards: Guards
+
+    @cached_property
+    def _originals(self) -> Any:
+        return get_family(self.store.family).part("originals")(self.store, self.scan)
+
+    def __call__(self, number: int) -> Outcome:
+        try:
+            with reading(self.scan.sources[number], self.guards[number]):
+                compared: list[Compared] = list(self._originals.compare(number))
+                left_out = self._originals.left_out(number)
+        except InputError as error:
+            return Outcome({"compared": [], "left_out": []}, error.problems)
+        return Outcome({"compared": compared, "left_out": left_out})
+
+    def describe(self, number: int) -> str:
+        return f"comparing {self.scan.sources[number].name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.store, self.scan, self.guards)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    store: Store
+    conversion: RecordedConversion
+    sample: float
+    progress: Progress
+    executor: Executor
+    found: _Found
+
+    def compare_arrays(self) -> None:
+        """Compare the shards of the tables, or a sample of them, and the index arrays."""
+        store, found, planned = self.store, self.found, self.conversion.planned
+        plan = planned.plan
+        tasks = plan.tasks()
+        chosen = [tasks[number] for number in self._sampled(len(tasks))]
+        self.progress.begin("comparing", sum(map(plan.task_bytes, chosen)))
+        records: list[dict[str, Any]] = []
+        step = _ShardStep(store, self.conversion.job(Path()))
+        with closing(run_in_order(self.executor, step, chosen)) as steps:
+            for task, outcome in steps:
+                found.problems += outcome.problems
+                if outcome.record:
+                    found.stored_values += outcome.record["values"]
+                    records.append(outcome.record["record"])
+                self.progress.advance(plan.task_bytes(task))
+                if len(found.problems) >= _MAX_DIFFERENCES:
+                    return
+        complete = len(records) == len(tasks)
+        digests = source_digests(plan, records) if complete else np.zeros((len(plan.sources), 16), np.uint8)
+        # not compared: the size of a source's file, which may differ where its values do not
+        skipped = {"sources/bytes"} if complete else {"sources/bytes", "sources/digest"}
+        for described, values in planned.index(digests):
+            if described.path not in skipped:
+                _compare_block(store, described.path, (0,), values, found)
+        if complete and not _equal_json(merged_statistics(plan, records), store.attributes["statistics"]):
+            message = "its statistics are not those of the sources"
+            found.problems.append(Problem("zarr.json", message, _CURE, "source"))
+
+    def compare_originals(self) -> None:
+        """Compare the datasets of the sources, or of a sample of the sources."""
+        found, scan, guards = self.found, self.conversion.planned.scan, self.conversion.guards
+        chosen = self._sampled(len(scan.sources))
+        sizes = [sum(file.size for file in guard) for guard in guards]
+        self.progress.begin("receipt", sum(sizes[number] for number in chosen))
+        step = _OriginalStep(self.store, scan, guards)
+        with closing(run_in_order(self.executor, step, chosen)) as steps:
+            for number, outcome in steps:
+                found.problems += outcome.problems
+                for compared in outcome.record["compared"]:
+                    found.values += compared.values
+                    found.files.add(compared.file)
+                    if compared.difference is not None:
+                        message = f"{compared.difference} (store, source)"
+                        found.problems.append(Problem(compared.location, message, _CURE, "source"))
+                found.left_out |= set(outcome.record["left_out"])
+                self.progress.advance(sizes[number])
+                if len(found.problems) >= _MAX_DIFFERENCES:
+                    return
+
+    def _sampled(self, count: int) -> list[int]:
+        """Numbers below `count`, rising: all, or a sample drawn with the store's digest as seed."""
+        if self.sample >= 1:
+            return list(range(count))
+        seed = int(self.store.attributes["seal"]["digest"], 16)
+        size = max(1, int(np.ceil(self.sample * count)))
+        drawn = np.random.Generator(np.random.Philox(key=seed)).permutation(count)[:size]
+        return np.sort(drawn).tolist()  # type: ignore[no-any-return]
+
+
+def _compare_block(
+    store: Store, path: str, corner: tuple[int, ...], expected: IndexValues, found: _Found
+) -> bool:
+    """Whether an array has the expected values from `corner` on; compares some rows at a time."""
+    step = max(1, _BLOCK_BYTES // max(1, expected[:1].nbytes))
+    return all(
+        _compare_box(store, path, (corner[0] + at, *corner[1:]), expected[at : at + step], found)
+        for at in range(0, len(expected), step)
+    )
+
+
+def _compare_box(
+    store: Store, path: str, corner: tuple[int, ...], expected: NDArray[Any], found: _Found
+) -> bool:
+    """Whether an array has the expected values from `corner` on; axes that it does not name begin at 0."""
+    low = [*corner, *(0 for _ in expected.shape[len(corner) :])]
+    high = [first + extent for first, extent in zip(low, expected.shape, strict=True)]
+    array = store.array(path)
+    if high[0] > array.shape[0]:
+        message = f"has {array.shape[0]} rows, the sources make {high[0]}"
+        found.problems.append(Problem(path, message, _CURE, "source"))
+        return False
+    try:
+        stored = array.read_box(low, high)
+    except StoreError as error:
+        found.problems.append(Problem(path, str(error), kind="unreadable"))
+        return False
+    found.stored_values += stored.size
+    differing = difference(stored, expected, low[0])
+    if differing is not None:
+        planes = f"planes {low[1]}:{high[1]} of " if len(corner) > 1 else ""
+        found.problems.append(Problem(path, f"{planes}{differing} (store, sources)", _CURE, "source"))
+    return differing is None
+
+
+def _equal_json(now: Any, stored: Any) -> bool:
+    """Whether two JSON values are equal; floats may differ by the rounding of another order of summation."""
+    if isinstance(now, dict) and isinstance(stored, dict):
+        return now.keys() == stored.keys() and all(_equal_json(now[key], stored[key]) for key in now)
+    if isinstance(now, list) and isinstance(stored, list):
+        return len(now) == len(stored) and all(map(_equal_json, now, stored))
+    if isinstance(now, float) and isinstance(stored, float):
+        return bool(np.isclose(now, stored, rtol=1e-9, atol=0))
+    return bool(now == stored)

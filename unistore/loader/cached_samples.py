@@ -1,0 +1,63 @@
+"""How one sample of a packed batch lies in the cache: its description, and a buffer a key."""
+
+from __future__ import annotations
+
+import json
+import struct
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from unistore.data.packed import Batch, Packed
+from unistore.loader.cache import ALIGNMENT, CacheRegion
+
+_LENGTH = struct.Struct("<Q")
+
+
+def dump_sample(batch: Batch, number: int) -> list[bytes]:
+    """Buffers of a sample: length of the description, description, and values in their order in memory."""
+    described, buffers = {}, []
+    for key, packed in batch.items():
+        if packed.offsets is None:
+            values = packed.values[number, ...]
+        else:
+            values = packed.values[packed.offsets[number] : packed.offsets[number + 1]]
+        order = list(range(values.ndim))
+        if not values.flags.c_contiguous:
+            order.sort(key=lambda axis: -abs(values.strides[axis]))
+            values = values.transpose(order)
+        box = None if packed.shapes is None else packed.shapes[number].tolist()
+        ragged = packed.offsets is not None
+        described[key] = values.dtype.str, values.shape, order, ragged, packed.group, box
+        buffers.append(values.tobytes())
+    description = json.dumps(described).encode()
+    return [_LENGTH.pack(len(description)), description, *buffers]
+
+
+def load_sample(region: CacheRegion, offset: int) -> Batch:
+    """The batch of one sample, as it lies in the cache."""
+    (size,) = _LENGTH.unpack(region.view(offset, _LENGTH.size))
+    offset += ALIGNMENT
+    description = bytes(region.view(offset, size))
+    offset += -(-size // ALIGNMENT) * ALIGNMENT
+    batch: Batch = {}
+    for key, dtype, shape, axes, offsets, group, shapes in _described(description):
+        values = region.array(offset, shape, dtype)
+        offset += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
+        batch[key] = Packed(values if axes is None else values.transpose(axes), offsets, group, shapes)
+    return batch
+
+
+@lru_cache(4096)
+def _described(description: bytes) -> list[tuple[Any, ...]]:
+    """Of each key: its name; dtype, shape and axes of the values as they lie there; the rest of `Packed`."""
+    found = []
+    for key, (dtype, stored, moved, ragged, group, box) in json.loads(description).items():
+        shape = stored if ragged else [1, *stored]
+        order = moved if ragged else [0, *(1 + axis for axis in moved)]
+        axes = None if order == sorted(order) else np.argsort(order)
+        offsets = np.array([0, shape[0]]) if ragged else None
+        shapes = None if box is None else np.array([box])
+        found.append((key, np.dtype(dtype), tuple(shape), axes, offsets, group, shapes))
+    return found

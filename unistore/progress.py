@@ -1,0 +1,150 @@
+"""Progress bars: where a person looks, in a terminal or a notebook, or wherever they are asked for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from unistore.errors import InputError, Problem, printable
+from unistore.remote.redaction import redact_urls
+from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.sizes import size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+_SECONDS = 0.2
+"""Between two looks of a notebook."""
+
+
+@contextmanager
+def shown(progress: Progress | bool | None) -> Iterator[Progress]:
+    """The progress to tell: the caller's own, a bar (True), none (False); None: a bar if somebody looks.
+
+    Raises
+    ------
+    InputError
+        If it is something else.
+    """
+    if progress is None:
+        progress = sys.stderr.isatty() or _in_notebook()
+    if isinstance(progress, bool):
+        if not progress:
+            yield NO_PROGRESS
+            return
+        with ProgressBar() as bar:
+            yield bar
+    elif all(callable(getattr(progress, name, None)) for name in ("begin", "advance", "tell")):
+        yield progress
+    else:
+        message = f"must be True, False, None, or have begin, advance and tell, got {progress!r}"
+        raise InputError(Problem("progress", message, kind="option"))
+
+
+def _in_notebook() -> bool:
+    if "IPython" not in sys.modules:
+        return False
+    from rich.console import Console
+
+    return Console().is_jupyter
+
+
+class ProgressBar:
+    """A bar a stage: what is done, MB/s, time left. In a notebook, or on standard error.
+
+    Without a terminal it prints one line a stage, so that logs stay readable. After an error or Ctrl-C the
+    bar of the last stage stays.
+
+    Parameters
+    ----------
+    quiet, verbose
+        Show nothing but `tell`; print how long each stage took.
+    console
+        Makes rich's console; None: in the colours of the terminal.
+    """
+
+    def __init__(
+        self, *, quiet: bool = False, verbose: bool = False, console: Callable[[], Console] | None = None
+    ) -> None:
+        self._quiet, self._verbose = quiet, verbose
+        self._notebook: Any = None
+        self._bars: Bars | None = None
+        if not quiet and _in_notebook():
+            from IPython.display import display
+
+            self._bars = _bars(None)
+            self._notebook = display(self._bars, display_id=True)
+        elif not quiet and sys.stderr.isatty():
+            self._bars = _bars(console)
+        self._task: TaskID | None = None
+        self._stage, self._total, self._began, self._drawn = "", 0, 0.0, 0.0
+
+    def __enter__(self) -> Self:
+        if self._bars is not None and self._notebook is None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._end()
+        if self._bars is None:
+            return
+        if kind is not None:
+            for task in self._bars.task_ids[:-1]:
+                self._bars.remove_task(task)
+        self._draw(now=True)
+        self._bars.stop()
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage of `total` bytes begins."""
+        self._end()
+        self._stage, self._total, self._began = stage, total, time.perf_counter()
+        if self._bars is not None:
+            self._task = self._bars.add_task(stage, total=total)
+            self._draw(now=True)
+        elif not self._quiet:
+            self.tell(f"{stage} {size(total)}")
+
+    def advance(self, amount: int) -> None:
+        """`amount` more bytes are done."""
+        if self._bars is not None and self._task is not None:
+            self._bars.advance(self._task, amount)
+            self._draw()
+
+    def tell(self, line: str) -> None:
+        """Print a line above the bar."""
+        safe = printable(redact_urls(line))
+        if self._bars is None or self._notebook is not None:
+            print(safe, file=sys.stderr)
+        else:
+            self._bars.console.print(safe, markup=False, highlight=False, soft_wrap=True)
+
+    def _end(self) -> None:
+        if self._verbose and self._stage:
+            seconds = time.perf_counter() - self._began
+            rate = f"{size(self._total / seconds)}/s" if seconds else ""
+            self.tell(f"{self._stage}: {size(self._total)} in {seconds:.2f} s, {rate}")
+
+    def _draw(self, *, now: bool = False) -> None:
+        """Draw a notebook's bars again; those of a terminal are drawn by a thread of rich."""
+        if self._notebook is not None and (now or time.perf_counter() > self._drawn + _SECONDS):
+            self._notebook.update(self._bars)
+            self._drawn = time.perf_counter()
+
+
+def _bars(console: Callable[[], Console] | None) -> Bars:
+    """Rich's bars; importing rich takes as long as converting a small file."""
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns = (rich.BarColumn, rich.DownloadColumn, rich.TransferSpeedColumn, rich.TimeRemainingColumn)
+    return rich.Progress(
+        rich.TextColumn("{task.description:<8}"),
+        *(column() for column in columns),
+        console=Console(stderr=True) if console is None else console(),
+    )

@@ -1,0 +1,208 @@
+"""Settings of a Loader, each tried on a store for a moment: samples a second, waits, memory."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unistore.system.progress import Progress
+from unistore.system.sizes import size
+from unistore.zarr3.cache import CHUNKS
+
+if TYPE_CHECKING:
+    from unistore.data.dataset import Dataset
+
+ALIKE = 0.9
+"""Of two settings, the one tried first is taken unless it reaches less than this part of the other's rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a Loader did with one setting.
+
+    Attributes
+    ----------
+    num_workers, batch_size, cache
+        Its arguments.
+    samples_per_second
+        Of `batches`.
+    batches
+        Batches that were timed: those after the first, and after an epoch (or as long as a trial) that filled
+        the cache.
+    mean, deviation, longest
+        Seconds that the consumer, who does nothing else, waited for each of them.
+    first_batch
+        Seconds until the first batch; workers start meanwhile.
+    resident, anonymous
+        Bytes of memory of this process and its workers, pages that they share counted once; None: unknown.
+    cached
+        Part of what was looked for in the cache that was there; None: nothing was looked for.
+    """
+
+    num_workers: int
+    batch_size: int
+    cache: str | None
+    samples_per_second: float
+    batches: int
+    mean: float
+    deviation: float
+    longest: float
+    first_batch: float
+    resident: int | None
+    anonymous: int | None
+    cached: float | None
+
+    @property
+    def setting(self) -> str:
+        """Arguments, as they are written."""
+        cache = "" if self.cache is None else f', cache="{self.cache}"'
+        return f"num_workers={self.num_workers}, batch_size={self.batch_size}{cache}"
+
+
+def try_settings(
+    dataset: Dataset,
+    workers: Sequence[int],
+    batch_size: int,
+    cache: str,
+    seconds: float,
+    progress: Progress,
+    **fixed: Any,
+) -> list[Trial]:
+    """Try numbers of workers, then batch sizes with the best of them, then a cache with the best of those.
+
+    Parameters
+    ----------
+    workers
+        Numbers of workers.
+    batch_size
+        Samples of a batch; a quarter and four times as many are tried, too.
+    cache
+        As `Loader` takes it.
+    seconds
+        How long a setting is timed.
+    fixed
+        Further arguments of the Loader.
+    """
+    found: list[Trial] = []
+
+    def attempt(num_workers: int, batch_size: int, cache: str | None = None) -> None:
+        found.append(_try(dataset, seconds, num_workers, batch_size, cache, fixed))
+        rate = found[-1].samples_per_second
+        progress.tell(f"{found[-1].setting}: {rate:,.0f} samples/s")
+
+    for number in workers:
+        attempt(number, batch_size)
+    fastest = best(found)
+    for other in (batch_size // 4, batch_size * 4):
+        # a batch that takes longer than a trial tells nothing
+        if 0 < other <= len(dataset) and other <= fastest.samples_per_second * seconds:
+            attempt(fastest.num_workers, other)
+    fastest = best(found)
+    attempt(fastest.num_workers, fastest.batch_size, cache)
+    return found
+
+
+def best(trials: Sequence[Trial]) -> Trial:
+    """The first one that is about as fast as the fastest."""
+    most = max(trial.samples_per_second for trial in trials)
+    return next(trial for trial in trials if trial.samples_per_second >= ALIKE * most)
+
+
+def trial_table(trials: Sequence[Trial]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Headings and cells; times in milliseconds."""
+    columns = (
+        "workers",
+        "batch",
+        "cache",
+        "samples/s",
+        "wait ms",
+        "± ms",
+        "longest",
+        "first",
+        "RSS",
+        "anon.",
+    )
+    rows = [
+        (
+            str(trial.num_workers),
+            str(trial.batch_size),
+            f"{trial.cache or 'none'}{'' if trial.cached is None else f', {trial.cached:.0%} found'}",
+            f"{trial.samples_per_second:,.4g}",
+            *(f"{1e3 * each:.3g}" for each in (trial.mean, trial.deviation, trial.longest)),
+            f"{1e3 * trial.first_batch:.0f}",
+            size(trial.resident),
+            size(trial.anonymous),
+        )
+        for trial in trials
+    ]
+    return columns, rows
+
+
+def _try(
+    dataset: Dataset, seconds: float, num_workers: int, batch_size: int, cache: str | None, fixed: Any
+) -> Trial:
+    from unistore.loader.loader import Loader
+
+    setting: dict[str, Any] = {"num_workers": num_workers, "batch_size": batch_size, "cache": cache}
+    CHUNKS.renew()  # no setting profits from what another one has decoded
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Loader warns of, the line to write will, too
+        loader = Loader(dataset, **setting, **fixed)
+    with loader:
+        batches = _endless(loader)
+        began = time.perf_counter()
+        next(batches)
+        first_batch = time.perf_counter() - began
+        while cache and loader.epoch == 0 and time.perf_counter() < began + first_batch + seconds:
+            next(batches)
+        before, waits = loader.stats(), [_wait(batches)]
+        while sum(waits) < seconds:
+            waits.append(_wait(batches))
+        done = {name: value - before[name] for name, value in loader.stats().items()}
+        resident, anonymous = _memory([os.getpid(), *loader.worker_pids])
+    looked = done["cache_hits"] + done["cache_misses"]
+    return Trial(
+        **setting,
+        samples_per_second=done["samples"] / sum(waits),
+        batches=len(waits),
+        mean=float(np.mean(waits)),
+        deviation=float(np.std(waits)),
+        longest=max(waits),
+        first_batch=first_batch,
+        resident=resident,
+        anonymous=anonymous,
+        cached=done["cache_hits"] / looked if looked else None,
+    )
+
+
+def _endless(loader: Any) -> Iterator[None]:
+    """Batches of one epoch after the other, none of them held."""
+    while True:
+        for _ in loader:
+            yield
+
+
+def _wait(batches: Iterator[None]) -> float:
+    began = time.perf_counter()
+    next(batches)
+    return time.perf_counter() - began
+
+
+def _memory(processes: Sequence[int]) -> tuple[int | None, int | None]:
+    """Bytes resident and anonymous, by proportional share (Linux: /proc/<pid>/smaps_rollup)."""
+    resident = anonymous = 0
+    try:
+        for process in processes:
+            for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+                resident += 1024 * int(line.split()[1]) if line.startswith("Pss:") else 0
+                anonymous += 1024 * int(line.split()[1]) if line.startswith("Pss_Anon:") else 0
+    except OSError:
+        return None, None
+    return resident, anonymous
