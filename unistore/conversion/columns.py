@@ -50,7 +50,7 @@ ReadPlanes = Callable[[int, int, NDArray[Any]], None]
 def in_planes(converter: Converter, table: TablePlan) -> bool:
     """Whether rows of a table are read some planes at a time."""
     return (
-        converter.planar
+        converter.reads_planes
         and not table.spilled
         and table.row_bytes > LARGE
         and all(

@@ -1,4 +1,4 @@
-"""One conversion at work: derive, settle, plan, write every shard, seal; what is done is not done again."""
+"""One conversion at work: derive, finalize, plan, write every shard, seal; what is done is not done again."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Conversion:
     exhaustive: bool = False
 
     def execute(self, codec: str, shares: Shares | None) -> Report:
-        """Derive, settle, write every shard, seal, move into place.
+        """Derive, finalize, write every shard, seal, move into place.
 
         Raises
         ------
@@ -125,15 +125,15 @@ class Conversion:
     def _plan(
         self, guards: Guards, keys: Keys, codec: str, shares: Shares | None
     ) -> tuple[Planned, Spill, Kept]:
-        """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
+        """Derive, finalize, plan: what only that needs, as a source a sample, is held no longer."""
         spill, kept = self._derive(guards, keys), Kept()
-        settled = self.converter.settle(self.scan, spill if self.scan.is_derived else ())
+        finalized = self.converter.finalize(self.scan, spill if self.scan.is_derived else ())
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
             job = self._job(guards, plan, spilled, spill, kept)
             return choose_codecs(job, bad_sources=self.exhaustive)
 
-        planned = plan_conversion(self.scan, settled, codec, shares, spill, choose)
+        planned = plan_conversion(self.scan, finalized, codec, shares, spill, choose)
         return planned, spill, kept if self.memory is None else Kept()
 
     def _job(

@@ -20,7 +20,7 @@ from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.splits import Codes
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Files, Target
-from unistore.converters.protocol import Scan, Settled
+from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family
 from unistore.converters.verdicts import TAKEN, counted_scan
 from unistore.errors import ConversionError
@@ -116,7 +116,7 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[
     return np.frombuffer(bytes(found), np.uint8).reshape(-1, 16)
 
 
-def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
+def root_attributes(scan: Scan, finalized: Finalized, plan: Plan) -> dict[str, Any]:
     """The root's ``unistore`` object as far as it is known before anything is written."""
     verdicts = [each.to_json() for each in counted_scan(scan)]
     skipped = len(skipped_sources(plan.options.get("skipped", ())))
@@ -124,7 +124,7 @@ def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
         "family": plan.family,
-        "samples": {"count": settled.samples, "table": plan.sample_table},
+        "samples": {"count": finalized.samples, "table": plan.sample_table},
         "main_table": scan.main_table,
         "fields": _fields(plan),
         "options": dict(plan.options),

@@ -284,7 +284,7 @@ class ShardJob:
             digests[at] = [content_digest(rows) for rows in out.values()]
             return ()
 
-        turns = spread if self.converter.concurrent and not table.spilled else in_turn
+        turns = spread if self.converter.thread_safe and not table.spilled else in_turn
         if problems := [each for found in turns(read, range(len(pieces)), AHEAD) for each in found]:
             raise InputError(problems)
         return [

@@ -137,5 +137,5 @@ def shard_memory(converter: Converter, table: TablePlan, reading: int, *, stream
     held = STEP + rows * table.row_bytes
     if table.spilled:
         return held + 2 * largest  # spilled rows may be converted on their way
-    encoded = min(largest, AHEAD) if converter.planar and streams else largest
+    encoded = min(largest, AHEAD) if converter.reads_planes and streams else largest
     return held + encoded + reading

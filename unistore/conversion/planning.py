@@ -15,7 +15,7 @@ from unistore.conversion.finish import IndexArrays, file_bytes, root_attributes,
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
 from unistore.conversion.splits import Codes, Shares, assign_splits, keeps_splits
-from unistore.converters.protocol import Scan, Settled
+from unistore.converters.protocol import Finalized, Scan
 from unistore.errors import ConversionError
 from unistore.schemas.tables import Field, Table
 
@@ -66,13 +66,13 @@ class Planned:
 
 def plan_conversion(
     scan: Scan,
-    settled: Settled,
+    finalized: Finalized,
     codec: str,
     shares: Shares | None,
     spill: Spill,
     choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
 ) -> Planned:
-    """Plan a conversion once its sources are derived and settled.
+    """Plan a conversion once its sources are derived and finalized.
 
     Parameters
     ----------
@@ -83,26 +83,26 @@ def plan_conversion(
     choose
         Gives the codec of each column of a plan with such spilled tables, by path; asked for ``"auto"``.
     """
-    codes, names = assign_splits(scan, settled, shares)
-    tables = _tables(scan, settled, spill)
+    codes, names = assign_splits(scan, finalized, shares)
+    tables = _tables(scan, finalized, spill)
     no_digests = np.zeros((len(scan.sources), 16), np.uint8)
     main_rows, sizes = _rows_of(scan.main_table, tables), file_bytes(scan)
-    index = [*settled.arrays, *shared_index(scan, main_rows, sizes, no_digests, codes)]
+    index = [*finalized.arrays, *shared_index(scan, main_rows, sizes, no_digests, codes)]
     forms = [_index_plan(field, len(values)) for field, values in index]
-    spilled = {table.name: table for table in settled.spilled}
+    spilled = {table.name: table for table in finalized.spilled}
     plan = plan_of(scan, codec, shares, tables, forms)
     if codec == "auto":
         plan = _with_codecs(plan, choose(plan, spilled))
     return Planned(
         scan=scan,
         plan=plan,
-        attributes=root_attributes(scan, settled, plan),
-        groups={**settled.groups, "splits": {"names": list(names)}},
+        attributes=root_attributes(scan, finalized, plan),
+        groups={**finalized.groups, "splits": {"names": list(names)}},
         codes=codes,
         sizes=sizes,
-        arrays=settled.arrays,
+        arrays=finalized.arrays,
         spilled=spilled,
-        notes=(*settled.notes, *((_KEPT,) if keeps_splits(settled, shares) else ())),
+        notes=(*finalized.notes, *((_KEPT,) if keeps_splits(finalized, shares) else ())),
     )
 
 
@@ -148,16 +148,16 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
-def _tables(scan: Scan, settled: Settled, spill: Spill) -> tuple[TablePlan, ...]:
+def _tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
     """Plan of every table: direct ones from the scan, spilled ones from what was spilled, counted ones."""
-    final = {table.name: table for table in settled.direct}
+    final = {table.name: table for table in finalized.direct}
     direct = [
         plan_table(final.pop(table.name, table), scan.sources.rows(table.name))
         for table in scan.tables
         if not table.spilled
     ]
-    spilled = [plan_table(table, list(spill.rows(table.name))) for table in settled.spilled]
-    counted = [plan_table(table, settled.rows[table.name]) for table in final.values()]
+    spilled = [plan_table(table, list(spill.rows(table.name))) for table in finalized.spilled]
+    counted = [plan_table(table, finalized.rows[table.name]) for table in final.values()]
     return (*direct, *spilled, *counted)
 
 

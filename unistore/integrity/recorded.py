@@ -123,8 +123,8 @@ def plan_recorded_conversion(
             progress.advance(int(sizes[list(lot)].sum()))
         if problems:
             raise InputError(problems)
-    settled = converter.settle(scan, spill if scan.is_derived else ())
-    planned = plan_conversion(scan, settled, codec, shares, spill, lambda *_: codecs)
+    finalized = converter.finalize(scan, spill if scan.is_derived else ())
+    planned = plan_conversion(scan, finalized, codec, shares, spill, lambda *_: codecs)
     # verdicts are those of the store: other files beside the sources may have come or gone
     verdicts = {name: attributes[name] for name in ("verdicts",) if name in attributes}
     rest = {name: value for name, value in planned.attributes.items() if name != "verdicts"}

@@ -94,7 +94,7 @@ def episodes(path: Path) -> Path:
         ("trajectory", {}),
     ],
 )
-def test_tables_that_settle_adds_were_expected(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
+def test_tables_added_by_finalize_were_expected(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
     sources = DATA / family if family == "ct" else episodes(tmp_path / "a.hdf5")
     scan = scan_sources(make_converter(family, options), [sources])
     convert(sources, tmp_path / "out", family, **options)

@@ -229,9 +229,9 @@ def test_a_child_forked_meanwhile_can_convert(tmp_path: Path, toys: Path, toy: A
     assert code == 0
 
 
-@pytest.mark.parametrize("concurrent", [False, True])
+@pytest.mark.parametrize("thread_safe", [False, True])
 def test_threads_read_sources_only_where_the_converter_says_so(
-    tmp_path: Path, toys: Path, toy: Any, concurrent: bool
+    tmp_path: Path, toys: Path, toy: Any, thread_safe: bool
 ) -> None:
     alone = run(toy(), [toys], tmp_path / "alone.zarr", codec="fast")
     readers = set()
@@ -242,11 +242,11 @@ def test_threads_read_sources_only_where_the_converter_says_so(
             super().read(*arguments)
 
     Noting.__name__ = toy.__name__
-    if concurrent:
-        Noting.concurrent = True
+    if thread_safe:
+        Noting.thread_safe = True
     threaded = run(Noting(), [toys], tmp_path / "threads.zarr", codec="fast", executor=Threaded(cores=3))
     assert threaded.digest == alone.digest
-    assert readers == {"unistore-encode" if concurrent else "unistore-read"}
+    assert readers == {"unistore-encode" if thread_safe else "unistore-read"}
 
 
 def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
