@@ -186,7 +186,7 @@ def test_volumes_in_parts_give_the_bytes_of_one_thread(
         np.save(folder / "ct_original.npy", volume)
     monkeypatch.setattr("unistore.conversion.layout.SHARD", 64 << 10)
     monkeypatch.setattr(columns, "LARGE", 1 << 10)
-    monkeypatch.setattr(columns, "PART", 32 << 10)
+    monkeypatch.setattr(columns, "PLANES_BYTES", 32 << 10)
     monkeypatch.setattr("unistore.zarr3.writer.RUN", 1 << 10)
     alone = run(CtConverter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
     executor = Threaded(cores=3)
