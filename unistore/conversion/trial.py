@@ -128,7 +128,7 @@ def _blocks(
             yield from ((array, _Asked(array, hi - lo, some)) for array in table.arrays)
             return
         blocks = read(0, hi - lo)
-        job.kept.add(table.name, lo, hi, blocks)
+        job.row_cache.add(table.name, lo, hi, blocks)
         yield from ((array, blocks[array.column]) for array in table.arrays)
         return
     (piece,) = table.pieces(lo, lo + 1)

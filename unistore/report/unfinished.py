@@ -31,8 +31,8 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
     destination = str(local) if url is None else url
     done = {str(record.get("task")) for record in records if record.get("step") == "shard"}
     looks = [_held(record, "of", dict) or {} for record in records if record.get("step") == "sources"]
-    lots = [record for record in records if record.get("step") == "derive"]
-    last = [record for record in lots if record.get("round") == lots[-1].get("round")]
+    derived = [record for record in records if record.get("step") == "derive"]
+    last = [record for record in derived if record.get("round") == derived[-1].get("round")]
     paths = [path for path in _held(begun, "paths", list) or () if isinstance(path, str)]
     family, options = _held(identity, "family", str), _held(identity, "options", dict) or {}
     replaces = _replaced(local, build / "old") if url is None else _swapped(records, url)

@@ -313,7 +313,7 @@ def test_content_that_changes_with_its_time_restored(toys: Path, toy: Any, tmp_p
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     steps = 6
-    with pytest.raises(ConversionError, match=r"val/s2\.npz: its content, rights or links changed"):
+    with pytest.raises(ConversionError, match=r"val/s2\.npz: its content, permissions or links changed"):
         run(toy(), [toys], store, executor=Interrupted(steps, change))
     run(toy(), [toys], store)
     fresh = run(toy(), [toys], tmp_path / "fresh.zarr")
