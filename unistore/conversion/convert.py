@@ -23,7 +23,7 @@ from unistore.converters.registry import Family, families, get_family
 from unistore.converters.scanning import LookAtAll, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
-from unistore.progress import shown
+from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
 from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
@@ -166,7 +166,7 @@ def convert(
             progress=told,
         )
 
-    with shown(progress) as told:
+    with resolve_progress(progress) as told:
         if workers == 0 and scheduler is None:
             return start(Threaded(limit), scan_here, told)
         if scheduler is not None:
