@@ -133,7 +133,7 @@ def scan_sources(
     reasons = partial(_reasons, found.parts, parts, of_others)
     left_out += _unused(listed, folders, converter, used, owners, reasons, exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
-    problems += exclusion.not_found(must_exclude, [part.name for part in found.parts])
+    problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
     if scan is None or problems:
         raise InputError(list(_with_commands(problems, parts, given | taken.general, owners)))
     return replace(

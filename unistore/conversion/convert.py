@@ -23,7 +23,7 @@ from unistore.converters.registry import Family, families, get_family
 from unistore.converters.scanning import ScanParts, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
-from unistore.progress import shown
+from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
 from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
@@ -166,7 +166,7 @@ def convert(
             progress=callbacks,
         )
 
-    with shown(progress) as callbacks:
+    with resolve_progress(progress) as callbacks:
         if workers == 0 and scheduler is None:
             return start(Threaded(limit), scan_here, callbacks)
         if scheduler is not None:

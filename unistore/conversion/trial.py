@@ -121,7 +121,9 @@ def _blocks(
             columns = job.columns(ShardTask(table.name, 0, lo + first, lo + last))
             return {column.array.column: block for column in columns for _, block in column}
 
-        if (hi - lo) * table.row_bytes > SAMPLE and sum(1 for _ in table.pieces(lo, hi)) > LAZY_SOURCES:
+        if (hi - lo) * table.row_bytes > 2 * SAMPLE * len(table.arrays) and sum(
+            1 for _ in table.pieces(lo, hi)
+        ) > LAZY_SOURCES:
             some = cache(read)
             yield from ((array, _LazyRows(array, hi - lo, some)) for array in table.arrays)
             return
