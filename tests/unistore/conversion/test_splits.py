@@ -121,7 +121,7 @@ def test_what_is_dealt_out_is_checked() -> None:
     by("row").check(scan)
     with pytest.raises(InputError, match="splits can be assigned by source or by row here"):
         by("episode").check(scan)
-    with pytest.raises(InputError, match=r"of 1 source: .*or take --split-by row"):
+    with pytest.raises(InputError, match=r"of 1 source: .*or --split-by row"):
         by("source").check(scan)
 
 
