@@ -194,6 +194,7 @@ class _StructureCheck:
                 count -= 1
                 if kind == _CONTINUATION:
                     blocks.append(_PAIR.unpack_from(data, at))
+                    require(blocks[-1][1])
                     self._visit(blocks[-1][0])
                 elif kind != _NIL:
                     yield kind, data[at : at + size]
