@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unistore.conversion.executors.local import Threaded
-from unistore.conversion.memory import room
+from unistore.conversion.memory import step_budget
 from unistore.conversion.runner import Report, run
 from unistore.conversion.scan_job import scan_on
 from unistore.conversion.signatures import typed
@@ -23,7 +23,7 @@ from unistore.converters.registry import Family, families, get_family
 from unistore.converters.scanning import LookAtAll, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
-from unistore.progress import shown
+from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
 from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
@@ -159,14 +159,14 @@ def convert(
             restart=restart,
             work=None if work is None else Path(work),
             memory=limit,
-            room=room(limit, workers if scheduler is None else None),
+            budget=step_budget(limit, workers if scheduler is None else None),
             on_error=on_error,
             executor=executor,
             scan_all=scan_all,
             progress=told,
         )
 
-    with shown(progress) as told:
+    with resolve_progress(progress) as told:
         if workers == 0 and scheduler is None:
             return start(Threaded(limit), scan_here, told)
         if scheduler is not None:
