@@ -85,13 +85,13 @@ class Option:
         """The flag that gives False: ``"--no-flip"``."""
         return f"--no-{self.name.replace('_', '-')}"
 
-    def given(self, value: Any) -> Any:
+    def normalized(self, value: Any) -> Any:
         """A value as a user gives it: one stands for a tuple of one where several are allowed."""
         if self.form != "several" or value is None:
             return value
         return (value,) if isinstance(value, str | bytes) or not hasattr(value, "__iter__") else value
 
-    def settled(self, value: Any) -> Any:
+    def converted(self, value: Any) -> Any:
         """A value that fits, in the declared types."""
         if value is None:
             return None
@@ -100,11 +100,11 @@ class Option:
         return self.kind(value) if self.form == "one" else tuple(map(self.kind, value))
 
     def plain(self, value: Any) -> Any:
-        """A settled value as JSON."""
+        """A converted value as JSON."""
         return list(value) if isinstance(value, tuple) else value
 
-    def within(self, value: Any) -> bool:
-        """Whether the numbers of a settled value are inside the declared bounds."""
+    def is_within(self, value: Any) -> bool:
+        """Whether the numbers of a converted value are inside the declared bounds."""
         numbers = () if value is None else value if isinstance(value, tuple) else (value,)
         return (self.least is None or all(number >= self.least for number in numbers)) and (
             self.most is None or all(number <= self.most for number in numbers)
@@ -164,11 +164,11 @@ class Options:
     def __post_init__(self) -> None:
         check = Arguments()
         for each in declared(type(self)):
-            value = each.given(getattr(self, each.name))
+            value = each.normalized(getattr(self, each.name))
             if not check.expect(each.flag, value, matches_type(value, each.hint), describe_type(each.hint)):
                 continue
-            value = each.settled(value)
-            if check.expect(each.flag, value, each.within(value), each.bounds):
+            value = each.converted(value)
+            if check.expect(each.flag, value, each.is_within(value), each.bounds):
                 object.__setattr__(self, each.name, value)
         check.raise_problems()
 

@@ -1,4 +1,4 @@
-"""What a converter is given of the files under the paths, and what it says about them."""
+"""Values between converters and the scan: files to look at, verdicts on them, parts, scanned parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Opened = TypeVar("Opened")
 
 
 class Candidate:
-    """A file that families look at in turn; what one of them opens is there for the next.
+    """A file that every family looks at in turn; what one family opens, the next reuses.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Candidate:
     roots
         Where links may lead: the paths that the user gave.
     name
-        How messages call it: its path if not given.
+        Its name in messages; the path by default.
     """
 
     def __init__(self, path: Path, roots: Sequence[Path], name: str = "") -> None:
@@ -43,9 +43,9 @@ class Candidate:
         self._stack.__exit__(kind, error, trace)
 
     def opened(self, by: Callable[[Path], AbstractContextManager[Opened]]) -> Opened:
-        """What ``by(path)`` opens, the first time it is asked for; closed with the candidate.
+        """Result of ``by(path)``, entered on the first call and closed with the candidate.
 
-        What opening raises is raised again each time.
+        An exception from opening is raised again by each call.
         """
         if by not in self._opened:
             try:
@@ -68,7 +68,8 @@ class Taken:
     layout
         Name of the layout inside the family: ``"pointsuite_indices"``, ``"robomimic"``, ….
     reason
-        What decided, in words that follow the file's name: ``"holds segments/segment_0000/indices"``.
+        What decided; continues a sentence that begins with the file's name:
+        ``"holds segments/segment_0000/indices"``.
     """
 
     layout: str
@@ -83,7 +84,7 @@ class LeftOut:
 
 
 TWO_FAMILIES = "two families"
-"""Kind of the problem of a file that a general family could read as well: neither has it unasked."""
+"""Kind of the problem of a file that a general family could read as well: neither takes it unless named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ Verdict = Taken | LeftOut | Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Files that make one source together. It can be pickled.
+    """The files that make up one source; can be pickled.
 
     Attributes
     ----------
@@ -120,14 +121,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What there is under the given paths, by names alone.
+    """Sources under the given paths, by names alone.
 
     Attributes
     ----------
     parts
         In natural order of their names.
     left_out
-        Files that belong to no source, and why.
+        Files that belong to no source, each with the reason.
     notes, problems
         Remarks, and what is wrong with names.
     """
@@ -140,17 +141,17 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Scanned:
-    """What the scan of one part found: a family adds fields of its own, plain values and flat arrays.
+    """Result of scanning one part; families add fields of their own (plain values and flat arrays).
 
     Attributes
     ----------
     problems
-        What is wrong with parts of the source; what is left of it is sound. What is wrong with all of it is
-        raised instead.
+        What is wrong with some episodes or items of the source; the rest is valid. What is wrong with the
+        whole source is raised instead.
     excluded
-        Names of parts of the source (episodes) that were left out as the options ask.
+        Names of items of the source (episodes) that the options exclude.
     certain
-        Whether ``look`` takes the file too; asked of families that set `Converter.by_content`.
+        Whether ``look`` would take the file too; used if `Converter.scan_identifies`.
     """
 
     problems: Sequence[Problem] = ()

@@ -1,4 +1,4 @@
-"""What a converter tells of its sources: before their values are read (`Scan`), and after (`Settled`)."""
+"""What a converter says about its sources: before their values are read (`Scan`), and after (`Finalized`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unistore.schemas.tables import Field, Table
 from unistore.system.packed import Packed
 
-__all__ = ["Scan", "Settled", "Source", "Sources"]
+__all__ = ["Finalized", "Scan", "Source", "Sources"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +28,20 @@ class Source:
     name
         Path relative to the common root of all sources, with ``/``; unique; stored in ``sources/path``.
     files
-        Every file that is read for it; size and modification time guard the run.
+        Every file that is read for it; none may change during the conversion.
     rows
         Rows it contributes to each direct table.
     split
         Name of the split it belongs to, or None.
     detail
-        What ``read`` and ``derive`` need to know again (JSON values only).
+        What ``read`` and ``derive`` need to know about it (JSON values only).
     memory
-        Bytes that ``derive`` of this source holds at its peak, estimated; 0 where nothing is derived.
+        Estimated peak bytes of ``derive`` of this source; 0 where nothing is derived.
     memory_in_core
-        The same if it is derived without a folder; 0 where no folder is ever used.
+        The same if it is derived in memory, without a scratch folder; 0 where none is ever used.
     reading
-        Bytes that ``read`` of any row range holds besides its output and a copy of one of its columns,
-        estimated: a bit mask, a chunk of the file larger than what is asked of it, a decoded image.
+        Estimated peak bytes of ``read`` of any row range besides its output and a copy of one of its columns:
+        a bit mask, a chunk of the file larger than the range, a decoded image.
     """
 
     path: Path
@@ -56,14 +56,12 @@ class Source:
 
 
 class Sources(Packed[Source]):
-    """All sources of a scan, and in columns what is asked of all of them.
+    """All sources of a scan; names, splits and numbers are also available as columns.
 
     Attributes
     ----------
     names, splits
-        Of each source.
-    numbers
-        ``memory``, ``memory_in_core`` and ``reading`` of each source, (sources,) int64 each.
+        Name and split of each source.
     """
 
     def __init__(self, items: Iterable[Source] = ()) -> None:
@@ -74,7 +72,7 @@ class Sources(Packed[Source]):
         super().__init__(items)
 
     def append(self, item: Source) -> None:
-        """Add one more source."""
+        """Add a source."""
         for name, values in self._numbers.items():
             values.append(getattr(item, name))
         for table, rows in item.rows.items():
@@ -87,7 +85,7 @@ class Sources(Packed[Source]):
 
     @property
     def numbers(self) -> dict[str, NDArray[np.int64]]:
-        """See above."""
+        """``memory``, ``memory_in_core`` and ``reading`` of each source, (sources,) int64 each."""
         return {name: np.array(values, np.int64) for name, values in self._numbers.items()}
 
     def rows(self, table: str) -> list[int]:
@@ -98,19 +96,35 @@ class Sources(Packed[Source]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What was found: sources in natural order, tables, options, and remarks for the user.
+    """What a scan found.
 
-    ``tables`` of spilled kind are provisional: ``settle`` gives their final dtypes. ``sample_table`` is the
-    table whose rows (or, for ragged ones, whose index entries) are the samples: ``"rows"``, ``"segments"``.
-    ``main_table`` is the table that ``sources/first_row`` and ``sources/rows`` count in.
-    ``left_out`` are files that were found in folders and belong to no source, each with the reason.
-    ``needs_facts`` asks for ``derive`` although no table is spilled (counts, checks over all values).
-    ``options`` are all options that decide the content (JSON): the converter's own fields, so that it can be
-    made again from them, and in ``found`` what the sources decided where options left it open. ``notes`` are
-    one-line remarks: what was taken, and why. ``estimated_rows`` guesses the rows of spilled tables for
-    ``--dry-run``, and ``possible`` lists the tables that ``settle`` may add, each with the most rows that it
-    may have: what both take is estimated before anything is read. ``shared`` is what ``derive`` and ``read``
-    need to know again of all sources together.
+    Attributes
+    ----------
+    family
+        Name of the family.
+    sources
+        In natural order of their names.
+    tables
+        Tables to write; dtypes of spilled ones are provisional until ``finalize``.
+    sample_table
+        Table whose rows (or, if ragged, whose index entries) are the samples: ``"rows"``, ``"segments"``.
+    main_table
+        Table that ``sources/first_row`` and ``sources/rows`` count in.
+    options
+        All options that decide the content (JSON): the converter's fields, so that it can be made again from
+        them, and in ``found`` what the sources decided where options left it open.
+    notes
+        One-line remarks for the user: what was taken, and why.
+    estimated_rows
+        Estimated rows of spilled tables, by name.
+    possible
+        Tables that ``finalize`` may add, each with its maximum number of rows, for estimates of memory.
+    left_out
+        Files found in folders that belong to no source, each with the reason.
+    needs_facts
+        Whether ``derive`` is called although no table is spilled (counts, checks over all values).
+    shared
+        What ``derive`` and ``read`` need to know about all sources together.
     """
 
     family: str
@@ -127,7 +141,7 @@ class Scan:
     shared: Mapping[str, Any] = field(default_factory=dict)
 
     def only(self, numbers: Collection[int]) -> Scan:
-        """The same for whoever looks at some sources alone, which keep their numbers."""
+        """The scan of some sources alone, which keep their numbers; without notes."""
         return replace(self, sources=self.sources.only(numbers), notes=(), left_out=())
 
     @property
@@ -137,7 +151,7 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Finalized:
     """What is known once every source has been derived.
 
     Attributes
@@ -145,28 +159,28 @@ class Settled:
     arrays
         Index arrays, each written whole: pairs of a field and its values (rows on axis 0).
     spilled
-        Final form of the spilled tables (dtypes settled); tables dropped here are not written.
+        Final form of the spilled tables; those missing here are not written.
     direct
-        Further direct tables whose rows are known only now, and the final form of direct ones of the scan;
-        rows are fetched with ``read``.
+        Direct tables whose number of rows is known only now, and the final form of those of the scan; their
+        rows are read with ``read``.
     rows
-        Rows a source contributes to each further table of ``direct``: ``{"windows/lung": (812, 0, 97)}``.
+        Rows of each source in each new table of ``direct``: ``{"windows/lung": (812, 0, 97)}``.
     samples
-        Number of samples of the natural kind.
+        Number of samples.
     splits
-        Split code a sample, (samples,) u1, or None to take each source's own split.
+        Split code of each sample, (samples,) uint8; None: that of its source.
     split_names
         Names by code.
     sample_source
-        Source index a sample, (samples,) int, or a run of samples, (runs,): splits are given by source.
+        Source of each sample, (samples,) int, or of each run of consecutive samples, (runs,) int.
     sample_runs
-        Consecutive samples that each entry of ``sample_source`` stands for, (runs,) int; None: one.
+        Length of each run in samples, (runs,) int; None: ``sample_source`` has one entry a sample.
     sample_names
-        Name of every sample inside its source, by which ``--split-by`` deals them out; empty: their numbers.
+        Name of each sample in its source, by which ``--split-by`` assigns splits; empty: their numbers.
     groups
         Attributes of groups below the root, by path: ``{"windows/lung": {"width": 1500, …}}`` (JSON).
     notes
-        One-line remarks for the user about what was found in values.
+        One-line remarks for the user about the values.
     """
 
     arrays: Sequence[tuple[Field, NDArray[Any]]]

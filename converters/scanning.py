@@ -43,7 +43,7 @@ class Scans(Protocol):
     """A converter, or what else is asked about each part; it can be pickled."""
 
     @property
-    def concurrent(self) -> bool:
+    def thread_safe(self) -> bool:
         """As in `Converter`."""
         ...
 
@@ -69,7 +69,7 @@ def scan_part(converter: Scans, part: Part) -> Looked:
 def scan_here(converter: Scans, parts: Sequence[Part]) -> Iterator[Looked]:
     """Scan all parts in this process: in threads, if they may be."""
     one = partial(scan_part, converter)
-    if not converter.concurrent or len(parts) < 2:
+    if not converter.thread_safe or len(parts) < 2:
         yield from map(one, parts)
         return
     with ThreadPoolExecutor(_THREADS, "unistore-scan") as pool:
@@ -132,7 +132,7 @@ def scan_sources(
     beside = partial(_reasons, found.parts, parts, apart)
     left_out += _unused(listed, folders, converter, used, owners, beside, exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
-    problems += exclusion.not_found(must_exclude, [part.name for part in found.parts])
+    problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
     if scan is None or problems:
         raise InputError(list(_with_commands(problems, parts, given | taken.plain, owners)))
     return replace(
@@ -178,7 +178,7 @@ def _scan_parts(
     plain: dict[Path, str] = {}
     of_plain: list[Problem] = []
     for part, (scanned, wrong) in zip(parts, scan_all(converter, parts), strict=True):
-        asked = scanned is None or (converter.by_content and not scanned.certain)
+        asked = scanned is None or (converter.scan_identifies and not scanned.certain)
         asked = asked and not any(path in given for path in part.files)
         if asked and all(others := [owners.other(path) for path in part.files]):
             found.of_others |= dict(zip(part.files, others, strict=True))
@@ -218,7 +218,7 @@ class _Owned(Scanned):
 class _Asking:
     """Asks whose files are, where sources are scanned."""
 
-    concurrent = False
+    thread_safe = False
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
@@ -238,7 +238,7 @@ def _of_others(
     content, those that are in doubt are asked about once they are scanned.
     """
     own = find_family(converter.family)
-    if own is None or converter.by_content:
+    if own is None or converter.scan_identifies:
         return {}
     asked = [path for path in files if has_ending(path, converter.suffixes)]
     parts = view(asked, lambda path: Part(name=str(path), files=(path,), roots=()))

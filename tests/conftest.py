@@ -26,7 +26,7 @@ os.fsync = os.fstat  # type: ignore[assignment]
 os.sync = lambda: None
 
 # imported once, not by every process that is forked from it
-multiprocessing.set_forkserver_preload(["pytest", "torch", "unistore.conversion.convert"])
+multiprocessing.set_forkserver_preload(["h5py", "pytest", "torch", "unistore.conversion.convert"])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,7 +1,7 @@
 """CT volumes: images, windows as points or bit masks, masks, labels, distance fields.
 
 A source is one volume. `scan` reads headers. `derive` reads every volume once, slab by slab, to count and
-check voxels. `settle` then chooses points or bits for each window. `read` computes the rows that a shard
+check voxels. `finalize` then chooses points or bits for each window. `read` computes the rows that a shard
 needs, or some planes of one. Only the number of points per plane is kept of a volume.
 """
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.agreement import Agreement, agree
+from unistore.converters.ct.finalize import finalize
 from unistore.converters.ct.find import find_volumes
 from unistore.converters.ct.headers import ScannedVolume, scan_volume
 from unistore.converters.ct.layouts import suffixes
@@ -22,11 +23,10 @@ from unistore.converters.ct.look import look
 from unistore.converters.ct.names import INFO, POINTS
 from unistore.converters.ct.notes import notes_of
 from unistore.converters.ct.options import CtOptions
-from unistore.converters.ct.settle import settle
 from unistore.converters.ct.tables import make_source, make_tables, possible_tables
 from unistore.converters.ct.volume import VolumeReader
 from unistore.converters.parts import Candidate, Found, Part, Verdict
-from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Sources
+from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Sources
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import parse_window
 
@@ -38,7 +38,7 @@ class CtConverter(CtOptions, Converter):
 
     family: ClassVar[str] = schema.FAMILY_NAME
     suffixes: ClassVar[tuple[str, ...]] = (*suffixes(), POINTS, INFO)
-    planar: ClassVar[bool] = True
+    reads_planes: ClassVar[bool] = True
 
     def look(self, file: Candidate) -> Verdict:
         """Take volumes, windows and masks; see `unistore.converters.ct.look.look`."""
@@ -79,9 +79,9 @@ class CtConverter(CtOptions, Converter):
         """Count the points of every window; check masks, window files and point files."""
         return VolumeReader.of(scan, source).facts()
 
-    def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
+    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Choose points or bits for each window; index arrays of offsets, extents, names and geometry."""
-        return settle(scan, facts)
+        return finalize(scan, facts)
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
@@ -105,6 +105,6 @@ class CtConverter(CtOptions, Converter):
 
 
 def _found_of(agreement: Agreement) -> dict[str, Any]:
-    """Dtypes of what is settled later: of points, and of labels where there are any."""
+    """Dtypes of what is finalized later: of points, and of labels where there are any."""
     found = {"values": agreement.values, "scaled": agreement.scaled, "labels": agreement.labels}
     return {name: dict(dtypes) for name, dtypes in found.items() if dtypes or name == "values"}

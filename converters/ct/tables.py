@@ -143,7 +143,7 @@ def points_table(group: str, edge: int, dtype: str, run: int, description: str) 
 def possible_tables(
     volumes: Sequence[ScannedVolume], agreement: Agreement, tile: tuple[int, int, int], sparse: str
 ) -> tuple[tuple[Table, int], ...]:
-    """Possible tables of windows and labels, with their maximum of rows; `settle` chooses among them."""
+    """Possible tables of windows and labels, with their maximum of rows; `finalize` chooses among them."""
     names = [window.name for window in agreement.windows]
     found: list[tuple[Table, int]] = []
     if agreement.labels:

@@ -26,23 +26,23 @@ from unistore.converters.point_cloud.buckets import Read
 from unistore.converters.point_cloud.classes import class_notes, folder_classes, with_folder_labels
 from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
 from unistore.converters.point_cloud.derive import derive_points
+from unistore.converters.point_cloud.finalize import (
+    column_fields,
+    finalize_points,
+    point_columns,
+    segment_columns,
+    tables,
+)
 from unistore.converters.point_cloud.layouts import arrays
 from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
 from unistore.converters.point_cloud.memory import derive_memory
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
 from unistore.converters.point_cloud.recognise import format_of, recognise, suffixes
 from unistore.converters.point_cloud.segments import Partition, consecutive
-from unistore.converters.point_cloud.settle import (
-    column_fields,
-    point_columns,
-    segment_columns,
-    settle_points,
-    tables,
-)
 from unistore.converters.point_cloud.source import LABEL, Layout, Match, to_json
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
-from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source, Sources
+from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
@@ -65,7 +65,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
     """Converts point clouds; see `PointCloudOptions`."""
 
     family: ClassVar[str] = FAMILY_NAME
-    by_content: ClassVar[bool] = True
+    scan_identifies: ClassVar[bool] = True
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -234,9 +234,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
         size = parse_window(self.segment)
         return by_windows(read_all(), points, size, self.min_points, self.max_points, work)
 
-    def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
+    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Index arrays of segments and voxels, and the dtype of the coordinates."""
-        return settle_points(scan, facts, self.voxel_size, _unit(scan.sources))
+        return finalize_points(scan, facts, self.voxel_size, _unit(scan.sources))
 
     def pack(
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]

@@ -27,7 +27,7 @@ from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.npy.grouping import FileGroup, group_files
 from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
-from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source, Sources
+from unistore.converters.protocol import Converter, Facts, Finalized, Scan, Source, Sources
 from unistore.converters.rows.columns import column_problems, common_length, fields_of, nesting_problems
 from unistore.converters.rows.options import RowsOptions
 from unistore.errors import InputError, Problem, printable
@@ -239,10 +239,10 @@ class RowsConverter(RowsOptions, Converter):
                                 values = rows if inner is None else rows[inner]
                                 np.copyto(targets[column], values, casting="same_kind")
 
-    def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
+    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """One sample per row, and the attributes of the files."""
         arrays = attribute_arrays(view(scan.sources, attrgetter("detail")))
-        return replace(super().settle(scan, facts), arrays=arrays)
+        return replace(super().finalize(scan, facts), arrays=arrays)
 
 
 def _by_matlab(path: Path) -> bool:

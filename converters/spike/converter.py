@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Candidate, Found, Part, Verdict
-from unistore.converters.protocol import Converter, Facts, Scan, Settled
+from unistore.converters.protocol import Converter, Facts, Finalized, Scan
 from unistore.converters.spike.folders import find_recordings
 from unistore.converters.spike.frames import ROLES, FrameInfo, common_roles, suffixes_of
 from unistore.converters.spike.gather import gather_frames
@@ -33,7 +33,7 @@ class SpikeConverter(SpikeOptions, Converter):
 
     family: ClassVar[str] = FAMILY_NAME
     suffixes: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(s for role in ROLES for s in suffixes_of(role)))
-    concurrent: ClassVar[bool] = True
+    thread_safe: ClassVar[bool] = True
 
     def look(self, file: Candidate) -> Verdict:
         """Take streams, ``.npz`` files of ``spk``, and files in the folders of a sequence."""
@@ -82,13 +82,13 @@ class SpikeConverter(SpikeOptions, Converter):
         image = next(image for image in IMAGES if file_table_name(image) == table)
         read_file_bytes(scan.sources[source], image, lo, hi, out["data"])
 
-    def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
+    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Extents, sequences, and offsets of kept images; one sample for each frame.
 
         ``sample_source`` is the first frame of each frame's sequence, so that ``--split`` never divides a
         sequence.
         """
-        return Settled(
+        return Finalized(
             arrays=index_arrays(scan.sources),
             samples=len(scan.sources),
             sample_source=sequence_of_frames(scan.sources),

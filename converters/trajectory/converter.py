@@ -14,15 +14,15 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
-from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source, Sources
+from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
 from unistore.converters.trajectory import layouts
 from unistore.converters.trajectory.derive import SUMMARY, derive_memory, derive_source
 from unistore.converters.trajectory.episode_index import EpisodeIndex
+from unistore.converters.trajectory.finalize import finalize_episodes, possible_tables
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import Reader
 from unistore.converters.trajectory.scan import ScannedFile, scan_file
-from unistore.converters.trajectory.settle import possible_tables, settle_episodes
 from unistore.converters.trajectory.source import SourceFile
 from unistore.converters.trajectory.tables import MergedColumns, merge_columns, resized_columns
 from unistore.errors import InputError, Problem
@@ -39,7 +39,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
 
     family: ClassVar[str] = FAMILY_NAME
     suffixes: ClassVar[tuple[str, ...]] = layouts.suffixes()
-    by_content: ClassVar[bool] = True
+    scan_identifies: ClassVar[bool] = True
 
     def look(self, file: Candidate) -> Verdict:
         """Recognise files by their content."""
@@ -202,11 +202,11 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         with index.episodes_in_problems(origin.name):
             return derive_source(origin, index, kept, emit)
 
-    def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
+    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Index arrays of episodes and kept frames, attributes, masks, tables of next observations."""
         found = ((source.name, EpisodeIndex.from_json(source.detail)) for source in scan.sources)
         layout, _ = merge_columns(found, self.columns, images=self.images, image_size=self.image_size)
-        return settle_episodes(scan, layout, facts)
+        return finalize_episodes(scan, layout, facts)
 
 
 def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unistore.converters.protocol import Converter, Facts, Scan, Settled
+from unistore.converters.protocol import Converter, Facts, Finalized, Scan
 from unistore.converters.scanning import scan_sources
 from unistore.schemas.arrays import name_problem
 from unistore.schemas.tables import Field, Table
@@ -44,7 +44,7 @@ class Converted:
     """Everything one conversion would write, by path of the array."""
 
     scan: Scan
-    settled: Settled
+    finalized: Finalized
     facts: list[Facts]
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     fields: dict[str, Field] = field(default_factory=dict)
@@ -107,7 +107,7 @@ def _pack(
 ) -> NDArray[Any]:
     form = table.columns()[column]
     assert rows.shape[1:] == form.row_shape, (
-        f"{form.path}: spilled {rows.shape[1:]}, settled {form.row_shape}"
+        f"{form.path}: spilled {rows.shape[1:]}, finalized {form.row_shape}"
     )
     whole, out = _guarded(form, len(rows))
     converter.pack(scan, table, column, source, rows, out)
@@ -124,16 +124,16 @@ def _convert(converter: Converter, paths: Sequence[Path]) -> Converted:
     sources = range(len(scan.sources))
     derived = [_derive(converter, scan, source) for source in sources] if _is_derived(scan) else []
     facts = [facts for facts, _ in derived]
-    settled = converter.settle(scan, facts)
-    result = Converted(scan, settled, facts)
-    for table in [*(table for table in scan.tables if not table.spilled), *settled.direct]:
-        rows = settled.rows.get(table.name) or [source.rows.get(table.name, 0) for source in scan.sources]
+    finalized = converter.finalize(scan, facts)
+    result = Converted(scan, finalized, facts)
+    for table in [*(table for table in scan.tables if not table.spilled), *finalized.direct]:
+        rows = finalized.rows.get(table.name) or [source.rows.get(table.name, 0) for source in scan.sources]
         blocks = [_read(converter, scan, table, source, 0, rows[source]) for source in sources]
         result.rows[table.name] = list(rows)
         for column, form in table.columns().items():
             result.fields[form.path] = form
             result.arrays[form.path] = _joined(form, [block[column] for block in blocks])
-    for table in settled.spilled:
+    for table in finalized.spilled:
         for column, form in table.columns().items():
             spilled = [pieces[table.name, column] for _, pieces in derived]
             result.fields[form.path] = form
@@ -145,7 +145,7 @@ def _convert(converter: Converter, paths: Sequence[Path]) -> Converted:
                 for rows in runs
             ]
             result.arrays[form.path] = _joined(form, packed)
-    for form, values in settled.arrays:
+    for form, values in finalized.arrays:
         assert form.path not in result.arrays, f"{form.path} is given twice"
         result.fields[form.path], result.arrays[form.path] = form, values
     return result
@@ -175,27 +175,27 @@ def _check_fields(converted: Converted) -> None:
         assert form.description, f"{path} has no description"
         json.dumps(dict(form.attributes))
     scan = converted.scan
-    tables = {*(table.name for table in scan.tables), *(table.name for table in converted.settled.direct)}
+    tables = {*(table.name for table in scan.tables), *(table.name for table in converted.finalized.direct)}
     assert scan.main_table in tables
 
 
 def _check_samples(converted: Converted) -> None:
-    settled = converted.settled
-    runs = settled.sample_runs
-    assert settled.samples == (len(settled.sample_source) if runs is None else runs.sum())
-    assert runs is None or len(runs) == len(settled.sample_source)
-    if settled.samples:
-        assert 0 <= min(settled.sample_source) <= max(settled.sample_source) < len(converted.scan.sources)
-    if settled.splits is not None:
-        assert settled.splits.dtype == np.uint8
-        assert len(settled.splits) == settled.samples
-        assert settled.samples == 0 or settled.splits.max() < len(settled.split_names)
-    json.dumps({path: dict(attributes) for path, attributes in settled.groups.items()})
+    finalized = converted.finalized
+    runs = finalized.sample_runs
+    assert finalized.samples == (len(finalized.sample_source) if runs is None else runs.sum())
+    assert runs is None or len(runs) == len(finalized.sample_source)
+    if finalized.samples:
+        assert 0 <= min(finalized.sample_source) <= max(finalized.sample_source) < len(converted.scan.sources)
+    if finalized.splits is not None:
+        assert finalized.splits.dtype == np.uint8
+        assert len(finalized.splits) == finalized.samples
+        assert finalized.samples == 0 or finalized.splits.max() < len(finalized.split_names)
+    json.dumps({path: dict(attributes) for path, attributes in finalized.groups.items()})
 
 
 def _check_ranges(converter: Converter, converted: Converted) -> None:
-    scan, settled = converted.scan, converted.settled
-    direct = [*(table for table in scan.tables if not table.spilled), *settled.direct]
+    scan, finalized = converted.scan, converted.finalized
+    direct = [*(table for table in scan.tables if not table.spilled), *finalized.direct]
     random = np.random.default_rng(5)
     for table in direct:
         first = 0
@@ -212,7 +212,7 @@ def _check_ranges(converter: Converter, converted: Converted) -> None:
 def _check_again(converter: Converter, paths: Sequence[Path], converted: Converted) -> None:
     again = _convert(pickle.loads(pickle.dumps(converter)), paths)
     assert again.scan == converted.scan, "the scan differs from time to time"
-    assert again.settled.spilled == converted.settled.spilled
+    assert again.finalized.spilled == converted.finalized.spilled
     assert list(again.arrays) == list(converted.arrays)
     for path, values in converted.arrays.items():
         np.testing.assert_array_equal(again.arrays[path], values, f"{path} differs from time to time")
@@ -274,7 +274,7 @@ def _check(
 
 @pytest.fixture
 def convert_in_memory() -> Callable[[Converter, Sequence[Path]], Converted]:
-    """``convert_in_memory(converter, paths) -> Converted``: scan, derive, settle, read or pack everything."""
+    """``convert_in_memory(converter, paths) -> Converted``: scan, derive, finalize, read or pack all rows."""
     return _convert
 
 

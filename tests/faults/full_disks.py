@@ -409,7 +409,7 @@ class Trials:
             elif "same command" not in ended.text and "is finished" not in ended.text:
                 raise FailedError(f"{family}, fsync {wanted}: no cure: {ended.text}")
             again = child(lambda: command(convert_words(family, self.disk)), self.work / "log")
-            if again.code and "finished store stands there" not in again.text:
+            if again.code and "finished store is there already" not in again.text:
                 raise FailedError(f"{family}, fsync {wanted}: the same command fails: {again.text}")
             kind = next(kind for kind in self.kinds if kind.name == f"convert {family}")
             if tree(self.disk) != kind.expected:

@@ -58,7 +58,7 @@ class Case:
         try:
             run(self.converter, self.sources, destination, overwrite=self.overwrite, executor=executor)
         except InputError as error:
-            if "finished store stands there" not in str(error):
+            if "finished store is there already" not in str(error):
                 raise
 
 

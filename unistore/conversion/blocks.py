@@ -1,4 +1,4 @@
-"""Memory of the rows of a step, used again by the next: fresh memory costs the kernel as much as reading."""
+"""Reused memory for the rows of a step: touching fresh memory costs as much as reading the rows."""
 
 from __future__ import annotations
 
@@ -11,39 +11,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Blocks", "Kept"]
+__all__ = ["BlockPool", "RowCache"]
 
 
-class Blocks:
-    """Blocks of rows whose memory goes from one step to the next of the same table.
-
-    One thread may take while another gives back. Pickles without its memory.
-    """
+class BlockPool:
+    """Memory blocks of rows that steps of the same table reuse. Thread-safe; pickles without its memory."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._table = ""
         self._free: dict[str, list[NDArray[np.uint8]]] = defaultdict(list)
 
-    def __reduce__(self) -> tuple[type[Blocks], tuple[()]]:
-        return Blocks, ()
+    def __reduce__(self) -> tuple[type[BlockPool], tuple[()]]:
+        return BlockPool, ()
 
-    def take(
+    def acquire(
         self, table: str, column: str, shape: tuple[int, ...], dtype: str, fill: float | bool
     ) -> NDArray[Any]:
-        """A block of a column, full of `fill`. Memory of another table is let go first.
+        """Return a block of a column, filled with `fill`; frees the memory of any other table first.
 
         Parameters
         ----------
         table, column
-            Whose rows it will hold.
+            Names of the table and the column.
         shape, dtype
             (rows, *row_shape), and the column's dtype.
         fill
-            What every element is.
+            Fill value.
         """
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        memory = self._found(table, column, nbytes)
+        memory = self._pop(table, column, nbytes)
         fresh = memory is None
         if memory is None:
             memory = np.zeros(nbytes, np.uint8)
@@ -52,14 +49,14 @@ class Blocks:
             block[...] = fill
         return block
 
-    def give(self, table: str, blocks: Mapping[str, NDArray[Any]]) -> None:
-        """Give blocks back by column; nobody may look into them any more."""
+    def release(self, table: str, blocks: Mapping[str, NDArray[Any]]) -> None:
+        """Return blocks, by column, to the pool; the caller must not use them afterwards."""
         with self._lock:
             if table == self._table:
                 for column, block in blocks.items():
-                    self._free[column].append(_whole(block))
+                    self._free[column].append(_base_memory(block))
 
-    def _found(self, table: str, column: str, nbytes: int) -> NDArray[np.uint8] | None:
+    def _pop(self, table: str, column: str, nbytes: int) -> NDArray[np.uint8] | None:
         with self._lock:
             if table != self._table:
                 self._table = table
@@ -69,28 +66,27 @@ class Blocks:
         return memory if memory is not None and len(memory) >= nbytes else None
 
 
-def _whole(block: NDArray[Any]) -> NDArray[np.uint8]:
-    """The memory that a block lies in."""
+def _base_memory(block: NDArray[Any]) -> NDArray[np.uint8]:
     while isinstance(block.base, np.ndarray):
         block = block.base
     return block
 
 
-class Kept:
-    """Rows of tables that were read before, for who reads them again. Pickles without them."""
+class RowCache:
+    """Rows that were read while codecs were chosen, to be reused when they are written. Pickles empty."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[str, int, int, Mapping[str, NDArray[Any]]]] = []
 
-    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
-        return Kept, ()
+    def __reduce__(self) -> tuple[type[RowCache], tuple[()]]:
+        return RowCache, ()
 
     def add(self, table: str, lo: int, hi: int, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Keep rows ``lo:hi`` of all columns of a table, which nobody changes any more."""
+        """Keep rows ``lo:hi`` of all columns of a table; the arrays must not change afterwards."""
         self._parts.append((table, lo, hi, columns))
 
     def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
-        """Copy rows ``lo:hi`` of columns, if they are there."""
+        """Copy rows ``lo:hi`` of columns into `out`; returns False if they are not cached."""
         for name, first, last, columns in self._parts:
             if name == table and first <= lo and hi <= last:
                 for column, rows in out.items():

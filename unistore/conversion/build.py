@@ -1,4 +1,4 @@
-"""The build folder of an unfinished conversion: locked while somebody works in it."""
+"""The build folder of an unfinished conversion, locked while a process works in it."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from unistore.zarr3.durable import sync_folder
 
 __all__ = ["Build"]
 
-SOURCES = 1000
+SOURCES_PER_RECORD = 1000
 """Sources in one record of the journal."""
 
 
 class Build(ABC):
-    """Entered to convert to `destination`, left when done, failed or interrupted.
+    """Context manager of the build folder: entered to convert to `destination`.
 
-    In the folder stand ``spill/``, ``journal.jsonl``, ``lock``, and what the kind of destination needs.
+    The folder holds ``spill/``, ``journal.jsonl``, ``lock``, and what the kind of destination needs.
 
-    Leaving it by an `InputError` removes it: the sources have to be fixed, so nothing in it would be used
-    again, unless the system could not read one, which may pass. Only what an earlier run left is kept unless
-    this run took it up (`take_up`): a refused command never costs work that is done. Every other way out
-    keeps it, for the same command to continue.
+    Leaving the context normally, or by an error other than `InputError`, keeps the folder, so that the same
+    command can continue. An `InputError` removes it, because sources that must be fixed invalidate the work;
+    not if a file could not be read, which may be transient, and not if an earlier run made the folder and
+    `discard_on_input_error` was not called yet: a refused command never discards finished work.
 
     Attributes
     ----------
     destination
-        Where the store will be, as text.
+        Path or URL of the store.
     folder
         The build folder.
     spill
-        Folder of what sources spill.
+        Folder of spilled rows.
     local
-        Folder of those files of the store that are written here: all, or the root document alone.
-    ground
-        Where in the file system it writes: never among sources.
-    overlap
-        What to say if it would.
+        Folder of the store's files that are written locally: all, or only the root document.
+    output_path
+        Path that must not overlap with a source.
+    overlap_message
+        Error message if it does.
     """
 
-    ground: Path
-    overlap: str
+    output_path: Path
+    overlap_message: str
 
     def __init__(self, destination: str, folder: Path, *, local: str, restart: bool) -> None:
         self.destination = destination
@@ -69,26 +69,26 @@ class Build(ABC):
 
     @abstractmethod
     def check(self, *, overwrite: bool) -> None:
-        """Refuse a destination that is taken.
+        """Refuse a destination that exists already.
 
         Raises
         ------
         InputError
-            If something stands there that is not a store, or a store without `overwrite`.
+            If it is not a store, or `overwrite` is False.
         """
 
     @abstractmethod
     def move_into_place(self) -> None:
         """Give the sealed store its final name, replacing an older one."""
 
-    def moved(self) -> dict[str, Any] | None:
-        """What a run that was killed after giving the store its final name had done; else None."""
+    def finished_report(self) -> dict[str, Any] | None:
+        """Report of an earlier run that was killed after it had moved the store into place; else None."""
         sealed = self.journal.of("sealed")
         report: dict[str, Any] | None = sealed[-1]["report"] if sealed else None
-        return report if report is not None and self._standing() == report["digest"] else None
+        return report if report is not None and self._destination_digest() == report["digest"] else None
 
-    def _standing(self) -> str | None:
-        """Digest of the store at the destination; None: there is none, or it is not the new one."""
+    def _destination_digest(self) -> str | None:
+        """Seal digest of the store at the destination; None if there is none, or it is not the new one."""
         try:
             digest: str = Store(self.destination).attributes["seal"]["digest"]
         except StoreError:
@@ -97,7 +97,7 @@ class Build(ABC):
 
     def __enter__(self) -> Self:
         self._made = [parent for parent in self.folder.parents if not parent.exists()]
-        check_plain(self.folder, apart=("old",))  # a store that is replaced may hold links
+        check_plain(self.folder, apart=("old",))  # a store that is being replaced may hold links
         try:
             self._lock.__enter__()
         except OSError:
@@ -112,17 +112,17 @@ class Build(ABC):
         return self
 
     def _open(self) -> None:
-        """Open the journal: fresh, or to be continued."""
+        """Open the journal; without records, clear the folder."""
         path = self.folder / "journal.jsonl"
         if self._restart:
             path.unlink(missing_ok=True)
         self.journal = Journal(path)
         self._discard = self.journal.is_empty
         if self.journal.is_empty:
-            self._forget()
+            self._clear_unrecorded()
 
-    def _forget(self) -> None:
-        """Remove what stands here without a record: it is of another conversion."""
+    def _clear_unrecorded(self) -> None:
+        """Remove files that no journal records: they are of another conversion."""
         for folder in (self.spill, self.local):
             if folder.exists():
                 shutil.rmtree(folder)
@@ -132,26 +132,26 @@ class Build(ABC):
     ) -> None:
         try:
             self.journal.close()
-            if self._discard and isinstance(error, InputError) and not _may_pass(error):
-                with suppress(ConversionError):  # what is wrong with the sources is the error to tell
+            if self._discard and isinstance(error, InputError) and not _is_transient(error):
+                with suppress(ConversionError):  # report the problems of the sources instead
                     self.remove()
                     _remove_empty(*self._made)
         finally:
             self._lock.release()
 
-    def take_up(self) -> None:
-        """The sources are as they were and conversion goes on: an `InputError` from here on is final."""
+    def discard_on_input_error(self) -> None:
+        """Confirm that an earlier run is continued: an `InputError` from here on removes the folder."""
         self._discard = True
 
     def remove(self) -> None:
-        """Remove the folder: what it was for is done, or will not be.
+        """Remove the folder.
 
-        The journal goes last, so that a kill in between leaves a folder that the same command understands.
+        The journal is removed last, so that the same command can continue after a kill.
 
         Raises
         ------
         ConversionError
-            If something of it cannot be removed.
+            If a file cannot be removed.
         """
         try:
             self._remove()
@@ -178,16 +178,16 @@ class Build(ABC):
     def begin(
         self, identity: dict[str, Any], sources: Sequence[tuple[str, Any]], paths: Sequence[Path]
     ) -> None:
-        """Record what is converted, or compare with what the journal says was begun.
+        """Record what is converted, or compare it with the record of the run that is continued.
 
         Parameters
         ----------
         identity
-            What must stay the same for the conversion to be continued.
+            Options and versions that must be the same to continue.
         sources
-            Of each source its name, and what must stay the same of it.
+            Name of each source, and the state of its files that must be the same to continue.
         paths
-            Sources as they were given; recorded for whoever looks into the folder.
+            Sources as they were given; only recorded, for the report on unfinished conversions.
 
         Raises
         ------
@@ -197,8 +197,8 @@ class Build(ABC):
         begun = self.journal.of("begin")
         if not begun:
             given = [str(Path(path).absolute()) for path in paths]
-            looks = iter(sources)
-            while some := dict(islice(looks, SOURCES)):
+            states = iter(sources)
+            while some := dict(islice(states, SOURCES_PER_RECORD)):
                 self.journal.append({"step": "sources", "of": some})
             self.journal.append({"step": "begin", "identity": identity, "paths": given})
             return
@@ -206,30 +206,30 @@ class Build(ABC):
         pairs = zip_longest(before, sources)
         if begun[0]["identity"] == identity and all(one == other for one, other in pairs):
             return
-        looks_before = {
-            name: look for record in self.journal.each("sources") for name, look in record["of"].items()
+        states_before = {
+            name: state for record in self.journal.each("sources") for name, state in record["of"].items()
         }
         differences = _differences(
-            {**begun[0]["identity"], "sources": looks_before}, {**identity, "sources": dict(sources)}
+            {**begun[0]["identity"], "sources": states_before}, {**identity, "sources": dict(sources)}
         )
         if differences:
             listed = "\n  ".join(differences[:20])
             msg = (
-                f"{self.folder}: an unfinished conversion was begun from something else:\n  {listed}\n"
-                "run the command as it was to continue it, or add --restart to start over"
+                f"{self.folder}: started with other sources or options:\n  {listed}\n"
+                "run the same command as before to continue it, or add --restart to start over"
             )
             raise ConversionError(msg)
 
 
 def _remove_empty(*folders: Path) -> None:
-    """Remove folders, innermost first, that nobody has put anything into."""
+    """Remove folders, innermost first, until one is not empty."""
     with suppress(OSError):
         for folder in folders:
             folder.rmdir()
 
 
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:
-    """Every leaf in which two JSON values differ, as ``"options.tile: 32 before, 64 now"``."""
+    """Differences between two JSON values: ``"options.tile: 32 before, 64 now"``."""
     if isinstance(before, dict) and isinstance(now, dict):
         return [
             line
@@ -246,6 +246,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def _may_pass(error: InputError) -> bool:
-    """Whether a source could not be read that may be read by the same command later."""
+def _is_transient(error: InputError) -> bool:
+    """Whether the same command may succeed later: a source could not be read."""
     return any(problem.kind == "unreadable" for problem in error.problems)

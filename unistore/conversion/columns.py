@@ -1,7 +1,7 @@
-"""Columns of a task as blocks: whole rows, or some planes of rows of many megabytes (volumes) at a time.
+"""Columns of a task as blocks: whole rows, or for large rows (volumes) some planes at a time.
 
-Whoever writes, compares or repairs takes the same blocks. A shard's bytes do not depend on them: its chunks
-stand in C order, so do the blocks, and how many planes one has follows from the plan alone.
+Writing, comparing and repairing use the same blocks. The bytes of a shard do not depend on the block size:
+chunks and blocks are both in C order.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ __all__ = [
     "IndexValues",
     "Planes",
     "in_planes",
-    "part_planes",
     "plane_bytes",
+    "planes_at_once",
 ]
 
 LARGE = 32 << 20
-"""Rows of more bytes are read some planes at a time, where the converter can."""
-PART = 16 << 20
-"""Bytes of a part, or one layer of chunks where that is more."""
+"""Rows of more bytes are read some planes at a time, if the converter can."""
+PLANES_BYTES = 16 << 20
+"""Bytes of planes read at a time; at least one layer of chunks."""
 
-BLOCK = 4 << 20
-"""Bytes of an index array that are taken at a time, or one chunk where that is more."""
+INDEX_BLOCK_BYTES = 4 << 20
+"""Bytes of a block of an index array; at least one chunk."""
 
 IndexValues: TypeAlias = NDArray[Any] | Repeated
 """Values of an index array, rows on axis 0."""
 
 ReadPlanes = Callable[[int, int, NDArray[Any]], None]
-"""``read(lo, hi, block)``: fill a block (1, hi - lo, …), which is filled with the fill value, with planes."""
+"""``read(lo, hi, block)``: read planes ``lo:hi`` into a block (1, hi - lo, …) filled with the fill value."""
 
 
 def in_planes(converter: Converter, table: TablePlan) -> bool:
-    """Whether rows of a table are read some planes at a time."""
+    """Whether rows of a table are read some planes at a time, not whole."""
     return (
-        converter.planar
+        converter.reads_planes
         and not table.spilled
         and table.row_bytes > LARGE
         and all(
@@ -60,50 +60,50 @@ def in_planes(converter: Converter, table: TablePlan) -> bool:
     )
 
 
-def part_planes(array: ArrayPlan) -> int:
-    """Planes (of axis 1) in a part: whole layers of chunks."""
+def planes_at_once(array: ArrayPlan) -> int:
+    """Planes (along axis 1) that are read at a time: whole layers of chunks."""
     layer = array.chunk[1]
-    return layer * max(1, PART // (layer * plane_bytes(array)))
+    return layer * max(1, PLANES_BYTES // (layer * plane_bytes(array)))
 
 
 def plane_bytes(array: ArrayPlan) -> int:
-    """Bytes of one plane of axis 1."""
+    """Bytes of one plane along axis 1."""
     return max(1, prod(array.shape[2:])) * np.dtype(array.field.dtype).itemsize
 
 
 class Column(Protocol):
-    """Rows of one column of a task, as blocks in C order: whole rows, or planes of one row."""
+    """Rows of one column of a task, iterated as blocks in C order: whole rows, or planes of one row."""
 
     @property
     def array(self) -> ArrayPlan:
-        """The array they belong to."""
+        """Plan of the array."""
         ...
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Which rows of it."""
+        """Range of its rows, (lo, hi)."""
         ...
 
     def __iter__(self) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
-        """Where each block begins (on the axes that it does not span), and the block.
+        """Yield the start of each block (on the leading axes that it does not span), and the block.
 
-        A block must not be changed, and is only good until the next one is taken.
+        Blocks are read-only and valid until the next one.
         """
         ...
 
     @property
     def content(self) -> str:
-        """Digest of all rows, once every block has been taken; see `content_digest`."""
+        """Digest of all rows, after iteration; see `content_digest`."""
         ...
 
     def piece(self, number: int) -> str:
-        """The same of the rows of one of the sources that they come from."""
+        """Digest of the rows of one piece (one source), after iteration."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """Rows that are in memory: one block."""
+    """Rows in memory: one block."""
 
     array: ArrayPlan
     rows: tuple[int, int]
@@ -124,14 +124,14 @@ class InMemory:
 
 
 class Planes:
-    """Rows of which each is read some planes at a time, and each is of a source of its own.
+    """Large rows, each from one source, read some planes at a time.
 
     Parameters
     ----------
     array, first
-        The array, and its first row that is read.
+        The array, and the first of its rows.
     read
-        Reads planes of each row.
+        For each row a function that reads planes of it.
     """
 
     def __init__(self, array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> None:
@@ -140,7 +140,7 @@ class Planes:
         self.pieces: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
-        array, step = self.array, part_planes(self.array)
+        array, step = self.array, planes_at_once(self.array)
         for row, read in enumerate(self._read, self.rows[0]):
             content = xxhash.xxh3_128()
             for lo in range(0, array.shape[1], step):
@@ -155,7 +155,7 @@ class Planes:
 
     @property
     def content(self) -> str:
-        """Digest of all rows, once every block has been taken."""
+        """Digest of all rows, after iteration."""
         return self._whole.hexdigest() if len(self._read) > 1 else self.pieces[0]
 
     def piece(self, number: int) -> str:
@@ -164,14 +164,14 @@ class Planes:
 
 
 class IndexRows:
-    """Rows of a shard of an index array, given by all its values.
+    """Rows of one shard of an index array.
 
     Parameters
     ----------
     array, number
-        The array, and which of its shards.
+        The array, and the number of the shard.
     values
-        All its rows.
+        All rows of the array.
     """
 
     def __init__(self, array: ArrayPlan, number: int, values: IndexValues) -> None:
@@ -182,7 +182,7 @@ class IndexRows:
 
     def __iter__(self) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
         array = self.array
-        step = array.chunk[0] * max(1, BLOCK // (array.chunk[0] * max(1, array.field.row_bytes)))
+        step = array.chunk[0] * max(1, INDEX_BLOCK_BYTES // (array.chunk[0] * max(1, array.field.row_bytes)))
         for lo in range(*self.rows, step):
             block = self._values[lo : min(lo + step, self.rows[1])]
             self._content.update(content_bytes(block))
@@ -190,9 +190,9 @@ class IndexRows:
 
     @property
     def content(self) -> str:
-        """Digest of all rows, once every block has been taken."""
+        """Digest of all rows, after iteration."""
         return self._content.hexdigest()
 
     def piece(self, number: int) -> str:
-        """Index arrays are made of all sources together."""
+        """Not available: index arrays are not read from single sources."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""One conversion at work: derive, settle, plan, write every shard, seal; what is done is not done again."""
+"""One running conversion: derive, finalize, plan, write shards, seal; finished steps are not repeated."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from unistore.conversion.blocks import Kept
+from unistore.conversion.blocks import RowCache
 from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate, provisional_tables
 from unistore.conversion.executors.local import Executor, Job, largest_need
+from unistore.conversion.fingerprint import Fingerprints, sizes_of
 from unistore.conversion.finish import check_schema, seal, source_digests
-from unistore.conversion.guard import Guards, sizes_of
-from unistore.conversion.job import DeriveJob, ShardJob, lots
+from unistore.conversion.job import DeriveJob, ShardJob, source_batches
 from unistore.conversion.keys import Keys, source_keys, task_keys
 from unistore.conversion.memory import reading_memory
 from unistore.conversion.plan import Plan, json_digest
 from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
 from unistore.conversion.space import check_space
-from unistore.conversion.spill import Lot, Spill
+from unistore.conversion.spill import Spill, SpilledBatch
 from unistore.conversion.splits import Shares
 from unistore.conversion.target import Folder
 from unistore.conversion.trial import choose_codecs
@@ -35,45 +35,45 @@ from unistore.system.progress import Progress
 __all__ = ["Conversion"]
 
 T = TypeVar("T")
-MANY = 50
-"""Problems after which reading on for more of them stops, where they refuse the conversion anyway."""
+MAX_PROBLEMS = 50
+"""Problems after which the conversion fails without looking for more, unless it is `exhaustive`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """A conversion while it runs.
+    """A running conversion.
 
     Attributes
     ----------
-    converter, scan, guards
-        What is converted, and the sources' files as they were.
+    converter, scan, fingerprints
+        The converter, its scan, and the state of the source files.
     build
-        Entered: where it is written, and the journal of what is done.
+        The entered build folder, with the journal.
     memory
-        Bytes that one step and its process may hold; None: not bounded.
-    room
-        Bytes that one step may hold to be faster.
+        Limit in bytes for all processes; None: no limit.
+    budget
+        Bytes that one step may use to be faster.
     executor, progress
-        Where steps run, and who is told.
+        Where steps run, and progress callbacks.
     round
-        How often sources were left out before: work of earlier rounds is taken over where it is the same.
+        How often sources were left out before; steps of earlier rounds are reused if their keys are the same.
     exhaustive
-        Look for the problems of all sources, however many there are.
+        Whether to collect the problems of all sources, however many there are.
     """
 
     converter: Converter
     scan: Scan
-    guards: Guards
+    fingerprints: Fingerprints
     build: Build
     memory: int | None
-    room: int
+    budget: int
     executor: Executor
     progress: Progress
     round: int = 0
     exhaustive: bool = False
 
     def execute(self, codec: str, shares: Shares | None) -> Report:
-        """Derive, settle, write every shard, seal, move into place.
+        """Derive, finalize, write every shard, seal, move into place.
 
         Raises
         ------
@@ -82,16 +82,16 @@ class Conversion:
         ConversionError
             If writing failed, or a source changed meanwhile.
         """
-        estimate(self.converter, self.scan, self.room).check(self.memory)
+        estimate(self.converter, self.scan, self.budget).check(self.memory)
         if isinstance(self.build.target, Folder):
             tables = provisional_tables(self.scan)
-            check_space(self.build.ground, self.build.folder, tables, self.progress)
-        guards = self.guards
-        keys = source_keys(self.scan, guards)
-        planned, spill, kept = self._plan(guards, keys, codec, shares)
+            check_space(self.build.output_path, self.build.folder, tables, self.progress)
+        fingerprints = self.fingerprints
+        keys = source_keys(self.scan, fingerprints)
+        planned, spill, row_cache = self._plan(fingerprints, keys, codec, shares)
         plan = planned.plan
         check_schema(plan, planned.attributes)
-        resumed = self._write_shards(guards, keys, planned, spill, kept)
+        resumed = self._write_shards(fingerprints, keys, planned, spill, row_cache)
         sealed = seal(
             self.build.target,
             plan,
@@ -106,7 +106,7 @@ class Conversion:
             samples=int(planned.attributes["samples"]["count"]),
             sample_table=plan.sample_table,
             sources=len(self.scan.sources),
-            source_bytes=int(sizes_of(guards).sum()),
+            source_bytes=int(sizes_of(fingerprints).sum()),
             raw_bytes=plan.raw_bytes,
             stored_bytes=sealed["bytes"],
             files=sealed["files"] + 2,
@@ -123,97 +123,110 @@ class Conversion:
         return report
 
     def _plan(
-        self, guards: Guards, keys: Keys, codec: str, shares: Shares | None
-    ) -> tuple[Planned, Spill, Kept]:
-        """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
-        spill, kept = self._derive(guards, keys), Kept()
-        settled = self.converter.settle(self.scan, spill if self.scan.is_derived else ())
+        self, fingerprints: Fingerprints, keys: Keys, codec: str, shares: Shares | None
+    ) -> tuple[Planned, Spill, RowCache]:
+        """Derive, finalize, plan; a method of its own so that its temporary arrays are freed."""
+        spill, row_cache = self._derive(fingerprints, keys), RowCache()
+        finalized = self.converter.finalize(self.scan, spill if self.scan.is_derived else ())
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
-            job = self._job(guards, plan, spilled, spill, kept)
+            job = self._job(fingerprints, plan, spilled, spill, row_cache)
             return choose_codecs(job, bad_sources=self.exhaustive)
 
-        planned = plan_conversion(self.scan, settled, codec, shares, spill, choose)
-        return planned, spill, kept if self.memory is None else Kept()
+        planned = plan_conversion(self.scan, finalized, codec, shares, spill, sizes_of(fingerprints), choose)
+        return planned, spill, row_cache if self.memory is None else RowCache()
 
     def _job(
-        self, guards: Guards, plan: Plan, spilled: Mapping[str, Table], spill: Spill, kept: Kept
+        self,
+        fingerprints: Fingerprints,
+        plan: Plan,
+        spilled: Mapping[str, Table],
+        spill: Spill,
+        row_cache: RowCache,
     ) -> ShardJob:
         return ShardJob(
             converter=self.converter,
             scan=self.scan,
-            guards=guards,
+            fingerprints=fingerprints,
             spill=spill,
             target=self.build.target,
             plan=plan,
             spilled=spilled,
             reading=reading_memory(self.scan),
-            kept=kept,
+            row_cache=row_cache,
         )
 
-    def _derive(self, guards: Guards, keys: Keys) -> Spill:
-        """What every source spilled; nothing if nothing is derived."""
+    def _derive(self, fingerprints: Fingerprints, keys: Keys) -> Spill:
+        """Derive the sources, unless done already; returns their spilled rows and facts."""
         if not self.scan.is_derived:
             return Spill(self.build.spill, 0)
-        spill = self._derived(keys)
-        sizes = sizes_of(guards)
+        spill = self._derived_before(keys)
+        sizes = sizes_of(fingerprints)
         job = DeriveJob(
             converter=self.converter,
             scan=self.scan,
-            guards=guards,
+            fingerprints=fingerprints,
             spill=self.build.spill / f"{self.round}",
-            room=self.room,
+            budget=self.budget,
         )
-        todo = lots(spill.missing, sizes)
-        self._steps(
-            "reading", job, todo, lambda lot: int(sizes[list(lot)].sum()), lambda _: {"round": self.round}
+        todo = source_batches(spill.missing, sizes)
+        self._run_steps(
+            "reading", job, todo, lambda batch: int(sizes[list(batch)].sum()), lambda _: {"round": self.round}
         )
-        for lot in todo:
-            spill.add(f"{self.round}/{lot[0]}", lot, range(len(lot)))
+        for batch in todo:
+            spill.add(f"{self.round}/{batch[0]}", batch, range(len(batch)))
         return spill
 
-    def _derived(self, keys: Keys) -> Spill:
-        """Sources that have been derived, in this round or, to the same end, in an earlier one."""
+    def _derived_before(self, keys: Keys) -> Spill:
+        """Spilled rows of sources that were derived with the same key, in this round or an earlier one."""
         spill, order = Spill(self.build.spill, len(keys)), np.argsort(keys)
         for record in self.build.journal.each("derive"):
-            lot = f"{record['round']}/{record['lot']}"
-            if not Lot.stands(self.build.spill / lot):
+            batch = f"{record['round']}/{record['batch']}"
+            if not SpilledBatch.is_complete(self.build.spill / batch):
                 continue
-            found = Lot(self.build.spill / lot).keys
+            found = SpilledBatch(self.build.spill / batch).keys
             if json_digest(found) != record["of"]:
                 continue
             wanted = np.array([key or "" for key in found], "S32")
             number = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
             known = np.flatnonzero(keys[number] == wanted)
-            spill.add(lot, number[known].tolist(), known.tolist())
+            spill.add(batch, number[known].tolist(), known.tolist())
         return spill
 
     def _write_shards(
-        self, guards: Guards, source_keys: Keys, planned: Planned, spill: Spill, kept: Kept
+        self,
+        fingerprints: Fingerprints,
+        source_keys: Keys,
+        planned: Planned,
+        spill: Spill,
+        row_cache: RowCache,
     ) -> int:
-        """Write every shard that is not there yet; returns how many were."""
+        """Write the shards that are missing; returns the number of tasks that were done before."""
         journal, plan = self.build.journal, planned.plan
         before = [record for record in journal.of("plan") if record["round"] == self.round]
         if before and before[0]["digest"] != plan.digest:
-            msg = f"{self.build.folder}: the plan is not the one that was begun; add --restart to start over"
+            msg = (
+                f"{self.build.folder}: the plan differs from that of the unfinished conversion; "
+                "add --restart to start over"
+            )
             raise ConversionError(msg)
         if not before:
             tasks = len(plan.tasks())
             journal.append({"step": "plan", "digest": plan.digest, "tasks": tasks, "round": self.round})
         keys = task_keys(plan, source_keys)
-        done = self._written(plan, keys)
+        done = self._done_tasks(plan, keys)
         todo = [task for task in plan.tasks() if task.id not in done]
-        self._steps(
+        self._run_steps(
             "writing",
-            self._job(guards, plan, planned.spilled, spill, kept),
+            self._job(fingerprints, plan, planned.spilled, spill, row_cache),
             todo,
             plan.task_bytes,
             lambda task: {"of": keys[task.id]},
         )
         return len(done)
 
-    def _written(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
-        """Tasks that have been done, in this round or, to the same end, in an earlier one."""
+    def _done_tasks(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
+        """Ids of tasks that were done with the same key, in this round or an earlier one."""
         journal = self.build.journal
         last = {record["task"]: record for record in journal.each("shard")}
         sizes = self.build.target.sizes() if last else {}
@@ -225,14 +238,14 @@ class Conversion:
             if any(sizes.get(file["key"]) != file["bytes"] for file in record["files"]):
                 continue
             sources = [piece.source for piece in plan.table(task.table).pieces(task.lo, task.hi)]
-            if sources != [source for source, _ in record["pieces"]]:  # the same ones, numbered anew
+            if sources != [source for source, _ in record["pieces"]]:  # same sources, renumbered
                 digests = [digest for _, digest in record["pieces"]]
                 pieces = [list(piece) for piece in zip(sources, digests, strict=True)]
                 journal.append({**record, "pieces": pieces})
             done.add(task.id)
         return done
 
-    def _steps(
+    def _run_steps(
         self,
         stage: str,
         job: Job[T],
@@ -240,7 +253,7 @@ class Conversion:
         size: Callable[[T], int],
         about: Callable[[T], dict[str, Any]],
     ) -> None:
-        """Run steps, journal each that is done with what is `about` it, raise all problems together."""
+        """Run steps, journal each with the fields from `about`, raise all problems together."""
         if items:
             largest_need(job, items, self.memory)
         self.progress.begin(stage, sum(size(item) for item in items))
@@ -249,7 +262,7 @@ class Conversion:
             for item, outcome in steps:
                 if outcome.problems:
                     problems.update(dict.fromkeys(outcome.problems))
-                    if len(problems) >= MANY and not self.exhaustive:
+                    if len(problems) >= MAX_PROBLEMS and not self.exhaustive:
                         break
                 if outcome.record:
                     self.build.journal.append({**outcome.record, **about(item)})

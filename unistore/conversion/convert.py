@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unistore.conversion.executors.local import Threaded
-from unistore.conversion.memory import room
+from unistore.conversion.memory import step_budget
 from unistore.conversion.runner import Report, run
 from unistore.conversion.scan_job import scan_on
 from unistore.conversion.signatures import typed
@@ -159,7 +159,7 @@ def convert(
             restart=restart,
             work=None if work is None else Path(work),
             memory=limit,
-            room=room(limit, workers if scheduler is None else None),
+            budget=step_budget(limit, workers if scheduler is None else None),
             on_error=on_error,
             executor=executor,
             scan_all=scan_all,

@@ -1,4 +1,4 @@
-"""What a conversion will hold at its peak, from the scan alone: for ``--dry-run``, `inspect` and refusals."""
+"""Peak memory of a conversion, estimated from the scan: for ``--dry-run``, ``inspect`` and limits."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = ["Estimate", "Peak", "estimate", "provisional_tables"]
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What all processes of a conversion hold together.
+    """Peak memory of all processes of a conversion together.
 
     Attributes
     ----------
     bytes
-        At the most.
+        Peak memory in bytes.
     workers, wanted
-        Beside the converting process; 0: it does the steps itself. And how many there would be without a
-        limit: not more than steps.
+        Worker processes with the limit, and without it (at most one a step); 0: the converting process runs
+        the steps itself.
     steps
-        That the converting process holds at once, where it does them: one is read while another is written.
+        Steps in the memory of the converting process at once: 2 if one is read while another is written.
     """
 
     bytes: int
@@ -48,18 +48,18 @@ class Peak:
 class Estimate:
     """The largest steps of a conversion, in bytes beyond `PROCESS`.
 
-    Tables whose rows only the values tell count with the most rows that they may have.
+    Tables whose rows depend on values count with their maximum number of rows.
 
     Attributes
     ----------
     reading
-        Deriving a source; 0 where none is derived.
+        Peak bytes of deriving a source; 0 if none is derived.
     writing
-        Writing a shard.
+        Peak bytes of writing a shard.
     sources, shards
-        How many of each there are.
+        Number of each.
     largest
-        What the largest step is.
+        Description of the largest step.
     """
 
     reading: int
@@ -101,15 +101,15 @@ class Estimate:
         return Peak(PROCESS + max(self.reading, (1 + two) * self.writing), 0, wanted, 1 + two)
 
 
-def estimate(converter: Converter, scan: Scan, room: int) -> Estimate:
+def estimate(converter: Converter, scan: Scan, budget: int) -> Estimate:
     """Estimate the steps of a conversion.
 
     Parameters
     ----------
-    room
-        Bytes that a step may hold to be faster; see `unistore.conversion.memory.room`.
+    budget
+        Bytes that a step may use to be faster; see `unistore.conversion.memory.step_budget`.
     """
-    deriving = derive_memory(scan, room) if scan.is_derived else np.zeros(1, np.int64)
+    deriving = derive_memory(scan, budget) if scan.is_derived else np.zeros(1, np.int64)
     reading = int(deriving.max(initial=0))
     tables = [*provisional_tables(scan), *_possible_tables(scan)]
     beside = scan_memory(scan)
@@ -128,7 +128,7 @@ def estimate(converter: Converter, scan: Scan, room: int) -> Estimate:
 
 
 def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
-    """Plans of the tables of a scan: of spilled ones with the rows that are expected."""
+    """Plans of the tables of a scan; spilled ones with their estimated rows."""
     return tuple(
         plan_table(
             table,

@@ -1,4 +1,4 @@
-"""What to do about an error of the operating system."""
+"""OSError → ConversionError with a remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CURES = {
 
 
 class WritingError(ConversionError):
-    """The system refused to write; `error` is what it said, with the file's name."""
+    """Writing failed with the OSError `error`, which has the name of the file."""
 
     def __init__(self, error: OSError) -> None:
         self.error = error
@@ -35,16 +35,16 @@ class WritingError(ConversionError):
 
 
 def refusal(error: OSError, then: str) -> str:
-    """One line: the file, why it was refused, the cure, and what to do `then`."""
+    """One line: the file, the reason, the cure, and what to do `then`."""
     cure = _CURES.get(error.errno or 0, "fix the destination or choose another")
     return f"{error.filename}: {error.strerror or error}; {cure}, {then}"
 
 
 def named(error: OSError, where: Path) -> OSError:
-    """The error with the name of a file: `where`, if the system named none."""
+    """The error with a file name: its own, else `where`."""
     return OSError(error.errno or 0, error.strerror or str(error), os.fspath(error.filename or where))
 
 
 def writing_failed(error: OSError, where: Path) -> WritingError:
-    """The error to raise in place of `error`; `where` is named if the system named no file."""
+    """`WritingError` of an OSError; `where` is used if that has no file name."""
     return WritingError(named(error, where))

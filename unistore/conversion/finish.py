@@ -1,4 +1,4 @@
-"""The end of a conversion: index arrays, metadata, manifest, seal, final name. In this order."""
+"""The end of a conversion: index arrays, metadata, manifest, and the sealed root, in this order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.splits import Codes
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Files, Target
-from unistore.converters.protocol import Scan, Settled
+from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family
 from unistore.converters.verdicts import TAKEN, counted_scan
 from unistore.errors import ConversionError
@@ -34,7 +34,6 @@ from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, R
 __all__ = [
     "IndexArrays",
     "check_schema",
-    "file_bytes",
     "merged_statistics",
     "metadata_documents",
     "root_attributes",
@@ -47,12 +46,6 @@ __all__ = [
 IndexArrays = Sequence[tuple[Field, IndexValues]]
 
 
-def file_bytes(scan: Scan) -> NDArray[np.int64]:
-    """Bytes of the files of each source, (sources,)."""
-    sizes = (sum(file.stat().st_size for file in source.files) for source in scan.sources)
-    return np.fromiter(sizes, np.int64, len(scan.sources))
-
-
 def shared_index(
     scan: Scan,
     plan_rows: Sequence[int],
@@ -60,18 +53,18 @@ def shared_index(
     digests: NDArray[np.uint8],
     codes: Codes,
 ) -> IndexArrays:
-    """The arrays that stores of every family have: ``sources/`` and ``splits/``.
+    """Index arrays of every family: ``sources/`` and ``splits/``.
 
     Parameters
     ----------
     plan_rows
-        Rows of the main table that each source contributes.
+        Rows of each source in the main table.
     sizes
-        What `file_bytes` gave.
+        Bytes of the files of each source, (sources,).
     digests
-        (F, 16) u1: content digest a source.
+        (sources, 16) uint8: content digest of each source.
     codes
-        (samples,) u1: split code a sample.
+        (samples,) uint8: split code of each sample.
     """
     rows = np.array(plan_rows, np.int64)
 
@@ -100,7 +93,7 @@ def shared_index(
 
 
 def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[np.uint8]:
-    """Content digest of every source, (F, 16) u1, from the ``pieces`` that the tasks' records hold."""
+    """Content digest of every source, (sources, 16) uint8, from the ``pieces`` of the journal's records."""
     pieces: dict[str, tuple[flat.array[int], bytes]] = {}
     for record in records:
         digests = "".join(digest for _, digest in record["pieces"])
@@ -116,15 +109,15 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[
     return np.frombuffer(bytes(found), np.uint8).reshape(-1, 16)
 
 
-def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
-    """The root's ``unistore`` object as far as it is known before anything is written."""
+def root_attributes(scan: Scan, finalized: Finalized, plan: Plan) -> dict[str, Any]:
+    """The root's ``unistore`` object without statistics and seal, which are known at the end."""
     verdicts = [each.to_json() for each in counted_scan(scan)]
     skipped = len(skipped_sources(plan.options.get("skipped", ())))
     is_reported = skipped > 0 or any(each["verdict"] != TAKEN for each in verdicts)
     return {
         "format_version": FORMAT_VERSION,
         "family": plan.family,
-        "samples": {"count": settled.samples, "table": plan.sample_table},
+        "samples": {"count": finalized.samples, "table": plan.sample_table},
         "main_table": scan.main_table,
         "fields": _fields(plan),
         "options": dict(plan.options),
@@ -136,18 +129,18 @@ def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
 
 
 def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
-    """Hold the planned arrays against the family's schema, before the first of them is written.
+    """Check the planned arrays against the family's schema, before anything is written.
 
     Raises
     ------
     ConversionError
-        Naming every rule that the planned store breaks: a fault of the converter, never sealed.
+        Naming every violated rule: a bug of the converter.
     """
     arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
     problems = get_family(plan.family).schema_problems(arrays, attributes)
     if problems:
         listed = "\n  ".join(str(problem) for problem in problems)
-        msg = f"this would be no {plan.family} store; please report it:\n  {listed}"
+        msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {listed}"
         raise ConversionError(msg)
 
 
@@ -159,23 +152,23 @@ def seal(
     attributes: Mapping[str, Any],
     groups: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Write what the tasks did not, and the root last. Returns the seal.
+    """Write index arrays, metadata and manifest, and the root last; returns the seal.
 
     Parameters
     ----------
     target
-        Where the tasks have written.
+        Where the shards were written.
     attributes
-        What `root_attributes` gave.
+        From `root_attributes`.
     groups
         Attributes of groups below the root, by path.
 
     Raises
     ------
     ConversionError
-        If a planned shard is not on disk as it was recorded.
+        If a shard is missing or has another size than recorded.
     """
-    entries = _recorded(target, plan, journal)
+    entries = _shard_entries(target, plan, journal)
     planned = {array.field.path: array for array in plan.index}
     with target.together() as together:
         for field, values in index:
@@ -198,19 +191,19 @@ def root_document(
     sealed: Mapping[str, Any],
     documents: Mapping[str, bytes],
 ) -> bytes:
-    """The root's ``zarr.json``, signed: all other documents, what `root_attributes` gave, the seal last."""
+    """The root's ``zarr.json``, signed: consolidated metadata, attributes, and the seal last."""
     unistore = {**attributes, "statistics": statistics, "seal": sealed}
     own = _json({"attributes": {"zarr_conventions": [CONVENTION], "unistore": unistore}})
     return sign_root(root_head(documents) + own.removeprefix(b"{\n"))
 
 
-def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
+def _shard_entries(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     recorded = {record["task"]: record["files"] for record in journal.each("shard")}
     entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]]
     sizes = target.sizes()
     for entry in entries:
         if sizes.get(entry.key) != entry.bytes:
-            msg = f"{entry.key}: written, but no longer as it was; run the same command to write it again"
+            msg = f"{entry.key}: missing or changed since it was written; run the same command again"
             raise ConversionError(msg)
     return entries
 
@@ -231,12 +224,12 @@ def _write_metadata(files: Files, documents: Mapping[str, bytes]) -> list[Entry]
 def metadata_documents(
     plan: Plan, attributes: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, bytes]:
-    """``zarr.json`` of every array and of every group but the root, and the report, by key.
+    """``zarr.json`` of every array and group except the root, and the report, by key.
 
     Parameters
     ----------
     attributes
-        What `root_attributes` gave: the report is made from these alone.
+        From `root_attributes`.
     groups
         Attributes of groups below the root, by path.
     """
@@ -274,7 +267,7 @@ def _fields(plan: Plan) -> dict[str, Any]:
 
 
 def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Statistics of every column that has them, merged in row order from the tasks' records."""
+    """Statistics of the columns that have them, merged in row order from the journal's records."""
     recorded = {record["task"]: record["statistics"] for record in records}
     moments: dict[str, Moments] = {}
     for task in plan.tasks():

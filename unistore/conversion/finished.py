@@ -1,4 +1,4 @@
-"""Whether a finished store is what a conversion would make again."""
+"""Whether a finished store is up to date with its sources."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from unistore.conversion.guard import guard_of
+from unistore.conversion.fingerprint import fingerprint_of
 from unistore.conversion.planning import plan_options, versions
-from unistore.conversion.skipping import scan_sound
+from unistore.conversion.skipping import scan_valid_sources
 from unistore.conversion.splits import Shares
 from unistore.converters.protocol import Converter
 from unistore.errors import StoreError
@@ -28,11 +28,10 @@ def is_up_to_date(
     codec: str,
     shares: Shares | None,
 ) -> bool:
-    """Whether the store in a folder was made of these sources, with these options and versions.
+    """Whether the store in a folder was made from these sources, with these options and versions.
 
-    Sources are the same by name and size, and no file or folder under the given paths, lists of splits
-    included, was changed since the store was sealed: neither its modification nor its status change time is
-    later. Values are not read.
+    Sources must have the same names and sizes, and no file or folder under the given paths (lists of splits
+    included) may have a modification or status change time after the seal. Values are not read.
 
     Raises
     ------
@@ -47,31 +46,31 @@ def is_up_to_date(
         sealed = (folder / ROOT).stat().st_mtime_ns
     except (StoreError, OSError):
         return False
-    made = store.attributes
-    if made.get("skipped") or made.get("created_with") != versions():
+    recorded = store.attributes
+    if recorded.get("skipped") or recorded.get("created_with") != versions():
         return False
-    scan = scan_sound(converter, paths, skip=False)[1]
+    scan = scan_valid_sources(converter, paths, skip=False)[1]
     options = json.loads(json.dumps(plan_options(scan, codec, shares)))
-    recorded = dict(made.get("options", {}))
-    for each in (options, recorded):
-        each.pop("found", None)  # in the values of the sources
-    if (scan.family, options) != (made["family"], recorded):
+    before = dict(recorded.get("options", {}))
+    for each in (options, before):
+        each.pop("found", None)  # known only from the values of the sources
+    if (scan.family, options) != (recorded["family"], before):
         return False
-    sizes = [sum(file.size for file in guard_of(source)) for source in scan.sources]
+    sizes = [sum(file.size for file in fingerprint_of(source)) for source in scan.sources]
     names = [source.name for source in scan.sources]
     if names != store.text("sources/path") or sizes != store.array("sources/bytes").read().tolist():
         return False
-    return all(changed < sealed for path in paths for changed in _changes(path))
+    return all(changed < sealed for path in paths for changed in _change_times(path))
 
 
-def _changes(path: Path) -> Iterator[int]:
-    """When a path and everything below it was changed last, in ns."""
-    yield _changed(path)
+def _change_times(path: Path) -> Iterator[int]:
+    """Time of the last change of a path and of everything below it, in ns."""
+    yield _change_time(path)
     for folder, folders, files in os.walk(path):
         for name in (*folders, *files):
-            yield _changed(Path(folder, name))
+            yield _change_time(Path(folder, name))
 
 
-def _changed(path: Path) -> int:
+def _change_time(path: Path) -> int:
     state = path.stat()
     return max(state.st_mtime_ns, state.st_ctime_ns)

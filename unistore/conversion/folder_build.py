@@ -1,4 +1,4 @@
-"""A conversion to a folder: the store grows in the build folder beside it, and a rename finishes it."""
+"""Conversion to a folder: the store is written in the build folder beside it, then renamed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ __all__ = ["FolderBuild"]
 
 
 class FolderBuild(Build):
-    """Entered to convert to a folder; see `Build`.
+    """Build folder of a conversion to a folder; see `Build`.
 
-    Besides what every build folder holds: ``store/`` (the tree that becomes the destination), and ``old/``
-    for the moment in which a store is replaced.
+    It also holds ``store/``, which becomes the destination, and ``old/`` while a store is being replaced.
     """
 
-    overlap = "the destination and a source overlap; choose another destination"
+    overlap_message = "the destination and a source overlap; choose another destination"
 
     def __init__(self, destination: Path, *, restart: bool = False) -> None:
         super().__init__(str(destination), build_folder(destination), local="store", restart=restart)
-        self.ground = destination
+        self.output_path = destination
         self._old = self.folder / "old"
 
     @property
@@ -36,33 +35,33 @@ class FolderBuild(Build):
         return Folder(self.local)
 
     def check(self, *, overwrite: bool) -> None:
-        """Refuse a destination that is taken; see `Build.check`. An empty folder is not."""
-        destination = self.ground
+        """Refuse a destination that exists, unless it is an empty folder; see `Build.check`."""
+        destination = self.output_path
         if not os.path.lexists(destination):
             return
         if destination.is_symlink():
-            msg = f"{destination}: is a link and will not be touched: give the place it leads to"
+            msg = f"{destination}: is a link and will not be touched: give the path that it points to"
             raise InputError(msg)
         if destination.is_dir() and not any(destination.iterdir()):
             return
         if _is_store(destination):
             if overwrite:
                 return
-            msg = f"{destination}: a finished store stands there; --overwrite replaces it"
+            msg = f"{destination}: a finished store is there already; --overwrite replaces it"
             raise InputError(msg)
-        msg = f"{destination}: exists, is not a unistore store and will not be touched: choose another place"
+        msg = f"{destination}: exists, is not a unistore store and will not be touched: choose another path"
         raise InputError(msg)
 
     def move_into_place(self) -> None:
-        """Give the sealed store its final name, setting an older one aside first."""
-        if self.ground.exists():
-            self.ground.rename(self._old)
-        self.local.rename(self.ground)
+        """Rename the sealed store to the destination, moving an older one to ``old/`` first."""
+        if self.output_path.exists():
+            self.output_path.rename(self._old)
+        self.local.rename(self.output_path)
         sync_folder(self.folder)
-        sync_folder(self.ground.parent)
+        sync_folder(self.output_path.parent)
 
-    def _standing(self) -> str | None:
-        return None if self.local.exists() else super()._standing()
+    def _destination_digest(self) -> str | None:
+        return None if self.local.exists() else super()._destination_digest()
 
     def _open(self) -> None:
         self._recover()
@@ -72,13 +71,13 @@ class FolderBuild(Build):
         """Recover from a kill between two renames."""
         if not self._old.exists():
             return
-        if not os.path.lexists(self.ground):
-            self._old.rename(self.ground)
-        elif _is_store(self.ground):
+        if not os.path.lexists(self.output_path):
+            self._old.rename(self.output_path)
+        elif _is_store(self.output_path):
             shutil.rmtree(self._old)
         else:
             msg = (
-                f"{self._old}: the store that was to be replaced, and {self.ground} holds something "
+                f"{self._old}: the store that was to be replaced, and {self.output_path} holds something "
                 "else now: move one of them away"
             )
             raise ConversionError(msg)

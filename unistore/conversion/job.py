@@ -1,4 +1,4 @@
-"""The two kinds of work of a conversion, as pure functions of a job and a number: run anywhere, any order."""
+"""The two jobs of a conversion, deriving sources and writing shards: idempotent, picklable steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.blocks import Blocks, Kept
+from unistore.conversion.blocks import BlockPool, RowCache
 from unistore.conversion.columns import Column, InMemory, Planes, in_planes
-from unistore.conversion.guard import Guards, reading
+from unistore.conversion.fingerprint import Fingerprints, reading
 from unistore.conversion.keys import shared_key, source_key
-from unistore.conversion.memory import ROOM, derive_memory, derived_in_core, scan_memory, shard_memory
+from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask, json_digest
 from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
@@ -34,26 +34,26 @@ __all__ = [
     "DeriveJob",
     "Outcome",
     "ShardJob",
-    "lots",
+    "source_batches",
     "source_digest",
     "statistics_of",
 ]
 
-LOTS = 32
-"""Lots that sources are dealt out to, at the least, where there are as many sources."""
-LOT = 256
-"""Sources of a lot, at the most."""
-LOT_BYTES = 16 << 20
-"""Bytes of their files, at the most, unless it is one."""
+MIN_BATCHES = 32
+"""Least number of batches, if there are as many sources."""
+BATCH_SOURCES = 256
+"""Most sources of a batch."""
+BATCH_BYTES = 16 << 20
+"""Most bytes of the files of a batch of several sources."""
 SHOWN = 4
-"""Sources that a message names."""
+"""Sources that a description names."""
 AHEAD = 16
-"""Pieces of a task that may be read before the first of them is looked at."""
+"""Pieces of a task that threads may read ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one step did: a record for the journal, or the problems that its source has."""
+    """Result of one step: a record for the journal, or the problems of its sources."""
 
     record: dict[str, Any] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
@@ -61,85 +61,82 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class DeriveJob:
-    """Derive sources: ``job(sources)`` spills the rows and facts of a lot of them, given by their numbers.
-
-    The lot's folder has the number of the first.
-    """
+    """Derive sources: ``job(numbers)`` spills rows and facts of a batch; its folder has the first number."""
 
     converter: Converter
     scan: Scan
-    guards: Guards
+    fingerprints: Fingerprints
     spill: Path
-    room: int = ROOM
-    """Bytes that a step may hold: a source that does with them is not sorted on disk."""
+    budget: int = STEP_BUDGET
+    """Bytes that a step may use to derive a source in memory."""
 
     def __call__(self, sources: Sequence[int]) -> Outcome:
-        """Derive sources one by one; those with problems are marked in the lot."""
+        """Derive sources one by one; the keys of those with problems are None in the batch."""
         problems: list[Problem] = []
         keys: list[str | None] = []
         shared = shared_key(self.scan)
         with SpillWriter(self.spill / str(sources[0])) as writer:
             for number in sources:
-                source, guard = self.scan.sources[number], self.guards[number]
+                source, fingerprint = self.scan.sources[number], self.fingerprints[number]
                 try:
-                    with reading(source, guard):
-                        facts, key = self._derive(writer, number), source_key(shared, source, guard)
+                    with reading(source, fingerprint):
+                        facts, key = self._derive(writer, number), source_key(shared, source, fingerprint)
                 except InputError as error:
                     problems += _problems(error, source)
                     facts, key = {}, None
                 writer.end_source(key, facts)
                 keys.append(key)
             writer.finish()
-        record = {"step": "derive", "lot": sources[0], "sources": len(sources), "of": json_digest(keys)}
+        record = {"step": "derive", "batch": sources[0], "sources": len(sources), "of": json_digest(keys)}
         return Outcome(record, tuple(problems))
 
     def _derive(self, writer: SpillWriter, source: int) -> Facts:
-        if derived_in_core(self.scan, self.scan.sources[source], self.room):
+        if derived_in_core(self.scan, self.scan.sources[source], self.budget):
             return self.converter.derive(self.scan, source, writer.emit, None)
         with tempfile.TemporaryDirectory(dir=writer.folder) as folder:
             return self.converter.derive(self.scan, source, writer.emit, Path(folder))
 
     def describe(self, sources: Sequence[int]) -> str:
-        """The sources by name."""
+        """Names of the first sources, for messages."""
         names = [self.scan.sources[source].name for source in sources[:SHOWN]]
         more = f" and {len(sources) - SHOWN} more" if len(sources) > SHOWN else ""
         return f"reading {', '.join(names)}{more}"
 
     def bare(self) -> DeriveJob:
         """See `SlicedJob`: without sources."""
-        return replace(self, scan=self.scan.only(()), guards=self.guards.only(()))
+        return replace(self, scan=self.scan.only(()), fingerprints=self.fingerprints.only(()))
 
     def slice(self, sources: Sequence[int]) -> dict[str, Any]:
         """See `SlicedJob`: the sources' own part of the scan."""
-        return {"scan": self.scan.only(sources), "guards": self.guards.only(sources)}
+        return {"scan": self.scan.only(sources), "fingerprints": self.fingerprints.only(sources)}
 
     def need(self, sources: Sequence[int]) -> int:
-        """The largest source's own estimate, beside the scan."""
+        """Peak bytes of the largest source, scan included."""
         return int(self._needs[list(sources)].max())
 
     @cached_property
     def _needs(self) -> NDArray[np.int64]:
-        return derive_memory(self.scan, self.room)
+        return derive_memory(self.scan, self.budget)
 
 
-def lots(sources: Sequence[int], sizes: NDArray[np.int64]) -> list[tuple[int, ...]]:
-    """Sources dealt out to lots of consecutive ones: few and small, so that all workers have some.
+def source_batches(sources: Sequence[int], sizes: NDArray[np.int64]) -> list[tuple[int, ...]]:
+    """Batches of consecutive sources, small enough that all workers have work.
 
     Parameters
     ----------
     sources
-        Their numbers.
+        Numbers of the sources.
     sizes
-        Bytes of the files of each source there is.
+        Bytes of the files of every source of the scan.
     """
-    most, held = min(max(1, len(sources) // LOTS), LOT), 0
+    most, nbytes = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES), 0
     found: list[tuple[int, ...]] = []
     first = 0
     for at, source in enumerate(sources):
-        held += int(sizes[source])
-        if at > first and (held > LOT_BYTES or at - first == most):
+        nbytes += int(sizes[source])
+        if at > first and (nbytes > BATCH_BYTES or at - first == most):
             found.append(tuple(sources[first:at]))
-            first, held = at, int(sizes[source])
+            first, nbytes = at, int(sizes[source])
     return [*found, tuple(sources[first:])] if sources else []
 
 
@@ -149,28 +146,28 @@ class ShardJob:
 
     converter: Converter
     scan: Scan
-    guards: Guards
+    fingerprints: Fingerprints
     spill: Spill
     target: Target
     plan: Plan
     spilled: Mapping[str, Table]
     reading: int = 0
-    """The most that reading a source takes besides its rows, in bytes."""
-    blocks: Blocks = field(default_factory=Blocks, compare=False)
-    """Memory of the rows of tasks that are written."""
-    kept: Kept = field(default_factory=Kept, compare=False)
-    """Rows that need not be read again in this process."""
+    """From `reading_memory`."""
+    blocks: BlockPool = field(default_factory=BlockPool, compare=False)
+    """Reused memory for rows."""
+    row_cache: RowCache = field(default_factory=RowCache, compare=False)
+    """Rows that were read already in this process."""
     known: Sequence[Piece] | None = None
-    """Pieces of the one task that this is for; None: of any."""
+    """Pieces of the only task of a job sliced for it; None: computed from the plan."""
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Read the task's rows from its sources, encode, write."""
         return self.read(task, in_turn)()
 
     def read(self, task: ShardTask, spread: Spread) -> Callable[[], Outcome]:
-        """Read the task's rows; what is left encodes and writes them, and may run on another thread.
+        """Read the task's rows; returns a function that encodes and writes them, on any thread.
 
-        Rows that are read some planes at a time are encoded and written here.
+        Rows that are read some planes at a time are encoded and written here already.
         """
         try:
             columns = self.columns(task, spread)
@@ -200,8 +197,8 @@ class ShardJob:
             "pieces": self.pieces(task, columns),
             "statistics": statistics_of(columns),
         }
-        held = {column.array.column: column.block for column in columns if isinstance(column, InMemory)}
-        self.blocks.give(table, held)
+        blocks = {column.array.column: column.block for column in columns if isinstance(column, InMemory)}
+        self.blocks.release(table, blocks)
         return Outcome(record)
 
     def bare(self) -> ShardJob:
@@ -210,7 +207,7 @@ class ShardJob:
         return replace(
             self,
             scan=self.scan.only(()),
-            guards=self.guards.only(()),
+            fingerprints=self.fingerprints.only(()),
             spill=self.spill.only(0, 0),
             plan=replace(self.plan, sources=(), tables=tables),
         )
@@ -221,7 +218,7 @@ class ShardJob:
         numbers = range(pieces[0].source, pieces[-1].source + 1)
         return {
             "scan": self.scan.only(numbers),
-            "guards": self.guards.only(numbers),
+            "fingerprints": self.fingerprints.only(numbers),
             "spill": self.spill.only(numbers.start, numbers.stop),
             "known": pieces,
         }
@@ -230,24 +227,24 @@ class ShardJob:
         return self.known or list(self.plan.table(task.table).pieces(task.lo, task.hi))
 
     def describe(self, task: ShardTask) -> str:
-        """Table, rows, and the rows of the sources that they come from."""
+        """Table, rows and sources, for messages."""
         pieces = self._pieces(task)
         names = [f"{self.scan.sources[each.source].name} rows {each.lo}:{each.hi}" for each in pieces[:SHOWN]]
         more = f" and {len(pieces) - SHOWN} more" if len(pieces) > SHOWN else ""
         return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {', '.join(names)}{more})"
 
     def need(self, task: ShardTask) -> int:
-        """All columns' rows, or parts of the one there is, with what encoding them takes, beside the scan."""
+        """Peak bytes of the task, scan included; see `shard_memory`."""
         table, streams = self.plan.table(task.table), isinstance(self.target, Folder)
         return scan_memory(self.scan) + shard_memory(self.converter, table, self.reading, streams=streams)
 
     def columns(self, task: ShardTask, spread: Spread = in_turn) -> list[Column]:
-        """Rows of every column of a task: read now, or some planes at a time as they are taken.
+        """Rows of every column of a task: read now, or some planes at a time while iterated.
 
         Raises
         ------
         InputError
-            With the problems of all its sources that cannot be read; from the columns, too.
+            With the problems of all its sources that cannot be read; also while iterating.
         """
         table = self.plan.table(task.table)
         pieces = self._pieces(task)
@@ -262,7 +259,7 @@ class ShardJob:
             ]
         rows = task.hi - task.lo
         blocks = {
-            array.column: self.blocks.take(
+            array.column: self.blocks.acquire(
                 table.name, array.column, (rows, *array.shape[1:]), array.field.dtype, array.field.fill
             )
             for array in table.arrays
@@ -275,16 +272,16 @@ class ShardJob:
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
             source = self.scan.sources[piece.source]
             try:
-                with reading(source, self.guards[piece.source]):
+                with reading(source, self.fingerprints[piece.source]):
                     first = task.lo + piece.at
-                    if not self.kept.fill(table.name, first, first + piece.hi - piece.lo, out):
+                    if not self.row_cache.fill(table.name, first, first + piece.hi - piece.lo, out):
                         self._fill(table.name, piece.source, piece.lo, piece.hi, out)
             except InputError as error:
                 return _problems(error, source)
             digests[at] = [content_digest(rows) for rows in out.values()]
             return ()
 
-        turns = spread if self.converter.concurrent and not table.spilled else in_turn
+        turns = spread if self.converter.thread_safe and not table.spilled else in_turn
         if problems := [each for found in turns(read, range(len(pieces)), AHEAD) for each in found]:
             raise InputError(problems)
         return [
@@ -298,13 +295,13 @@ class ShardJob:
         """Read planes ``lo:hi`` of the row of a source into `block`, (1, hi - lo, …)."""
         source = self.scan.sources[number]
         try:
-            with reading(source, self.guards[number]):
+            with reading(source, self.fingerprints[number]):
                 self.converter.read_planes(self.scan, table, number, lo, hi, {column: block})
         except InputError as error:
             raise InputError(_problems(error, source)) from error
 
     def pieces(self, task: ShardTask, columns: Sequence[Column]) -> list[Any]:
-        """Source and digest of each piece of a task, once all its columns have been taken."""
+        """Source and digest of each piece of a task, after iteration of all its columns."""
         return [
             [piece.source, _joined_digest({column.array.column: column.piece(at) for column in columns})]
             for at, piece in enumerate(self._pieces(task))
@@ -323,7 +320,7 @@ class ShardJob:
 
 
 def statistics_of(columns: Sequence[Column]) -> dict[str, Any]:
-    """Moments of the columns of a task that have statistics, as JSON for the journal."""
+    """Moments of the columns that have statistics, as JSON for the journal."""
     return {
         column.array.field.path: Moments.of(column.block).to_json()
         for column in columns

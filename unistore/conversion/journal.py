@@ -99,7 +99,7 @@ def _record(line: bytes) -> dict[str, Any]:
     """
     record = json.loads(line)
     named = isinstance(record, dict) and isinstance(record.get("step"), str)
-    if not named or not all(isinstance(record.get(key, 0), int) for key in ("lot", "round")):
+    if not named or not all(isinstance(record.get(key, 0), int) for key in ("batch", "round")):
         msg = "no step"
         raise ValueError(msg)
     return cast("dict[str, Any]", record)

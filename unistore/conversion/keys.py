@@ -1,7 +1,7 @@
-"""What decides the result of a step, as a digest: a step whose key is the same need not be done again.
+"""Keys of steps: digests of what decides a step's result. A step with the same key is not repeated.
 
-Within one run the plan stays and so do all keys. They change where sources are left out: sources are
-numbered anew, rows move, columns may lose a dtype; what none of this touches keeps its key.
+Keys change when sources are left out (sources are renumbered, rows move, columns may change dtype); steps
+that this does not affect keep theirs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.guard import Guard, Guards
+from unistore.conversion.fingerprint import Fingerprint, Fingerprints
 from unistore.conversion.plan import Plan, json_digest
 from unistore.converters.protocol import Scan, Source
 
@@ -20,34 +20,34 @@ __all__ = ["Keys", "shared_key", "source_key", "source_keys", "task_keys"]
 Keys = NDArray[np.bytes_]
 """Keys of all sources, (sources,) of 32 bytes."""
 
-_OF_ALL = ("exclude", "skipped")
-"""Options that say which sources there are: they decide nothing about any other source."""
+_SELECTING = ("exclude", "skipped")
+"""Options that select sources, without effect on the rows of the others."""
 
 
 def shared_key(scan: Scan) -> str:
-    """What the scan decided for all sources, as part of the key of each."""
-    options = {name: value for name, value in scan.options.items() if name not in _OF_ALL}
+    """Digest of what all sources share: family, options and tables."""
+    options = {name: value for name, value in scan.options.items() if name not in _SELECTING}
     return json_digest([scan.family, options, [asdict(table) for table in scan.tables]])
 
 
-def source_key(shared: str, source: Source, guard: Guard) -> str:
-    """Key of a source: itself, its files, and what the scan decided for all.
+def source_key(shared: str, source: Source, fingerprint: Fingerprint) -> str:
+    """Key of a source: its name, rows and detail, its fingerprint, and `shared` from `shared_key`.
 
-    A file's status change time counts, so that a later run reads anew what may have been rewritten with its
-    size and modification time restored.
+    The fingerprint has the status change time, so that a file rewritten with its old size and modification
+    time is read again.
     """
-    return json_digest([shared, source.name, guard, source.rows, source.detail])
+    return json_digest([shared, source.name, fingerprint, source.rows, source.detail])
 
 
-def source_keys(scan: Scan, guards: Guards) -> Keys:
+def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:
     """Key of every source, in order."""
     shared = shared_key(scan)
-    pairs = zip(scan.sources, guards, strict=True)
-    return np.fromiter((source_key(shared, *pair) for pair in pairs), "S32", len(guards))
+    pairs = zip(scan.sources, fingerprints, strict=True)
+    return np.fromiter((source_key(shared, *pair) for pair in pairs), "S32", len(fingerprints))
 
 
 def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:
-    """Key of every task by its id: the form of its columns, and the pieces of sources that it is made of."""
+    """Key of every task by id: the form of its columns, and the pieces of sources that it consists of."""
     keys = {}
     for table in plan.tables:
         form = json_digest(

@@ -1,7 +1,7 @@
-"""How much memory a conversion may take: what steps need, and what is too little, with the arithmetic.
+"""Memory of a conversion: what its steps need, and whether a limit suffices.
 
-What a step needs is known before it starts: a source's own estimate while it is derived, the rows of a shard
-with their encoded form while it is written. Layout and bytes never depend on any of this.
+The need of a step is known before it starts: the source's own estimate for deriving it, the rows of a shard
+and their encoded form for writing it. Layout and bytes never depend on memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import in_planes, part_planes, plane_bytes
+from unistore.conversion.columns import in_planes, plane_bytes, planes_at_once
 from unistore.conversion.plan import TablePlan
 from unistore.converters.protocol import Converter, Scan, Source
 from unistore.errors import InputError, Problem
@@ -18,39 +18,39 @@ from unistore.zarr3.writer import AHEAD
 
 __all__ = [
     "PROCESS",
-    "ROOM",
+    "STEP_BUDGET",
     "check_fits",
     "derive_memory",
     "derived_in_core",
     "most_workers",
     "reading_memory",
-    "room",
     "scan_memory",
     "shard_memory",
+    "step_budget",
 ]
 
 PROCESS = 128 << 20
 """Bytes of one process before its first step: interpreter, libraries, plan."""
 
-ROOM = 512 << 20
-"""Bytes that a step may hold to be faster where no limit is given."""
+STEP_BUDGET = 512 << 20
+"""Bytes that a step may use to be faster, if there is no limit."""
 
 STEP = 16 << 20
-"""Bytes of a shard task whatever its size: buffers, records, moments in float64, what malloc keeps."""
+"""Bytes of any shard task scan_bytess its rows: buffers, records, moments in float64, malloc overhead."""
 
 SOURCE = 1 << 10
-"""Bytes of one source in every process: its names, its files, what guards them, what is recorded of it."""
+"""Bytes of one source in every process: names, files, fingerprint, records."""
 
 
 def check_fits(limit: int | None, need: int, what: str) -> None:
-    """Refuse a limit that one step alone would break, in one process.
+    """Refuse a limit that is too small for one process with its largest step.
 
     Parameters
     ----------
     limit
         Bytes of all processes together; None: no limit.
     need, what
-        Bytes that the largest step holds beyond `PROCESS`, and what the step is.
+        Bytes of the largest step beyond `PROCESS`, and its description.
 
     Raises
     ------
@@ -67,75 +67,75 @@ def check_fits(limit: int | None, need: int, what: str) -> None:
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:
-    """Workers beside the converting process that may each hold `need` bytes at once: at most `wanted`.
+    """How many workers, at most `wanted`, fit into the limit if each needs `need` bytes for a step.
 
-    0: not even one; the converting process has to do the steps itself.
+    0: none; the converting process has to run the steps itself.
     """
     if limit is None:
         return wanted
     return max(0, min(wanted, (limit - PROCESS) // (PROCESS + need)))
 
 
-def room(limit: int | None, workers: int | None) -> int:
-    """Bytes that a step may hold to be faster: so many that it takes the place of no other.
+def step_budget(limit: int | None, workers: int | None) -> int:
+    """Bytes that a step may use to be faster without reducing the number of workers.
 
     Parameters
     ----------
     limit
         Bytes of all processes together; None: no limit.
     workers
-        Wanted beside the converting process; 0: it does the steps itself; None: nobody knows how many.
+        Wanted scan_bytes the converting process; 0: it runs the steps itself; None: unknown (a cluster).
     """
     if limit is None:
-        return ROOM
+        return STEP_BUDGET
     if workers is None:
         return 0
     return (limit - PROCESS) // workers - PROCESS if workers else limit - PROCESS
 
 
 def scan_memory(scan: Scan) -> int:
-    """Bytes of what was scanned, in every process."""
+    """Bytes of the scan in every process."""
     return len(scan.sources) * SOURCE
 
 
-def derived_in_core(scan: Scan, source: Source, room: int) -> bool:
-    """Whether a source is derived without a folder where a step may hold `room` to be faster."""
-    return scan_memory(scan) + source.memory_in_core <= room
+def derived_in_core(scan: Scan, source: Source, budget: int) -> bool:
+    """Whether a source is derived in memory, without a scratch folder, with a budget for a step."""
+    return scan_memory(scan) + source.memory_in_core <= budget
 
 
-def derive_memory(scan: Scan, room: int) -> NDArray[np.int64]:
-    """Peak bytes of deriving each source with the scan, where a step may hold `room` to be faster."""
-    numbers, beside = scan.sources.numbers, scan_memory(scan)
-    in_core = (numbers["memory_in_core"] > 0) & (beside + numbers["memory_in_core"] <= room)
-    return beside + np.where(in_core, numbers["memory_in_core"], numbers["memory"])
+def derive_memory(scan: Scan, budget: int) -> NDArray[np.int64]:
+    """Peak bytes of deriving each source (scan included) with a budget for a step, (sources,) int64."""
+    numbers, scan_bytes = scan.sources.numbers, scan_memory(scan)
+    in_core = (numbers["memory_in_core"] > 0) & (scan_bytes + numbers["memory_in_core"] <= budget)
+    return scan_bytes + np.where(in_core, numbers["memory_in_core"], numbers["memory"])
 
 
 def reading_memory(scan: Scan) -> int:
-    """The most that reading a source takes besides its rows, in bytes."""
+    """Maximum over sources of the bytes that reading takes besides the rows."""
     return int(scan.sources.numbers["reading"].max(initial=0))
 
 
 def shard_memory(converter: Converter, table: TablePlan, reading: int, *, streams: bool = True) -> int:
-    """Peak bytes of one shard task beside the scan.
+    """Peak bytes of one shard task, without the scan.
 
-    All columns' rows, with the encoded form of the largest column (written one after the other), or, before
-    that, one column's rows as they were read or spilled. A converter that reads planes says all that it holds
-    in `reading`, and what it reads goes out as it is encoded; rows of many megabytes are never there whole.
+    The rows of all columns, plus the larger of: the encoded form of the largest column (columns are written
+    one after the other), one column's rows as they were read or spilled. Rows that are read in planes are
+    never in memory as a whole.
 
     Parameters
     ----------
     reading
-        What `reading_memory` says; spilled rows are not read from sources.
+        From `reading_memory`; not used by spilled rows.
     streams
-        Whether the destination takes a file piece by piece; else the encoded shard is held.
+        Whether the destination takes a file piece by piece; else the encoded shard is kept in memory.
     """
     rows = min(table.shard_rows, table.rows)
     largest = rows * max(array.field.row_bytes for array in table.arrays)
     if in_planes(converter, table):
-        part = max(part_planes(array) * plane_bytes(array) for array in table.arrays)
-        return STEP + 3 * part + (0 if streams else largest) + reading  # the part, the one before it, encoded
-    held = STEP + rows * table.row_bytes
+        planes = max(planes_at_once(array) * plane_bytes(array) for array in table.arrays)
+        return STEP + 3 * planes + (0 if streams else largest) + reading  # read, previous, encoded
+    rows_bytes = STEP + rows * table.row_bytes
     if table.spilled:
-        return held + 2 * largest  # spilled rows may be converted on their way
-    encoded = min(largest, AHEAD) if converter.planar and streams else largest
-    return held + encoded + reading
+        return rows_bytes + 2 * largest  # spilled rows may change dtype
+    encoded = min(largest, AHEAD) if converter.reads_planes and streams else largest
+    return rows_bytes + encoded + reading

@@ -1,4 +1,4 @@
-"""A conversion to an object store: journal and spilled rows in a local folder, shards in their final keys."""
+"""Conversion to an object store: journal and spilled rows in a local folder, shards at their final keys."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ __all__ = ["ObjectBuild"]
 
 
 class ObjectBuild(Build):
-    """Entered to convert to a URL; see `Build`.
+    """Build folder of a conversion to a URL; see `Build`.
 
-    The local folder holds the journal, the spilled rows and, in the end, the root document. Shards go
-    straight to their final keys, where nothing reads them: without its root a prefix is no store. A store
-    that is to be replaced stays as it is while the new one grows beside it (``<prefix>.unistore-build/``);
-    then it is swapped in by copies inside the object store.
+    The local folder holds the journal, the spilled rows and, at the end, the root document. Shards are
+    written at their final keys; without a root document the prefix is not a store. If a store is to be
+    replaced, the new one is written beside it (``<prefix>.unistore-build/``), then copied to its place.
 
-    An object, `BUILD_MARK`, says whose conversion a prefix belongs to, so that two machines never mix theirs.
+    The object `BUILD_MARK` records which conversion owns a prefix, so that two machines never mix theirs.
 
     Parameters
     ----------
     url
-        Where the store will be.
+        URL of the store.
     work
         Folder that holds the build folder; None: the current one.
     """
 
-    overlap = "the build folder would lie in a source; choose another place with --work"
+    overlap_message = "the build folder would lie in a source; choose another place with --work"
 
     def __init__(self, url: str, *, work: Path | None = None, restart: bool = False) -> None:
         location = parse_url(url)
@@ -54,21 +53,21 @@ class ObjectBuild(Build):
         self._begun: dict[str, Any] | None = None
         folder = build_folder((Path.cwd() if work is None else work.absolute()) / location.name)
         super().__init__(str(location), folder, local="root", restart=restart)
-        self.ground = folder
+        self.output_path = folder
 
     @property
     def target(self) -> ObjectTarget:
-        """Where files are written, once the destination was claimed by `take_up`."""
+        """Where files are written; only after `discard_on_input_error` has claimed the destination."""
         return ObjectTarget(self._written, self.local)
 
     def begin(
         self, identity: dict[str, Any], sources: Sequence[tuple[str, Any]], paths: Sequence[Path]
     ) -> None:
-        """Record or compare what is converted, and where to; see `Build.begin`."""
+        """Record or compare what is converted, and the destination; see `Build.begin`."""
         super().begin({**identity, "destination": str(self.location)}, sources, paths)
 
     def check(self, *, overwrite: bool) -> None:
-        """Refuse a destination that is taken; see `Build.check`."""
+        """Refuse a destination that exists already; see `Build.check`."""
         begun = self._begun
         if self._client.size(ROOT) is not None:
             if not self._is_store():
@@ -80,19 +79,19 @@ class ObjectBuild(Build):
                 )
                 raise InputError(msg)
             if not overwrite:
-                msg = f"{self.location}: a finished store stands there; --overwrite replaces it"
+                msg = f"{self.location}: a finished store is there already; --overwrite replaces it"
                 raise InputError(msg)
         elif begun is None and self._client.size(BUILD_MARK) is None and self._client.list(limit=1):
-            msg = f"{self.location}: holds objects that are no unistore store: choose another place"
+            msg = f"{self.location}: holds objects that are not a unistore store: choose another place"
             raise InputError(msg)
 
-    def take_up(self) -> None:
-        """Claim the destination: from here on objects are written.
+    def discard_on_input_error(self) -> None:
+        """Claim the destination, before objects are written; see `Build.discard_on_input_error`.
 
         Raises
         ------
         ConversionError
-            If another conversion to it was begun elsewhere.
+            If another conversion to it was started elsewhere.
         """
         if self._begun is None:
             staged = self._client.size(ROOT) is not None
@@ -102,18 +101,18 @@ class ObjectBuild(Build):
         if self._begun["staged"] and client.size(BUILD_MARK) is None and client.list(limit=1):
             msg = f"{self._written}: the new store is made there, but it holds other objects: remove them"
             raise InputError(msg)
-        standing = client.create(BUILD_MARK, self._mark())
-        if not self._is_mine(standing):
+        owner = client.create(BUILD_MARK, self._mark())
+        if not self._is_mine(owner):
             if not self._restart:
-                raise ConversionError(self._taken(standing))
+                raise ConversionError(self._taken_message(owner))
             client.put(BUILD_MARK, [self._mark()])
-            if not self._begun["staged"]:  # of a replacement that was given up
+            if not self._begun["staged"]:  # left by a replacement that was abandoned
                 self._clear(self._staging)
         self._claimed = True
-        super().take_up()
+        super().discard_on_input_error()
 
     def move_into_place(self) -> None:
-        """Put the root object, the last one; replace an older store first.
+        """Write the root object last; an older store is replaced first.
 
         Raises
         ------
@@ -121,9 +120,9 @@ class ObjectBuild(Build):
             If somebody else took the destination over meanwhile.
         """
         assert self._begun is not None
-        standing = writing_client(self._written).get(BUILD_MARK)
-        if not self._is_mine(standing):
-            raise ConversionError(self._taken(standing))
+        owner = writing_client(self._written).get(BUILD_MARK)
+        if not self._is_mine(owner):
+            raise ConversionError(self._taken_message(owner))
         root = (self.local / ROOT).read_bytes()
         if self._begun["staged"]:
             swap_in(self._written, self.location, root, self._mark())
@@ -131,7 +130,7 @@ class ObjectBuild(Build):
             commit(self.location, root)
 
     def remove(self) -> None:
-        """Remove the folder, and what stands in the object store and is no part of a store."""
+        """Remove the folder, and the objects that do not belong to a store."""
         if self._begun is not None and (
             self._claimed or self._is_mine(writing_client(self._written).get(BUILD_MARK))
         ):
@@ -149,12 +148,12 @@ class ObjectBuild(Build):
 
     @property
     def _staging(self) -> Location:
-        """Where a store grows that replaces another."""
+        """Prefix of a store that will replace another."""
         return self.location.with_suffix(".unistore-build")
 
     @property
     def _written(self) -> Location:
-        """Prefix of the objects that are written."""
+        """Prefix that objects are written to."""
         assert self._begun is not None
         return self._staging if self._begun["staged"] else self.location
 
@@ -167,16 +166,16 @@ class ObjectBuild(Build):
         assert self._begun is not None
         return bool(_parsed(mark).get("token") == self._begun["token"])
 
-    def _taken(self, mark: bytes | None) -> str:
+    def _taken_message(self, mark: bytes | None) -> str:
         owner = _parsed(mark)
         host, folder = owner.get("host", "another machine"), owner.get("folder", "another folder")
         return (
-            f"{self.location}: another conversion to it was begun on {host} in {folder}: continue it there, "
-            "or add --restart to take its place"
+            f"{self.location}: another conversion to it was started on {host} in {folder}: continue it "
+            "there, or add --restart to take its place"
         )
 
     def _clear(self, location: Location) -> None:
-        """Delete every object at a place that has a mark, the mark last."""
+        """Delete every object below a prefix that has a mark, the mark last."""
         client = writing_client(location)
         if client.size(BUILD_MARK) is not None:
             client.delete([key for key in client.list() if key != BUILD_MARK])
@@ -189,8 +188,8 @@ class ObjectBuild(Build):
             return False
         return True
 
-    def _standing(self) -> str | None:
-        return None if self._client.size(ROOT) is None else super()._standing()
+    def _destination_digest(self) -> str | None:
+        return None if self._client.size(ROOT) is None else super()._destination_digest()
 
 
 def _parsed(mark: bytes | None) -> dict[str, Any]:

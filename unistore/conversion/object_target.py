@@ -1,4 +1,4 @@
-"""`ObjectTarget`: a store that is being written into an object store; its root object comes last."""
+"""`ObjectTarget`: files of a store as objects; the root object is written last."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ __all__ = ["ObjectTarget", "commit", "swap_in", "writing_client"]
 
 
 class ObjectTarget:
-    """Takes the files of a store as objects in their final keys, see `unistore.conversion.target.Target`.
+    """Writes files of a store as objects at their final keys, see `unistore.conversion.target.Target`.
 
-    Each is put in one request, so that it is there whole or not at all, and its size is looked at. The root
-    document is kept back in a local folder: with it there, the prefix is a store.
+    Each object is put in one request, so that it is complete or absent, and its size is checked. The root
+    document is kept in a local folder until `commit`: it makes the prefix a store.
 
     Parameters
     ----------
     location
         Prefix of the objects.
-    kept
-        Folder for the root document.
+    root_folder
+        Local folder of the root document.
     """
 
-    def __init__(self, location: Location, kept: Path) -> None:
+    def __init__(self, location: Location, root_folder: Path) -> None:
         self.location = location
-        self.kept = kept
+        self.root_folder = root_folder
         self.client = writing_client(location)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.location, self.kept)
+        return type(self), (self.location, self.root_folder)
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
         """Write an object; see `unistore.conversion.target.Files.put`."""
         if key == ROOT:
-            return write_shard(self.kept, key, buffers)
+            return write_shard(self.root_folder, key, buffers)
         buffers = list(buffers)
         digest = xxhash.xxh3_128()
         for buffer in buffers:
@@ -54,7 +54,7 @@ class ObjectTarget:
         return WrittenFile(key, sum(map(len, buffers)), digest.hexdigest())
 
     def together(self) -> AbstractContextManager[ObjectTarget]:
-        """Every object stays once it is put; see `Target.together`."""
+        """No-op: every object is durable once it is put; see `Target.together`."""
         return nullcontext(self)
 
     def sizes(self) -> Mapping[str, int]:
@@ -64,30 +64,30 @@ class ObjectTarget:
         return found
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
-        """Delete what is none of `keys`; see `Target.keep_only`."""
+        """Delete all other keys; see `Target.keep_only`."""
         self.client.delete([key for key in self.sizes() if key not in keys])
 
 
 def writing_client(location: Location) -> ObjectClient:
-    """Operations of a conversion on the objects at a place."""
+    """Client that writes below a prefix and raises ConversionError."""
     return ObjectClient(location, writing=True, raises=ConversionError)
 
 
 def commit(location: Location, root: bytes) -> None:
-    """Put the root document: from now on this is a store."""
+    """Put the root document, which makes the prefix a store."""
     writing_client(location).put(ROOT, [root])
 
 
 def swap_in(staging: Location, location: Location, root: bytes, mark: bytes) -> None:
-    """Replace the store at a place by the one whose objects lie at another, inside the object store.
+    """Replace the store at `location` by the one at `staging`, by copies inside the object store.
 
-    The old root goes first, the new one comes last: in between there is no store, never a mixture, and the
-    mark says why. Doing it again from the start is harmless.
+    The old root is deleted first and the new one written last: in between there is no store, never a mixture,
+    and the mark says why. Idempotent.
 
     Raises
     ------
     ConversionError
-        If an object did not arrive as it was.
+        If an object was not copied completely.
     """
     bucket = writing_client(Location(location.scheme, location.bucket, ""))
     old = writing_client(location)

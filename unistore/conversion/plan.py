@@ -1,4 +1,4 @@
-"""The plan of a conversion: every array's final form, cut into tasks that own whole shards. Plain data."""
+"""The plan of a conversion: the final form of every array, and tasks that each write whole shards."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class ArrayPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no value to store (an axis without extent): such an array has no shard."""
+        """Whether the array has no values (an axis of extent 0), and so no shard."""
         return 0 in self.shape
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows ``lo:hi`` of one source (counted inside the source) that begin at `at` in the task's block."""
+    """Rows ``lo:hi`` of one source (counted inside the source), at row `at` of the task's block."""
 
     source: int
     lo: int
@@ -62,7 +62,7 @@ class ShardTask:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """One table: its columns and how many rows each source contributes, in source order."""
+    """One table: its columns, and the rows of each source in source order."""
 
     name: str
     spilled: bool
@@ -85,12 +85,12 @@ class TablePlan:
         return sum(array.field.row_bytes for array in self.arrays)
 
     def tasks(self) -> Iterator[ShardTask]:
-        """Every task of the table, in row order: disjoint, and together all rows."""
+        """Tasks of the table in row order; together they cover every row once."""
         for number, lo in enumerate(range(0, self.rows, self.shard_rows)):
             yield ShardTask(self.name, number, lo, min(lo + self.shard_rows, self.rows))
 
     def pieces(self, lo: int, hi: int) -> Iterator[Piece]:
-        """The sources' row ranges that make up rows ``lo:hi``, in order."""
+        """Row ranges of the sources that make up rows ``lo:hi``, in order."""
         starts = [0, *accumulate(self.source_rows)]
         source = bisect_right(starts, lo) - 1
         while source < len(self.source_rows) and starts[source] < hi:
@@ -101,7 +101,7 @@ class TablePlan:
 
 
 def plan_table(table: Table, source_rows: Sequence[int]) -> TablePlan:
-    """Plan one table from the rows that each source contributes."""
+    """Plan a table from the rows of each source."""
     counts = tuple(int(count) for count in source_rows)
     rows = sum(counts)
     layouts = lay_out_table(table.fields, rows)
@@ -131,11 +131,11 @@ class Plan:
     tables
         Tables filled by tasks.
     index
-        Index arrays, written whole by the runner at the end: only their form stands here.
+        Index arrays, which are written at the end; only their form, not their values.
     options
         The converter's options that decide the content.
     versions
-        Versions of what encodes.
+        Versions of the libraries that encode.
     """
 
     family: str

@@ -1,4 +1,4 @@
-"""From what was scanned and derived to the plan: every array in its final form, and what goes beside it."""
+"""From scan and facts to the plan: every array in its final form, and its attributes."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.dimensions import with_own_names
-from unistore.conversion.finish import IndexArrays, file_bytes, root_attributes, shared_index
+from unistore.conversion.dimensions import unique_dimension_names
+from unistore.conversion.finish import IndexArrays, root_attributes, shared_index
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
 from unistore.conversion.splits import Codes, Shares, assign_splits, keeps_splits
-from unistore.converters.protocol import Scan, Settled
+from unistore.converters.protocol import Finalized, Scan
 from unistore.errors import ConversionError
 from unistore.schemas.tables import Field, Table
 
 __all__ = ["Planned", "plan_conversion", "plan_of", "plan_options", "versions"]
 
-_KEPT = "the sources say which split samples belong to: taken as they say, --split is not"
+_SPLITS_KEPT = "the splits that the sources name were kept; --split was ignored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A conversion that is ready to be written.
+    """A planned conversion, ready to be written.
 
     Attributes
     ----------
     scan, plan
-        What was found, what will be written.
+        The scan, and the plan made from it.
     attributes
-        The root's attributes as far as they are known.
+        From `root_attributes`.
     groups
         Attributes of groups below the root, by path.
     codes
-        Split code a sample, (samples,) u1.
+        Split code of each sample, (samples,) uint8.
     sizes
         Bytes of the files of each source, (sources,).
     arrays
@@ -45,7 +45,7 @@ class Planned:
     spilled
         Final form of the spilled tables, by name.
     notes
-        Remarks on the plan, and about what was found in values.
+        One-line remarks for the user.
     """
 
     scan: Scan
@@ -59,50 +59,54 @@ class Planned:
     notes: tuple[str, ...] = ()
 
     def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
-        """Every index array; `digests` are the content digests of the sources, (F, 16) u1."""
+        """Every index array; `digests` are the content digests of the sources, (sources, 16) uint8."""
         main_rows = _rows_of(self.scan.main_table, self.plan.tables)
         return [*self.arrays, *shared_index(self.scan, main_rows, self.sizes, digests, self.codes)]
 
 
 def plan_conversion(
     scan: Scan,
-    settled: Settled,
+    finalized: Finalized,
     codec: str,
     shares: Shares | None,
     spill: Spill,
+    sizes: NDArray[np.int64],
     choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
 ) -> Planned:
-    """Plan a conversion once its sources are derived and settled.
+    """Plan a conversion once its sources are derived.
 
     Parameters
     ----------
     codec, shares
         As given to `run`.
     spill
-        What the sources spilled.
+        Spilled rows and facts of the sources.
+    sizes
+        Bytes of the files of each source, (sources,).
     choose
-        Gives the codec of each column of a plan with such spilled tables, by path; asked for ``"auto"``.
+        ``choose(plan, spilled)`` returns the codec of each column by path; called if `codec` is ``"auto"``,
+        with the final form of the spilled tables by name.
     """
-    codes, names = assign_splits(scan, settled, shares)
-    tables = _tables(scan, settled, spill)
-    no_digests = np.zeros((len(scan.sources), 16), np.uint8)
-    main_rows, sizes = _rows_of(scan.main_table, tables), file_bytes(scan)
-    index = [*settled.arrays, *shared_index(scan, main_rows, sizes, no_digests, codes)]
+    codes, names = assign_splits(scan, finalized, shares)
+    tables = _tables(scan, finalized, spill)
+    placeholder = np.zeros((len(scan.sources), 16), np.uint8)
+    main_rows = _rows_of(scan.main_table, tables)
+    index = [*finalized.arrays, *shared_index(scan, main_rows, sizes, placeholder, codes)]
     forms = [_index_plan(field, len(values)) for field, values in index]
-    spilled = {table.name: table for table in settled.spilled}
+    spilled = {table.name: table for table in finalized.spilled}
     plan = plan_of(scan, codec, shares, tables, forms)
     if codec == "auto":
         plan = _with_codecs(plan, choose(plan, spilled))
     return Planned(
         scan=scan,
         plan=plan,
-        attributes=root_attributes(scan, settled, plan),
-        groups={**settled.groups, "splits": {"names": list(names)}},
+        attributes=root_attributes(scan, finalized, plan),
+        groups={**finalized.groups, "splits": {"names": list(names)}},
         codes=codes,
         sizes=sizes,
-        arrays=settled.arrays,
+        arrays=finalized.arrays,
         spilled=spilled,
-        notes=(*settled.notes, *((_KEPT,) if keeps_splits(settled, shares) else ())),
+        notes=(*finalized.notes, *((_SPLITS_KEPT,) if keeps_splits(finalized, shares) else ())),
     )
 
 
@@ -113,8 +117,8 @@ def plan_of(
     tables: Sequence[TablePlan],
     index: Sequence[ArrayPlan] = (),
 ) -> Plan:
-    """The plan of a scan, once its tables are planned."""
-    tables, index = with_own_names(tables, index)
+    """The plan of a scan from the plans of its tables."""
+    tables, index = unique_dimension_names(tables, index)
     tables = tuple(replace(t, arrays=tuple(replace(a, codec=codec) for a in t.arrays)) for t in tables)
     index = tuple(replace(array, codec="fast" if codec == "auto" else codec) for array in index)
     return Plan(
@@ -129,7 +133,7 @@ def plan_of(
 
 
 def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
-    """The plan with the codecs that were chosen for its columns; it records them. A store may lack some."""
+    """The plan with the chosen codecs by path (``fast`` where there is none), recorded in its options."""
     tables = tuple(
         replace(table, arrays=tuple(replace(a, codec=codecs.get(a.field.path, "fast")) for a in table.arrays))
         for table in plan.tables
@@ -144,31 +148,29 @@ def plan_options(scan: Scan, codec: str, shares: Shares | None) -> dict[str, Any
 
 
 def versions() -> dict[str, str]:
-    """Versions of what encodes."""
+    """Versions of the libraries that encode."""
     return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
-def _tables(scan: Scan, settled: Settled, spill: Spill) -> tuple[TablePlan, ...]:
-    """Plan of every table: direct ones from the scan, spilled ones from what was spilled, counted ones."""
-    final = {table.name: table for table in settled.direct}
+def _tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
+    """Plans of direct tables of the scan, of spilled tables, and of tables whose rows were counted."""
+    final = {table.name: table for table in finalized.direct}
     direct = [
         plan_table(final.pop(table.name, table), scan.sources.rows(table.name))
         for table in scan.tables
         if not table.spilled
     ]
-    spilled = [plan_table(table, list(spill.rows(table.name))) for table in settled.spilled]
-    counted = [plan_table(table, settled.rows[table.name]) for table in final.values()]
+    spilled = [plan_table(table, list(spill.rows(table.name))) for table in finalized.spilled]
+    counted = [plan_table(table, finalized.rows[table.name]) for table in final.values()]
     return (*direct, *spilled, *counted)
 
 
 def _rows_of(name: str, tables: Sequence[TablePlan]) -> tuple[int, ...]:
-    """Rows that each source contributes to a table."""
+    """Rows of each source in a table."""
     for table in tables:
         if table.name == name:
             return table.source_rows
-    msg = (
-        f"main table {name!r} is none of: {', '.join(table.name for table in tables)} (the converter's fault)"
-    )
+    msg = f"main table {name!r} is not one of: {', '.join(table.name for table in tables)} (a converter bug)"
     raise ConversionError(msg)
 
 

@@ -1,4 +1,4 @@
-"""What a conversion would write, from the scan alone: for ``--dry-run``."""
+"""What a conversion would write, from the scan alone, for ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from unistore.conversion.estimate import Estimate, Peak, estimate, provisional_tables
-from unistore.conversion.guard import guard_of
-from unistore.conversion.memory import room
+from unistore.conversion.fingerprint import fingerprint_of
+from unistore.conversion.memory import step_budget
 from unistore.conversion.plan import Plan, TablePlan
 from unistore.conversion.planning import plan_of
-from unistore.conversion.skipping import check_mode, entry_of, scan_sound, with_skipped
+from unistore.conversion.skipping import check_mode, entry_of, scan_valid_sources, with_skipped
 from unistore.conversion.splits import Shares
 from unistore.converters.protocol import Converter, Scan
 from unistore.converters.verdicts import counted_scan
@@ -22,24 +22,23 @@ __all__ = ["Preview", "preview"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """Sources as they are and the plan as it would be.
+    """The scan, and the plan as far as it is known before values are read.
 
     Attributes
     ----------
     scan
-        What was found.
+        Sources, options and notes.
     plan
-        What would be written. It is the plan that will be carried out, but for what only the sources'
-        values tell: rows and dtypes of the tables in `estimated`, tables that are counted while reading,
-        and index arrays, which are left out.
+        What would be written, except what depends on values: rows and dtypes of the tables in `estimated`,
+        tables that are counted while reading, and index arrays, which are missing.
     estimated
-        Names of tables whose rows are guessed.
+        Names of tables whose rows are estimated.
     source_bytes, raw_bytes
         Sizes of the source files, and of all arrays before compression.
     estimate
-        The largest steps: the largest source to derive, the largest shard with its encoded form.
+        Memory of the largest steps.
     peak
-        What all processes hold together.
+        Memory of all processes together.
     """
 
     scan: Scan
@@ -56,7 +55,7 @@ class Preview:
         return self.plan.tables
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, the same whenever the sources and the options are."""
+        """Plain JSON values, deterministic for given sources and options."""
         return {
             "family": self.scan.family,
             "notes": list(self.scan.notes),
@@ -109,25 +108,25 @@ def preview(
     Parameters
     ----------
     codec, shares, on_error
-        As of `run`; problems that only the values show are not known yet.
+        As in `run`; problems that only values show are not known yet.
     workers, memory
-        As of `unistore.convert`; None workers: those of a cluster.
+        As in `unistore.convert`; None workers: those of a cluster.
 
     Raises
     ------
     InputError
-        With every problem of every source; or if the memory is too little.
+        With every problem of every source, or if the memory is too small.
     """
     check_mode(on_error)
-    _, scan, problems = scan_sound(converter, paths, skip=on_error == "skip")
+    _, scan, problems = scan_valid_sources(converter, paths, skip=on_error == "skip")
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
     plan = plan_of(scan, codec, shares, provisional_tables(scan))
-    found = estimate(converter, scan, room(memory, workers))
+    found = estimate(converter, scan, step_budget(memory, workers))
     return Preview(
         scan=scan,
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),
-        source_bytes=sum(file.size for source in scan.sources for file in guard_of(source)),
+        source_bytes=sum(file.size for source in scan.sources for file in fingerprint_of(source)),
         raw_bytes=plan.raw_bytes,
         estimate=found,
         peak=found.peak(memory, workers),

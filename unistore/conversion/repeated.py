@@ -1,4 +1,4 @@
-"""Arrays of runs of equal values (the split of every row), made in blocks: they take no memory a row."""
+"""Run-length encoded arrays (the split of every row), decoded by slices."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Repeated"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """What ``np.repeat(values, counts)`` gives, to be sliced along axis 0 like it.
+    """``np.repeat(values, counts, axis=0)`` without its memory; supports slices along axis 0.
 
     Attributes
     ----------
     values
-        (runs, …): the value of each run.
+        Value of each run, (runs, …).
     counts
-        (runs,) int64: its rows, 0 or more.
+        Rows of each run, 0 or more, (runs,) int64.
     """
 
     values: NDArray[Any]
@@ -31,7 +31,7 @@ class Repeated:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """Dtype of the values."""
         return self.values.dtype
 
     @property

@@ -1,4 +1,4 @@
-"""Run a conversion from scan to seal; the same call after a kill continues where the journal ends."""
+"""Run a conversion from scan to seal; after a kill the same call continues from the journal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from unistore.conversion.conversion import Conversion
 from unistore.conversion.destination import open_build
 from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.failure import writing_failed
-from unistore.conversion.guard import Guard, Guards, guards_of
-from unistore.conversion.memory import PROCESS, ROOM
+from unistore.conversion.fingerprint import Fingerprint, Fingerprints, fingerprints_of
+from unistore.conversion.memory import PROCESS, STEP_BUDGET
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.report import Report
-from unistore.conversion.skipping import Skipping, check_mode, check_resumed, scan_sound
+from unistore.conversion.skipping import Skipping, check_mode, check_resumed, scan_valid_sources
 from unistore.conversion.splits import Shares
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
@@ -41,7 +41,7 @@ def run(
     restart: bool = False,
     work: Path | None = None,
     memory: int | None = None,
-    room: int = ROOM,
+    budget: int = STEP_BUDGET,
     on_error: str = "fail",
     executor: Executor | None = None,
     scan_all: LookAtAll = scan_here,
@@ -54,7 +54,7 @@ def run(
     codec
         ``"auto"``, or a preset for all columns: ``"fast"``, ``"balanced"``, ``"small"``, ``"none"``.
     shares
-        Deal sources out to splits by these shares of the samples.
+        Assign splits by these shares of the samples.
     overwrite
         Replace a store at the destination once the new one is sealed.
     restart
@@ -62,40 +62,42 @@ def run(
     work
         For a destination in an object store: folder that holds the build folder; None: the current one.
     memory
-        Bytes that one step and its process may hold at most; executors share it out between processes.
-    room
-        Bytes that one step may hold to be faster, as far as `memory` lets it; see `memory.room`.
+        Limit in bytes for all processes together; None: not limited.
+    budget
+        Bytes that one step may use to be faster, within `memory`; see `memory.step_budget`.
     on_error
-        ``"fail"``: any problem of any source refuses all. ``"skip"``: sources (or episodes) with problems of
-        their own are left out; see `unistore.conversion.skipping`.
+        ``"fail"``: any problem refuses the conversion. ``"skip"``: sources (or episodes) with problems are
+        left out; see `unistore.conversion.skipping`.
     executor, scan_all
-        Where steps run, and the scan; None: in this process.
+        Where steps and the scan run; by default in this process.
 
     Raises
     ------
     InputError
-        For bad sources (every problem of every file) or a destination that is taken.
+        For bad sources (every problem of every file) or a destination that exists already.
     ConversionError
         If writing failed, a source changed meanwhile, or another converter is at work.
     """
     opened = open_build(destination, work=work, restart=restart)
     if not opened.folder.exists():
         opened.check(overwrite=overwrite)
-    _check_apart(paths, opened)
+    _check_no_overlap(paths, opened)
     check_mode(on_error)
-    first = scan_sound(converter, paths, skip=on_error == "skip", scan_all=scan_all)
+    first = scan_valid_sources(converter, paths, skip=on_error == "skip", scan_all=scan_all)
     if shares is not None:
         shares.check(first[1])
-    guards = guards_of(first[1])
+    fingerprints = fingerprints_of(first[1])
     try:
         with opened as build:
-            build.begin(_identity(converter, first, codec, shares), _looks(first[1], guards), paths)
+            build.begin(
+                _identity(converter, first, codec, shares), _source_states(first[1], fingerprints), paths
+            )
             check_resumed(on_error, build.journal)
-            if (moved := build.moved()) is not None:
+            if (report := build.finished_report()) is not None:
                 build.remove()
-                return Report(**moved)
+                return Report(**report)
             build.check(overwrite=overwrite)
-            build.take_up()
+            build.discard_on_input_error()
             skipping = Skipping(first, paths, build.journal, scan_all)
             while True:
                 chosen, scan = skipping.scan()
@@ -104,10 +106,10 @@ def run(
                 conversion = Conversion(
                     converter=chosen,
                     scan=scan,
-                    guards=guards if scan.sources is first[1].sources else guards_of(scan),
+                    fingerprints=fingerprints if scan.sources is first[1].sources else fingerprints_of(scan),
                     build=build,
                     memory=memory,
-                    room=room if memory is None else min(room, memory - PROCESS),
+                    budget=budget if memory is None else min(budget, memory - PROCESS),
                     executor=executor or Serial(),
                     progress=progress,
                     round=skipping.round,
@@ -120,7 +122,7 @@ def run(
                         raise
                     skipping.add(error.problems)
     except OSError as error:
-        raise writing_failed(error, opened.ground) from error
+        raise writing_failed(error, opened.output_path) from error
 
 
 def _identity(
@@ -129,7 +131,7 @@ def _identity(
     codec: str,
     shares: Shares | None,
 ) -> dict[str, Any]:
-    """What must stay the same for a run to be continued."""
+    """Options and versions that must be the same to continue a run."""
     _, scan, problems = first
     identity = {
         "family": scan.family,
@@ -142,28 +144,28 @@ def _identity(
     return plain
 
 
-def _looks(scan: Scan, guards: Guards) -> Sequence[tuple[str, str | dict[str, str]]]:
-    """Name of each source, and how its files look."""
-    return view(range(len(guards)), lambda at: (scan.sources.names[at], _look(guards[at])))
+def _source_states(scan: Scan, fingerprints: Fingerprints) -> Sequence[tuple[str, str | dict[str, str]]]:
+    """Name of each source, and size and time of its files."""
+    return view(range(len(fingerprints)), lambda at: (scan.sources.names[at], _file_states(fingerprints[at])))
 
 
-def _look(guard: Guard) -> str | dict[str, str]:
-    """Size and time of a source's file, or of each of its files, as people read them."""
-    looks = {}
-    for file in guard:
+def _file_states(fingerprint: Fingerprint) -> str | dict[str, str]:
+    """Size and time of a source's file, or of each of its files, in readable form."""
+    states = {}
+    for file in fingerprint:
         seconds, rest = divmod(file.modified, 10**9)
         time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
-        looks[file.path] = f"{file.size} bytes, modified {time}.{rest:09d} UTC"
-    if len(looks) == 1:
-        return next(iter(looks.values()))
-    common = os.path.commonpath(list(looks)) if looks else ""
-    return {Path(path).relative_to(common).as_posix(): look for path, look in looks.items()}
+        states[file.path] = f"{file.size} bytes, modified {time}.{rest:09d} UTC"
+    if len(states) == 1:
+        return next(iter(states.values()))
+    common = os.path.commonpath(list(states)) if states else ""
+    return {Path(path).relative_to(common).as_posix(): state for path, state in states.items()}
 
 
-def _check_apart(paths: Sequence[Path], build: Build) -> None:
-    """Refuse a destination that is, holds, or lies in a source: nothing is ever written among sources."""
+def _check_no_overlap(paths: Sequence[Path], build: Build) -> None:
+    """Refuse a destination that is, contains, or lies in a source."""
     for path in map(real_path, paths):
-        target = build.ground.resolve()
+        target = build.output_path.resolve()
         if path == target or target in path.parents or path in target.parents:
-            msg = f"{build.ground}: {build.overlap}; the source is {path}"
+            msg = f"{build.output_path}: {build.overlap_message}; the source is {path}"
             raise InputError(msg)

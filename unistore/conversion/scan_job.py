@@ -1,4 +1,4 @@
-"""The scan on an executor: some sources a step, their headers in the sources' order."""
+"""The scan on an executor: each step scans some sources; results are in the order of the sources."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from unistore.system.packed import Packed
 
 __all__ = ["ScanJob", "scan_on"]
 
-MOST = 64
-"""Sources that a step scans, at the most."""
-FEWEST = 32
-"""Of so few sources, this process scans each."""
+MAX_SOURCES = 64
+"""Most sources of a step."""
+MIN_STEPS = 32
+"""Least number of steps; fewer sources are scanned in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanJob:
-    """Scan sources: ``job(numbers)`` gives what was found of each, in its record."""
+    """Scan sources: ``job(numbers)`` returns the result of each in its record."""
 
     converter: Scans
     parts: Packed[Part]
@@ -33,12 +33,12 @@ class ScanJob:
         return Outcome({"scanned": [scan_part(self.converter, self.parts[number]) for number in numbers]})
 
     def describe(self, numbers: range) -> str:
-        """The sources by name."""
+        """Names of the sources, for messages."""
         more = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
-        return f"looking at {self.parts[numbers[0]].name}{more}"
+        return f"scanning {self.parts[numbers[0]].name}{more}"
 
     def need(self, numbers: range) -> int:  # noqa: ARG002  as every job has it
-        """Nothing: headers are small."""
+        """Zero: headers are small."""
         return 0
 
     def bare(self) -> ScanJob:
@@ -51,11 +51,11 @@ class ScanJob:
 
 
 def scan_on(executor: Executor, converter: Scans, parts: Sequence[Part]) -> Iterator[Looked]:
-    """What `scan_here` gives, from where an executor's steps run."""
-    if len(parts) < FEWEST:
+    """Like `scan_here`, on an executor."""
+    if len(parts) < MIN_STEPS:
         yield from scan_here(converter, parts)
         return
-    step = min(MOST, len(parts) // FEWEST)
+    step = min(MAX_SOURCES, len(parts) // MIN_STEPS)
     todo = [range(lo, min(lo + step, len(parts))) for lo in range(0, len(parts), step)]
     job = ScanJob(converter=converter, parts=parts if isinstance(parts, Packed) else Packed(parts))
     early: dict[int, list[Looked]] = {}

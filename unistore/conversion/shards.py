@@ -1,4 +1,4 @@
-"""Shards of planned arrays: encoded, and written as one file each."""
+"""Shards of planned arrays: metadata, keys, and writing each as one file."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def metadata_of(array: ArrayPlan) -> ArrayMetadata:
 
 
 def shard_key(array: ArrayPlan, number: int) -> str:
-    """Key of the shard that holds rows ``number * shard rows`` onwards (shards span whole rows)."""
+    """Key of the shard that begins at row ``number * shard[0]``; shards span whole rows."""
     return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
 
 
 def write_column(files: Files, number: int, column: Column, spread: Spread = in_turn) -> Entry:
-    """Encode rows of an array, as they come, as its shard `number` and write it."""
+    """Encode a column's rows block by block and write them as shard `number` of its array."""
     array = column.array
     metadata = metadata_of(array)
     at = (number, *(0 for _ in array.shape[1:]))

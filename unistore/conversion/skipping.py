@@ -1,11 +1,11 @@
-"""``--on-error skip``: sources with problems are left out, whenever these show, and told in a report.
+"""``--on-error skip``: sources with problems are left out and listed in a report.
 
-A scan names the source of every problem that one source alone has; so do the steps that read values. Those
-sources (or episodes) are excluded by name, the rest is scanned again, and conversion goes on with what is
-still valid of the work that is done. Sources that contradict each other are refused as ever: which of them
-is wrong, only the user knows.
+Problems of a single source name it, from the scan and from the steps that read values. These sources (or
+episodes) are excluded by name, the rest is scanned again, and the conversion goes on, reusing finished
+steps that are still valid. Sources that contradict each other are still refused: only the user knows which
+is wrong.
 
-The journal keeps what was left out, so that a continued conversion leaves out the same.
+The journal records what was left out, so that a continued conversion leaves out the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "check_resumed",
     "entry_of",
     "report_document",
-    "scan_sound",
+    "scan_valid_sources",
     "skipped_sources",
     "with_skipped",
 ]
@@ -46,12 +46,12 @@ def check_mode(on_error: str) -> None:
 
 
 def check_resumed(on_error: str, journal: Journal) -> None:
-    """Refuse to continue under 'fail' a conversion that has left sources out.
+    """Refuse to continue with 'fail' a conversion that has left sources out.
 
     Raises
     ------
     ConversionError
-        Naming them.
+        Naming these sources.
     """
     if on_error == "fail" and (records := journal.of(STEP)):
         names = skipped_sources(
@@ -64,7 +64,7 @@ def check_resumed(on_error: str, journal: Journal) -> None:
         raise ConversionError(msg)
 
 
-def scan_sound(
+def scan_valid_sources(
     converter: Converter,
     paths: Sequence[Path],
     skipped: Iterable[Problem] = (),
@@ -72,28 +72,28 @@ def scan_sound(
     skip: bool,
     scan_all: LookAtAll = scan_here,
 ) -> tuple[Converter, Scan, list[Problem]]:
-    """Scan; with `skip`, again and again without the sources that have problems, until none is left.
+    """Scan; with `skip`, repeat without the sources that have problems until there are none.
 
     Parameters
     ----------
     converter, paths
-        What to scan, and how.
+        As in `scan_sources`.
     skipped
         Problems whose sources are left out from the start.
     skip
-        Whether to leave sources out at all.
+        Whether to leave sources out; else problems are raised.
     scan_all
-        As of `scan_sources`.
+        As in `scan_sources`.
 
     Returns
     -------
     converter, scan, problems
-        The converter that leaves them out, what it finds, and why they are left out.
+        A converter that excludes the sources with problems, its scan, and these problems.
 
     Raises
     ------
     InputError
-        With every problem, if it cannot be helped by leaving sources out.
+        With every problem, if leaving sources out does not solve them.
     """
     problems = list(skipped)
     must_exclude = [name for name in converter.exclude if name not in {each.source for each in problems}]
@@ -117,7 +117,7 @@ def scan_sound(
 
 
 def _check_names(scan: Scan) -> None:
-    """Refuse sources under names that an export could not write."""
+    """Refuse sources whose names an export could not write."""
     cure = "rename it, or leave it out with --exclude"
     problems = [
         Problem(name, f"has a name that cannot be exported: {reason}", cure, "name", name)
@@ -129,18 +129,18 @@ def _check_names(scan: Scan) -> None:
 
 
 class Skipping:
-    """What a conversion leaves out, kept in its journal.
+    """Sources that a conversion leaves out, recorded in its journal.
 
     Parameters
     ----------
     first
-        What `scan_sound` gave at the start of this run.
+        Result of `scan_valid_sources` at the start of this run.
     paths
-        As given.
+        Source paths as given.
     journal
-        Of the conversion, begun; if it tells what an earlier run left out, the same is left out again.
+        Journal of the conversion; sources that an earlier run left out are left out again.
     scan_all
-        As of `scan_sources`.
+        As in `scan_sources`.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Skipping:
 
     @property
     def round(self) -> int:
-        """How often sources were left out: what was done in earlier rounds may not be valid."""
+        """How often sources were left out; steps of earlier rounds may be invalid."""
         return len(self._journal.of(STEP))
 
     @property
@@ -171,20 +171,20 @@ class Skipping:
         return sorted(found, key=lambda each: (natural_key(each.source), each.location, each.message))
 
     def add(self, problems: Iterable[Problem]) -> None:
-        """Leave out the sources of further problems."""
+        """Leave out the sources of more problems."""
         self._journal.append({"step": STEP, "problems": [problem.to_json() for problem in problems]})
 
     def scan(self) -> tuple[Converter, Scan]:
-        """What is left, and the converter that leaves the rest out; the scan's options say what that is.
+        """Converter and scan without the sources that are left out, which the scan's options list.
 
         Raises
         ------
         InputError
-            If nothing is left.
+            If no source is left.
         """
         known = self.problems
         if {problem.source for problem in known} != self._scanned:
-            self._converter, self._scan, all_known = scan_sound(
+            self._converter, self._scan, all_known = scan_valid_sources(
                 self._converter, self._paths, known, skip=True, scan_all=self._scan_all
             )
             if len(all_known) > len(known):
@@ -195,7 +195,7 @@ class Skipping:
 
 
 def entry_of(problem: Problem) -> dict[str, str]:
-    """Line of the report: file, dataset (may be empty), reason, cure, kind, and what was left out for it."""
+    """Entry of the report: file, dataset (may be empty), reason, cure, kind, and what was left out."""
     file, _, dataset = problem.location.partition(": ")
     return {
         "file": file,
@@ -208,14 +208,14 @@ def entry_of(problem: Problem) -> dict[str, str]:
 
 
 def with_skipped(scan: Scan, entries: Sequence[Mapping[str, Any]]) -> Scan:
-    """A scan whose options say what was left out, so that the store does."""
+    """A scan whose options record what was left out."""
     if not entries:
         return scan
     return replace(scan, options={**scan.options, "skipped": [dict(entry) for entry in entries]})
 
 
 def skipped_sources(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of the sources, or parts of sources, that lines of the report are about, in natural order."""
+    """Names of the sources, or items of sources, in entries of the report, in natural order."""
     return sorted({entry["left_out"] for entry in entries}, key=natural_key)
 
 
@@ -232,7 +232,7 @@ def report_document(entries: Sequence[Mapping[str, Any]], verdicts: Sequence[Map
 
 
 def _without(converter: Converter, problems: Iterable[Problem]) -> Converter:
-    """The same converter, leaving out the sources of some problems."""
+    """The converter, also excluding the sources of some problems."""
     names = {problem.source for problem in problems}
     if not names:
         return converter

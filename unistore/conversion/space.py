@@ -1,4 +1,4 @@
-"""Whether the disk has room for a store, asked before the first value is read."""
+"""Check of free disk space, before values are read."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from unistore.system.sizes import size
 __all__ = ["check_space", "least_bytes", "predicted_bytes"]
 
 _ENTRY = 16
-"""Bytes of a chunk in the index of its shard, which is written even where all chunks are empty."""
+"""Bytes of a chunk in its shard's index, which exists even if all chunks are empty."""
 
 
 def predicted_bytes(tables: Iterable[TablePlan]) -> int:
-    """The most that arrays take on disk, uncompressed; spilled ones twice, as they are written twice."""
+    """Upper bound: uncompressed bytes of all tables; spilled ones twice, as they are written twice."""
     return sum(table.rows * table.row_bytes * (1 + table.spilled) for table in tables)
 
 
 def least_bytes(tables: Iterable[TablePlan]) -> int:
-    """The least that arrays take with any codec and any values: the indexes of their shards."""
+    """Lower bound for any codec and any values: the bytes of the shard indexes."""
     return sum(
         prod(-(-extent // step) for extent, step in zip(array.shape, array.shard, strict=True))
         * prod(-(-extent // step) for extent, step in zip(array.shard, array.chunk, strict=True))
@@ -40,27 +40,29 @@ def least_bytes(tables: Iterable[TablePlan]) -> int:
 def check_space(
     destination: Path, build: Path, tables: Iterable[TablePlan], progress: Progress = NO_PROGRESS
 ) -> None:
-    """Warn where a disk has less room than a store may take, and refuse where it cannot be enough.
+    """Warn if the free space may not suffice, and refuse if it cannot.
 
     Parameters
     ----------
     destination
-        Folder of the store to be.
+        Folder of the future store.
     build
-        Folder of the conversion: what it holds of an earlier run is counted as room.
+        Build folder; the files of an earlier run in it count as free space.
     tables
-        What will be written.
+        Tables to write.
     progress
-        Told the warning; silent: it is a `UserWarning`.
+        Receives the warning; without one, it is a `UserWarning`.
 
     Raises
     ------
     InputError
-        The room is less than the least that any codec could need.
+        If the free space is below `least_bytes`.
     """
     tables = tuple(tables)
-    ground = next(each for each in (destination.absolute(), *destination.absolute().parents) if each.exists())
-    room = shutil.disk_usage(ground).free + _held(build)
+    existing = next(
+        each for each in (destination.absolute(), *destination.absolute().parents) if each.exists()
+    )
+    room = shutil.disk_usage(existing).free + _folder_bytes(build)
     cure = "free space there, or choose another destination"
     if room < (least := least_bytes(tables)):
         message = f"the disk has room for {size(room)}, and any store of these sources takes {size(least)}"
@@ -76,7 +78,7 @@ def check_space(
             progress.tell(line)
 
 
-def _held(folder: Path) -> int:
+def _folder_bytes(folder: Path) -> int:
     """Bytes of the files in a folder."""
     found = 0
     for above, _, names in os.walk(folder):

@@ -1,6 +1,6 @@
 """Spilled rows: what sources contribute to tables whose length is known only after reading them.
 
-One folder a lot of sources: a flat binary file a column and one of the index facts, with the rows of one
+One folder a batch of sources: a flat binary file a column and one of the index facts, with the rows of one
 source after those of another, and a description of them. Local scratch of one conversion, never part of a
 store.
 """
@@ -24,21 +24,21 @@ from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError
 from unistore.zarr3.durable import sync_files, sync_folders
 
-__all__ = ["Lot", "Spill", "SpillWriter"]
+__all__ = ["Spill", "SpillWriter", "SpilledBatch"]
 
 DESCRIPTION = "spill.json"
 FACTS = "facts.bin"
 OPEN = 16
-"""Descriptions of lots that a process keeps."""
+"""Descriptions of batches that a process keeps."""
 
 
 class SpillWriter:
-    """Receives what the sources of a lot emit, one source after the other.
+    """Receives what the sources of a batch emit, one source after the other.
 
     Parameters
     ----------
     folder
-        The lot's folder; emptied first, so that a killed attempt leaves nothing behind.
+        The batch's folder; emptied first, so that a killed attempt leaves nothing behind.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -135,8 +135,8 @@ class SpillWriter:
         sync_folders([self.folder, self.folder.parent])
 
 
-class Lot:
-    """What the sources of a lot spilled, for reading; sources are numbered inside of it."""
+class SpilledBatch:
+    """What the sources of a batch spilled, for reading; sources are numbered inside of it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -148,8 +148,8 @@ class Lot:
         self.keys: list[str | None] = [source["of"] for source in described["sources"]]
 
     @staticmethod
-    def stands(folder: Path) -> bool:
-        """Whether the sources of a lot have spilled everything into a folder."""
+    def is_complete(folder: Path) -> bool:
+        """Whether the sources of a batch have spilled everything into a folder."""
         return (folder / DESCRIPTION).exists()
 
     def facts(self) -> list[Facts]:
@@ -214,44 +214,44 @@ class Spill(Sequence[Facts]):
     Parameters
     ----------
     root
-        Folder that the lots' folders lie in.
+        Folder that the batches' folders lie in.
     sources
         How many sources there are.
     """
 
     def __init__(self, root: Path, sources: int) -> None:
         self._root = root
-        self._lots: list[str] = []
-        self._lot = np.full(sources, -1, np.int32)
+        self._batches: list[str] = []
+        self._batch = np.full(sources, -1, np.int32)
         self._at = np.zeros(sources, np.int32)
         self._first = 0
-        self._open: dict[int, tuple[Lot, list[Facts]]] = {}
+        self._open: dict[int, tuple[SpilledBatch, list[Facts]]] = {}
 
     def only(self, lo: int, hi: int) -> Spill:
         """The same of sources ``lo:hi`` alone, under their numbers: to be sent where no others are read."""
         found = Spill(self._root, 0)
         found._first, found._at = lo, self._at[lo:hi]
-        names, numbers = np.unique(self._lot[lo:hi], return_inverse=True)
-        found._lot = numbers.astype(np.int32)
-        found._lots = [self._lots[name] for name in names.tolist()]
+        names, numbers = np.unique(self._batch[lo:hi], return_inverse=True)
+        found._batch = numbers.astype(np.int32)
+        found._batches = [self._batches[name] for name in names.tolist()]
         return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
 
     def __len__(self) -> int:
-        return len(self._lot)
+        return len(self._batch)
 
-    def add(self, lot: str, sources: Sequence[int], at: Sequence[int]) -> None:
-        """Say that sources are those numbered `at` in the lot of a name."""
-        self._lot[list(sources)] = len(self._lots)
+    def add(self, batch: str, sources: Sequence[int], at: Sequence[int]) -> None:
+        """Say that sources are those numbered `at` in the batch of a name."""
+        self._batch[list(sources)] = len(self._batches)
         self._at[list(sources)] = at
-        self._lots.append(lot)
+        self._batches.append(batch)
 
     @property
     def missing(self) -> list[int]:
-        """Sources that are in no lot."""
-        found: list[int] = np.flatnonzero(self._lot < 0).tolist()
+        """Sources that are in no batch."""
+        found: list[int] = np.flatnonzero(self._batch < 0).tolist()
         return found
 
     @overload
@@ -261,27 +261,27 @@ class Spill(Sequence[Facts]):
     def __getitem__(self, source: int | slice) -> Facts | list[Facts]:
         if isinstance(source, slice):
             return [self[number] for number in range(*source.indices(len(self)))]
-        lot, facts = self._lot_of(range(len(self))[source])
+        batch, facts = self._batch_of(range(len(self))[source])
         if not facts:
-            facts += lot.facts()
+            facts += batch.facts()
         return facts[self._number(source)]
 
     def rows(self, table: str) -> Iterator[int]:
-        """Rows that each source spilled for a table; see `Lot.rows`."""
+        """Rows that each source spilled for a table; see `SpilledBatch.rows`."""
         for source in range(len(self)):
-            yield self._lot_of(source)[0].rows(table, self._number(source))
+            yield self._batch_of(source)[0].rows(table, self._number(source))
 
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
-        """Rows of a source; see `Lot.read`."""
-        return self._lot_of(source)[0].read(table, column, self._number(source), lo, hi)
+        """Rows of a source; see `SpilledBatch.read`."""
+        return self._batch_of(source)[0].read(table, column, self._number(source), lo, hi)
 
     def _number(self, source: int) -> int:
         return int(self._at[source - self._first])
 
-    def _lot_of(self, source: int) -> tuple[Lot, list[Facts]]:
-        number = int(self._lot[source - self._first])
+    def _batch_of(self, source: int) -> tuple[SpilledBatch, list[Facts]]:
+        number = int(self._batch[source - self._first])
         if number not in self._open:
             while len(self._open) >= OPEN:
                 del self._open[next(iter(self._open))]
-            self._open[number] = Lot(self._root / self._lots[number]), []
+            self._open[number] = SpilledBatch(self._root / self._batches[number]), []
         return self._open[number]

@@ -10,7 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.repeated import Repeated
-from unistore.converters.protocol import Scan, Settled
+from unistore.converters.protocol import Finalized, Scan
 from unistore.errors import InputError
 from unistore.system.sizes import count_of
 
@@ -95,7 +95,7 @@ def parse_shares(split: str | Mapping[str, float], by: str = SOURCE) -> Shares:
     return shares
 
 
-def assign_splits(scan: Scan, settled: Settled, shares: Shares | None) -> tuple[Codes, tuple[str, ...]]:
+def assign_splits(scan: Scan, finalized: Finalized, shares: Shares | None) -> tuple[Codes, tuple[str, ...]]:
     """Split code a sample, (samples,) u1, and the names by code; no names: the store has no splits.
 
     With `shares`, whole sources are dealt out: sources in the order of the xxh3-64 of their names are given,
@@ -103,43 +103,47 @@ def assign_splits(scan: Scan, settled: Settled, shares: Shares | None) -> tuple[
     So no source straddles two splits, and adding a source moves few others. Dealt out by sample, samples are
     taken in the order of the hashes of source and name; what the sources themselves say of samples wins.
     """
-    if shares is not None and not keeps_splits(settled, shares):
-        return _dealt_samples(scan, settled, shares) if shares.by != SOURCE else _dealt(scan, settled, shares)
-    if settled.splits is not None:
-        return settled.splits, settled.split_names
+    if shares is not None and not keeps_splits(finalized, shares):
+        return (
+            _dealt_samples(scan, finalized, shares)
+            if shares.by != SOURCE
+            else _dealt(scan, finalized, shares)
+        )
+    if finalized.splits is not None:
+        return finalized.splits, finalized.split_names
     splits = scan.sources.splits
     names = tuple(dict.fromkeys(split for split in splits if split is not None))
     if not names:
-        return Repeated(np.zeros(1, np.uint8), np.array([settled.samples])), ()
+        return Repeated(np.zeros(1, np.uint8), np.array([finalized.samples])), ()
     if None in splits:
         names = tuple(dict.fromkeys((*names, OTHER)))
     code = np.array([names.index(OTHER if split is None else split) for split in splits], np.uint8)
-    return _of_samples(code, settled), names
+    return _of_samples(code, finalized), names
 
 
-def keeps_splits(settled: Settled, shares: Shares | None) -> bool:
+def keeps_splits(finalized: Finalized, shares: Shares | None) -> bool:
     """Whether splits that the sources tell of samples win over shares."""
-    return shares is not None and shares.by != SOURCE and settled.splits is not None
+    return shares is not None and shares.by != SOURCE and finalized.splits is not None
 
 
-def _of_samples(code: NDArray[np.uint8], settled: Settled) -> Codes:
+def _of_samples(code: NDArray[np.uint8], finalized: Finalized) -> Codes:
     """Codes of the samples, from those of their sources."""
-    codes = code[settled.sample_source]
-    return codes if settled.sample_runs is None else Repeated(codes, settled.sample_runs)
+    codes = code[finalized.sample_source]
+    return codes if finalized.sample_runs is None else Repeated(codes, finalized.sample_runs)
 
 
-def _dealt(scan: Scan, settled: Settled, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
+def _dealt(scan: Scan, finalized: Finalized, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
     sizes = np.zeros(len(scan.sources), np.int64)
-    np.add.at(sizes, settled.sample_source, 1 if settled.sample_runs is None else settled.sample_runs)
+    np.add.at(sizes, finalized.sample_source, 1 if finalized.sample_runs is None else finalized.sample_runs)
     code = _deal(scan.sources.names, sizes, shares)
-    return _of_samples(code, settled), tuple(shares)
+    return _of_samples(code, finalized), tuple(shares)
 
 
-def _dealt_samples(scan: Scan, settled: Settled, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
-    owner = settled.sample_source
-    if settled.sample_runs is not None:
-        owner = np.repeat(owner, settled.sample_runs)
-    own: Iterable[Any] = settled.sample_names
+def _dealt_samples(scan: Scan, finalized: Finalized, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
+    owner = finalized.sample_source
+    if finalized.sample_runs is not None:
+        owner = np.repeat(owner, finalized.sample_runs)
+    own: Iterable[Any] = finalized.sample_names
     if not own:
         order = np.argsort(owner, kind="stable")
         first = np.searchsorted(owner[order], owner[order])

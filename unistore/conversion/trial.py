@@ -121,12 +121,14 @@ def _blocks(
             columns = job.columns(ShardTask(table.name, 0, lo + first, lo + last))
             return {column.array.column: block for column in columns for _, block in column}
 
-        if (hi - lo) * table.row_bytes > SAMPLE and sum(1 for _ in table.pieces(lo, hi)) > MANY:
+        if (hi - lo) * table.row_bytes > 2 * SAMPLE * len(table.arrays) and sum(
+            1 for _ in table.pieces(lo, hi)
+        ) > MANY:
             some = cache(read)
             yield from ((array, _Asked(array, hi - lo, some)) for array in table.arrays)
             return
         blocks = read(0, hi - lo)
-        job.kept.add(table.name, lo, hi, blocks)
+        job.row_cache.add(table.name, lo, hi, blocks)
         yield from ((array, blocks[array.column]) for array in table.arrays)
         return
     (piece,) = table.pieces(lo, lo + 1)

@@ -65,8 +65,8 @@ def export(
     Raises
     ------
     InputError
-        If an argument is invalid, the destination exists, is inside the store or is a URL, or the store cannot
-        be exported in that format.
+        If an argument is invalid, the destination exists, is inside the store or is a URL, or the store
+        cannot be exported in that format.
     StoreError
         If the store cannot be read, or names files outside the destination; nothing is left behind.
     ConversionError

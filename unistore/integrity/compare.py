@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from unistore.conversion.columns import IndexValues
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.failure import WritingError, named, refusal
+from unistore.conversion.fingerprint import Fingerprints, reading
 from unistore.conversion.finish import merged_statistics, source_digests
-from unistore.conversion.guard import Guards, reading
 from unistore.conversion.job import Outcome, ShardJob, statistics_of
 from unistore.conversion.plan import ShardTask
 from unistore.converters.common.comparing import difference
@@ -154,7 +154,7 @@ class _OriginalStep:
 
     store: Store
     scan: Scan
-    guards: Guards
+    fingerprints: Fingerprints
 
     @cached_property
     def _originals(self) -> Any:
@@ -162,7 +162,7 @@ class _OriginalStep:
 
     def __call__(self, number: int) -> Outcome:
         try:
-            with reading(self.scan.sources[number], self.guards[number]):
+            with reading(self.scan.sources[number], self.fingerprints[number]):
                 compared: list[Compared] = list(self._originals.compare(number))
                 left_out = self._originals.left_out(number)
         except InputError as error:
@@ -173,7 +173,7 @@ class _OriginalStep:
         return f"comparing {self.scan.sources[number].name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.store, self.scan, self.guards)
+        return type(self), (self.store, self.scan, self.fingerprints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +216,11 @@ class _Comparison:
 
     def compare_originals(self) -> None:
         """Compare the datasets of the sources, or of a sample of the sources."""
-        found, scan, guards = self.found, self.conversion.planned.scan, self.conversion.guards
+        found, scan, fingerprints = self.found, self.conversion.planned.scan, self.conversion.fingerprints
         chosen = self._sampled(len(scan.sources))
-        sizes = [sum(file.size for file in guard) for guard in guards]
+        sizes = [sum(file.size for file in fingerprint) for fingerprint in fingerprints]
         self.progress.begin("receipt", sum(sizes[number] for number in chosen))
-        step = _OriginalStep(self.store, scan, guards)
+        step = _OriginalStep(self.store, scan, fingerprints)
         with closing(run_in_order(self.executor, step, chosen)) as steps:
             for number, outcome in steps:
                 found.problems += outcome.problems

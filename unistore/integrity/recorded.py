@@ -12,8 +12,8 @@ import numpy as np
 
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor
-from unistore.conversion.guard import Guards, guards_of, sizes_of
-from unistore.conversion.job import DeriveJob, ShardJob, lots
+from unistore.conversion.fingerprint import Fingerprints, fingerprints_of, sizes_of
+from unistore.conversion.job import DeriveJob, ShardJob, source_batches
 from unistore.conversion.planning import Planned, plan_conversion, versions
 from unistore.conversion.spill import Spill
 from unistore.conversion.splits import Shares
@@ -44,15 +44,15 @@ class RecordedConversion:
         Converter with the store's options.
     planned
         Plan, and what it was made from.
-    guards
-        Size and time of the sources' files when it was planned.
+    fingerprints
+        State of the source files when it was planned.
     spill
-        What sources spilled when they were derived.
+        Spilled rows and facts of the sources.
     """
 
     converter: Converter
     planned: Planned
-    guards: Guards
+    fingerprints: Fingerprints
     spill: Spill
 
     def job(self, root: Path) -> ShardJob:
@@ -60,7 +60,7 @@ class RecordedConversion:
         return ShardJob(
             converter=self.converter,
             scan=self.planned.scan,
-            guards=self.guards,
+            fingerprints=self.fingerprints,
             spill=self.spill,
             target=Folder(root),
             plan=self.planned.plan,
@@ -110,26 +110,26 @@ def plan_recorded_conversion(
     scan = scan_sources(converter, sources, must_exclude=())
     if "skipped" in options:  # reasons given to the conversion
         scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
-    guards = guards_of(scan)
+    fingerprints = fingerprints_of(scan)
+    sizes = sizes_of(fingerprints)
     spill = Spill(work / "spill", len(scan.sources) if scan.is_derived else 0)
     if scan.is_derived:
-        derive = DeriveJob(converter=converter, scan=scan, guards=guards, spill=work / "spill")
-        sizes = sizes_of(guards)
+        derive = DeriveJob(converter=converter, scan=scan, fingerprints=fingerprints, spill=work / "spill")
         progress.begin("reading", int(sizes.sum()))
         problems: list[Problem] = []
-        for lot, outcome in run_in_order(executor, derive, lots(range(len(sizes)), sizes)):
+        for batch, outcome in run_in_order(executor, derive, source_batches(range(len(sizes)), sizes)):
             problems += outcome.problems
-            spill.add(str(lot[0]), lot, range(len(lot)))
-            progress.advance(int(sizes[list(lot)].sum()))
+            spill.add(str(batch[0]), batch, range(len(batch)))
+            progress.advance(int(sizes[list(batch)].sum()))
         if problems:
             raise InputError(problems)
-    settled = converter.settle(scan, spill if scan.is_derived else ())
-    planned = plan_conversion(scan, settled, codec, shares, spill, lambda *_: codecs)
+    finalized = converter.finalize(scan, spill if scan.is_derived else ())
+    planned = plan_conversion(scan, finalized, codec, shares, spill, sizes, lambda *_: codecs)
     # verdicts are those of the store: other files beside the sources may have come or gone
     verdicts = {name: attributes[name] for name in ("verdicts",) if name in attributes}
     rest = {name: value for name, value in planned.attributes.items() if name != "verdicts"}
     planned = replace(planned, attributes=rest | verdicts)
-    return RecordedConversion(converter=converter, planned=planned, guards=guards, spill=spill)
+    return RecordedConversion(converter=converter, planned=planned, fingerprints=fingerprints, spill=spill)
 
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:

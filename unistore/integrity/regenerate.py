@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import LARGE, IndexRows, part_planes
+from unistore.conversion.columns import LARGE, IndexRows, planes_at_once
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.finish import metadata_documents, source_digests
 from unistore.conversion.job import Outcome, ShardJob, statistics_of
@@ -230,7 +230,7 @@ def _blocks(array: Array, plan: ArrayPlan, lo: int, hi: int) -> Iterator[NDArray
     if plan.field.row_bytes <= LARGE:
         yield from row_blocks(array, lo, hi)
         return
-    step, (planes, *rest) = part_planes(plan), plan.shape[1:]
+    step, (planes, *rest) = planes_at_once(plan), plan.shape[1:]
     for row in range(lo, hi):
         for plane in range(0, planes, step):
             low, high = [row, plane, *(0 for _ in rest)], [row + 1, min(planes, plane + step), *rest]

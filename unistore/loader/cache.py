@@ -151,9 +151,9 @@ class CacheRegion:
         """Where samples lie in the file, (n,) int64; 0: not there."""
         return self._index[samples]
 
-    def add(self, sample: int, parts: Sequence[bytes]) -> None:
+    def add(self, sample: int, parts: Sequence[Any]) -> None:
         """Keep a sample: buffers one behind the other, each aligned; nothing happens when it does not fit."""
-        padded = b"".join(part.ljust(_aligned(len(part)), b"\0") for part in parts)
+        padded = b"".join(data.ljust(_aligned(len(data)), b"\0") for data in map(bytes, parts))
         self._add(sample, padded, len(padded), None)
 
     def add_at(self, sample: int, data: Any, place: int) -> None:

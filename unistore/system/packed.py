@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from io import BytesIO
 from typing import Any, Self, TypeVar, overload
 
 from numcodecs import zstd
@@ -24,14 +25,21 @@ _LEVEL = 1
 
 
 class Packed(Sequence[T]):
-    """Objects that can be pickled, in compressed blocks; few are kept as they are."""
+    """Objects that can be pickled, in compressed blocks; few are kept as they are.
+
+    Parameters
+    ----------
+    items
+        The objects, taken one by one.
+    """
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._blocks: list[bytes] = []
         self._firsts: list[int] = [0]
-        self._last: list[bytes] = []
-        self._last_bytes = self._count = 0
-        self._unpacked: tuple[int, list[Any]] = (-1, [])
+        self._last = BytesIO()
+        self._pickler: pickle.Pickler | None = None
+        self._count = 0
+        self._unpacked: tuple[int, list[T]] = (-1, [])
         self._few: list[T] | None = []
         for item in items:
             self.append(item)
@@ -46,13 +54,21 @@ class Packed(Sequence[T]):
                 for each in few:
                     Packed.append(self, each)
             return
-        self._last.append(pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
-        self._last_bytes += len(self._last[-1])
+        if self._pickler is None:  # whose memory of what it wrote serves all objects of a block
+            self._close()
+            self._pickler = pickle.Pickler(self._last, pickle.HIGHEST_PROTOCOL)
+        self._pickler.dump(item)
         self._count += 1
-        if len(self._last) == BLOCK or self._last_bytes >= BYTES:
-            self._blocks.append(bytes(zstd.compress(pickle.dumps(self._last), _LEVEL)))
-            self._firsts.append(self._firsts[-1] + len(self._last))
-            self._last, self._last_bytes = [], 0
+        if self._unpacked[0] == len(self._blocks):
+            self._unpacked = (-1, [])
+        if self._count - self._firsts[-1] == BLOCK or self._last.tell() >= BYTES:
+            self._close()
+
+    def _close(self) -> None:
+        if self._count > self._firsts[-1]:
+            self._blocks.append(bytes(zstd.compress(self._last.getvalue(), _LEVEL)))
+            self._firsts.append(self._count)
+        self._last, self._pickler = BytesIO(), None
 
     def only(self, numbers: Collection[int]) -> Self:
         """The same, of which some objects alone are there: to be sent where no others are needed.
@@ -63,17 +79,19 @@ class Packed(Sequence[T]):
         found._count, found._few = self._count, None
         if self._few is not None:
             first, last = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
-            found._last = [pickle.dumps(item, pickle.HIGHEST_PROTOCOL) for item in self._few[first:last]]
+            pickler = pickle.Pickler(found._last, pickle.HIGHEST_PROTOCOL)
+            for item in self._few[first:last]:
+                pickler.dump(item)
             found._firsts = [first]
         elif numbers:
             first, last = self._block_of(min(numbers)), self._block_of(max(numbers))
             found._blocks = self._blocks[first : last + 1]
             found._firsts = self._firsts[first : last + 2]
-            found._last = self._last if last == len(self._blocks) else []
+            found._last = self._last if last == len(self._blocks) else found._last
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_unpacked": (-1, [])}
+        return {**self.__dict__, "_unpacked": (-1, []), "_pickler": None}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Packed):
@@ -96,15 +114,14 @@ class Packed(Sequence[T]):
         if self._few is not None:
             return self._few[number]
         block = self._block_of(number)
-        item: T = pickle.loads(self._pickled(block)[number - self._firsts[block]])  # noqa: S301  our own
-        return item
+        return self._items(block)[number - self._firsts[block]]
 
     def __iter__(self) -> Iterator[T]:
         if self._few is not None:
             yield from self._few
             return
         for block in range(len(self._blocks) + 1):
-            yield from map(pickle.loads, self._pickled(block))
+            yield from self._items(block)
 
     def _block_of(self, number: int) -> int:
         block = bisect_right(self._firsts, number) - 1
@@ -113,12 +130,18 @@ class Packed(Sequence[T]):
             raise IndexError(msg)
         return block
 
-    def _pickled(self, block: int) -> list[bytes]:
-        if block == len(self._blocks):
-            return self._last
-        if self._unpacked[0] != block:
-            self._unpacked = block, pickle.loads(zstd.decompress(self._blocks[block]))  # noqa: S301  our own
-        return self._unpacked[1]
+    def _items(self, block: int) -> list[T]:
+        number, found = self._unpacked
+        if number != block:
+            whole = block < len(self._blocks)
+            data = zstd.decompress(self._blocks[block]) if whole else self._last.getvalue()
+            stream = BytesIO(data)
+            unpickler = pickle.Unpickler(stream)  # noqa: S301  our own
+            found = []
+            while stream.tell() < len(data):
+                found.append(unpickler.load())
+            self._unpacked = block, found
+        return found
 
 
 class _View(Sequence[R]):
@@ -133,13 +156,16 @@ class _View(Sequence[R]):
     @overload
     def __getitem__(self, at: slice) -> list[R]: ...
     def __getitem__(self, at: int | slice) -> R | list[R]:
-        found = self._items[at]
-        return list(map(self._function, found)) if isinstance(at, slice) else self._function(found)
+        return (
+            list(map(self._function, self._items[at]))
+            if isinstance(at, slice)
+            else self._function(self._items[at])
+        )
 
     def __iter__(self) -> Iterator[R]:
         return map(self._function, self._items)
 
 
 def view(items: Sequence[Any], function: Callable[[Any], R]) -> Sequence[R]:
-    """The function applied to each of the items, when one is asked for; nothing is kept."""
+    """What a function gives for each of some objects, worked out when it is asked for."""
     return _View(items, function)

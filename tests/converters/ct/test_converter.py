@@ -65,7 +65,7 @@ def make_case(folder: Path, image: np.ndarray | None, resolution: int = 512, **i
 
 def assert_valid(converted: Any) -> None:
     infos = {path: ArrayInfo(values.shape, str(values.dtype)) for path, values in converted.arrays.items()}
-    assert get_family("ct").schema_problems(infos, {"samples": {"count": converted.settled.samples}}) == []
+    assert get_family("ct").schema_problems(infos, {"samples": {"count": converted.finalized.samples}}) == []
 
 
 def test_bundled_volumes(check_contract: Callable[..., Any]) -> None:
@@ -102,7 +102,7 @@ def test_real_volume_in_every_form(samples: Path, convert_in_memory: Callable[..
             np.testing.assert_array_equal(converted.arrays[f"windows/{name}/values"], image[tuple(points.T)])
         else:
             np.testing.assert_array_equal(unpacked(converted, f"windows/{name}/mask")[0], expected)
-    dense = converted.settled.groups["windows/dense"]
+    dense = converted.finalized.groups["windows/dense"]
     assert dense["encoding"] == {"auto": "coords", "coords": "coords", "mask": "mask"}[sparse]
     assert (dense["width"], dense["level"], dense["low"], dense["high"]) == (100, 1200, 1150, 1250)
     assert_valid(converted)
@@ -111,7 +111,7 @@ def test_real_volume_in_every_form(samples: Path, convert_in_memory: Callable[..
 def test_real_window_file_beside_its_volume(samples: Path, convert_in_memory: Callable[..., Any]) -> None:
     converted = convert_in_memory(CtConverter(), [samples / "ct"])
     assert len(converted.scan.sources) == 1
-    assert converted.settled.groups["windows/lung"]["low"] == -1350
+    assert converted.finalized.groups["windows/lung"]["low"] == -1350
     lung = np.load(samples / "ct" / LUNG)
     np.testing.assert_array_equal(unpacked(converted, "windows/lung/mask")[0], lung == 1)
     notes = "\n".join(converted.scan.notes)
@@ -175,7 +175,7 @@ def test_halves_stay_halves(tmp_path: Path, check_contract: Callable[..., Any]) 
     )
     assert converted.arrays["volumes/image"].dtype == np.float16
     np.testing.assert_array_equal(converted.arrays["volumes/nan"], [3])
-    assert converted.settled.groups["volumes"] == {"nan_voxels": 3}
+    assert converted.finalized.groups["volumes"] == {"nan_voxels": 3}
     np.testing.assert_array_equal(unpacked(converted, "windows/lung/mask")[0], inside(image, "lung"))
 
 
@@ -304,7 +304,7 @@ def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable
     converted = convert_in_memory(
         CtConverter(window=("few:10:1000", "many:10:2000", "none:10:500")), [tmp_path]
     )
-    encoding = {name: group["encoding"] for name, group in converted.settled.groups.items()}
+    encoding = {name: group["encoding"] for name, group in converted.finalized.groups.items()}
     assert encoding == {"windows/few": "coords", "windows/many": "mask", "windows/none": "coords"}
     assert converted.arrays["windows/none/coords"].shape == (0, 3)
 

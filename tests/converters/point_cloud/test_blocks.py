@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unistore.conversion.convert import convert
-from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, room
+from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, step_budget
 from unistore.conversion.runner import run
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.point_cloud import memory as point_cloud_memory
@@ -190,7 +190,7 @@ def test_no_byte_depends_on_blocks_or_on_what_may_be_held(
         for module in MODULES:
             monkeypatch.setattr(module, "STEP", block)
         used.clear()
-        again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{block}-{size}", room=size)
+        again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{block}-{size}", budget=size)
         assert {folder is None for folder in used} == {bool(size)}
         assert again.digest == whole.digest
 
@@ -255,9 +255,9 @@ def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monke
         reads.append(dataset.name)
         return read_rows(dataset, *more)
 
-    plain = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "plain", room=0)
+    plain = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "plain", budget=0)
     monkeypatch.setattr(hdf5, "read_rows", count)
-    counted = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "counted", room=0)
+    counted = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "counted", budget=0)
     assert counted.digest == plain.digest
     assert 2 <= reads.count("/data/x") <= 3
     assert scan_sources(PointCloudConverter(), [tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8
@@ -302,7 +302,7 @@ def test_wrong_indices_of_several_blocks(tmp_path: Path, at: int, row: int, expe
         file["segments/segment_0000/indices"] = index
     for size in (0, 1 << 30):
         with pytest.raises(InputError) as caught:
-            run(PointCloudConverter(), [path], tmp_path / "out", room=size)
+            run(PointCloudConverter(), [path], tmp_path / "out", budget=size)
         assert f"segments/segment_0000/indices: {expected}" in str(caught.value)
 
 
@@ -365,5 +365,5 @@ def test_what_may_be_held_decides_where_points_are_sorted(
         held = limit != enough - 1
         assert (folders[0] is None) == held
         taken = source.memory_in_core if held else source.memory
-        assert derive_memory(scan, room(limit, 0)).tolist() == [SOURCE + taken]
+        assert derive_memory(scan, step_budget(limit, 0)).tolist() == [SOURCE + taken]
     assert len(digests) == 1

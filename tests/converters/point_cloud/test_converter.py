@@ -81,7 +81,7 @@ def test_points_of_no_segment_and_of_two(tmp_path: Path, check_contract) -> None
     }
     converted = check_contract(PointCloudConverter(voxel_size=(0.5, 20)), [path], oracle)
     arrays = converted.arrays
-    assert converted.settled.samples == 2
+    assert converted.finalized.samples == 2
     xyz = np.stack([data[axis] for axis in "xyz"], axis=1)[order]
     np.testing.assert_array_equal(arrays["points/xyz"] * 0.01 + 0.0, xyz)
     assert (arrays["voxels/20/point_voxel"][5:] == -1).all()

@@ -55,7 +55,7 @@ def test_indices_layout(samples: Path, check_contract) -> None:
         "derived_pointsuite_thin-2.h5",
     ]
     assert arrays["points/xyz"].dtype == np.int32
-    assert converted.settled.samples == 86
+    assert converted.finalized.samples == 86
     seen = 0
     for source, number, lo, hi in segments_of(converted):
         with h5py.File(sorted(paths)[source]) as file:
@@ -96,7 +96,7 @@ def test_bundled_points_of_some_segments(bundled: Path, check_contract) -> None:
     paths = [bundled / "pointcloud" / name for name in ("thin_a.h5", "thin_b.h5")]
     converted = check_contract(PointCloudConverter(voxel_size=(20.0, 100.0)), paths)
     arrays = converted.arrays
-    assert converted.settled.samples == 24
+    assert converted.finalized.samples == 24
     np.testing.assert_array_equal(arrays["segments/number"], [*range(12), -1] * 2)
     last = 0
     for segment, (source, number, lo, hi) in enumerate(segments_of(converted)):
@@ -131,7 +131,7 @@ def test_columns_inside_segments(samples: Path, check_contract) -> None:
             np.testing.assert_array_equal(bits(converted.arrays["points/xyz"][lo:hi]), bits(expected))
             for key in ("classification", "intensity"):
                 np.testing.assert_array_equal(converted.arrays[f"points/{key}"][lo:hi], group[key][:])
-    assert converted.settled.samples == 43
+    assert converted.finalized.samples == 43
 
 
 def test_quantised_beside_unquantised_is_restored_to_the_bit(samples: Path, check_contract) -> None:
@@ -160,7 +160,7 @@ def test_columns_in_a_group_as_one_segment(samples: Path, check_contract) -> Non
         np.testing.assert_array_equal(bits(converted.arrays["points/xyz"]), bits(expected))
         for key in set(group) - set("XYZ"):
             np.testing.assert_array_equal(converted.arrays[f"points/{key}"], group[key][:])
-    assert converted.settled.samples == 1
+    assert converted.finalized.samples == 1
     assert any("no segments, so each file is one" in note for note in converted.scan.notes)
     assert converted.fields["points/xyz"].unit is None
 
@@ -187,7 +187,7 @@ def test_windows_of_a_file_without_segments(samples: Path, check_contract) -> No
     assert windows == sorted(windows)
     for window in {*zip(column.tolist(), row.tolist(), strict=True)} - set(windows):
         assert np.count_nonzero((column == window[0]) & (row == window[1])) < 20
-    assert converted.settled.samples == len(real) == len(segments_of(converted)) - 1
+    assert converted.finalized.samples == len(real) == len(segments_of(converted)) - 1
 
 
 def test_map_names_the_coordinates(samples: Path, check_contract) -> None:

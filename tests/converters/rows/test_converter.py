@@ -38,7 +38,7 @@ def test_npz_members_become_columns(tmp_path: Path, check_contract, save) -> Non
     save(tmp_path / "a.npz", data=data, label=label, fortran=fortran)
     oracle = {"rows/data": data, "rows/label": label, "rows/fortran": fortran}
     converted = check_contract(RowsConverter(), [tmp_path / "a.npz"], oracle)
-    assert converted.settled.samples == 50
+    assert converted.finalized.samples == 50
     assert any("compressed" in note for note in converted.scan.notes) == (save is np.savez_compressed)
 
 
@@ -67,9 +67,9 @@ def test_hdf5_files_in_natural_order_with_groups_as_paths(tmp_path: Path, check_
     }
     converted = check_contract(RowsConverter(), [tmp_path], joined)
     assert [source.name for source in converted.scan.sources] == ["part_1.h5", "part_2.h5", "part_10.h5"]
-    assert converted.settled.sample_source.tolist() == [0, 1, 2]
-    assert converted.settled.sample_runs is not None
-    assert converted.settled.sample_runs.tolist() == [6, 7, 15], "no array of all rows"
+    assert converted.finalized.sample_source.tolist() == [0, 1, 2]
+    assert converted.finalized.sample_runs is not None
+    assert converted.finalized.sample_runs.tolist() == [6, 7, 15], "no array of all rows"
 
 
 def test_npy_files_side_by_side_and_in_parts(tmp_path: Path, check_contract) -> None:
@@ -271,7 +271,7 @@ def test_bundled_rows(bundled: Path, check_contract) -> None:
     with h5py.File(path) as file:
         oracle = {f"rows/{name}": file[name][:] for name in ("data", "label")}
     converted = check_contract(RowsConverter(), [path], oracle)
-    assert converted.settled.samples == 1065
+    assert converted.finalized.samples == 1065
 
 
 def test_unknown_mode_is_refused() -> None:

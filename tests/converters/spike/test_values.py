@@ -72,7 +72,7 @@ def test_contract(
     assert [source.split for source in converted.scan.sources] == ["test", "train", "train", "train"]
     text = converted.arrays["sequences/name/data"].tobytes()
     assert text == b"test/ctrain/atrain/b"
-    assert converted.settled.sample_source.tolist() == [0, 1, 1, 3], "sequences are dealt out whole"
+    assert converted.finalized.sample_source.tolist() == [0, 1, 1, 3], "sequences are dealt out whole"
 
 
 def test_real_stream_decodes_to_its_picture(data: Path, convert_in_memory: Callable[..., Any]) -> None:
@@ -170,7 +170,7 @@ def test_mixed_lengths_and_resolutions(
     )
     assert converted.arrays["frames/spike"].shape == (3, 12, 14, 4)
     assert any("padded with zeros" in note for note in converted.scan.notes)
-    assert converted.settled.groups["frames"]["flip_undone"] is False
+    assert converted.finalized.groups["frames"]["flip_undone"] is False
 
 
 @pytest.mark.parametrize("layout", ["packed", "stream"])
@@ -214,7 +214,7 @@ def test_streams_with_the_top_row_first(
     (tmp_path / "a.dat").write_bytes(stream(spikes, flip=False))
     converted = convert_in_memory(SpikeConverter(height=6, width=16, flip=False), [tmp_path])
     np.testing.assert_array_equal(bits(converted.arrays["frames/spike"][0], 16), spikes)
-    attributes = converted.settled.groups["frames"]
+    attributes = converted.finalized.groups["frames"]
     assert (attributes["source_rows"], attributes["flip_undone"]) == ("top first", False)
 
 

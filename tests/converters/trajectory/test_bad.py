@@ -56,7 +56,7 @@ def test_an_episode_is_left_out_by_name(tmp_path: Path, check_contract) -> None:
     assert "data/demo_1" in problems_of(tmp_path / "a.h5")
     converted = check_contract(TrajectoryConverter(exclude=("a.h5: data/demo_1",)), [tmp_path / "a.h5"])
     assert converted.arrays["episodes/offsets"].tolist() == [0, 6, 12]
-    assert converted.settled.splits.tolist() == [0, 1]
+    assert converted.finalized.splits.tolist() == [0, 1]
     assert "left out: a.h5: data/demo_1" in converted.scan.notes
 
 
@@ -228,7 +228,7 @@ def test_episodes_without_steps_are_left_out(tmp_path: Path, check_contract) -> 
         file.create_group("data/demo_7")
         file["data/demo_8/actions"] = np.ones((0, 3))
     converted = check_contract(TrajectoryConverter(), [tmp_path / "a.h5"])
-    assert converted.settled.samples == 2
+    assert converted.finalized.samples == 2
     assert len([note for note in converted.scan.notes if "has no step" in note]) == 2
 
 

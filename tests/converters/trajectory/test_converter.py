@@ -43,7 +43,7 @@ def check_schema(converted) -> None:
     count = len(converted.scan.sources)
     names = {"data": ArrayInfo((9,), "uint8"), "offsets": ArrayInfo((count + 1,), "int64")}
     infos |= {f"sources/path/{name}": info for name, info in names.items()}
-    attributes = {"samples": {"count": converted.settled.samples}}
+    attributes = {"samples": {"count": converted.finalized.samples}}
     assert get_family("trajectory").schema_problems(infos, attributes) == []
 
 
@@ -79,11 +79,11 @@ def test_real_robosuite_files_value_for_value(samples: Path, check_contract, nam
     assert {p for p in converted.arrays if p.startswith("steps/")} == oracle.keys() | flags
     assert np.diff(converted.arrays["episodes/offsets"]).tolist() == REAL[name]
     assert text(converted, "episodes/name") == ["demo_1", "demo_2"][: len(REAL[name])]
-    assert converted.settled.samples == len(REAL[name])
+    assert converted.finalized.samples == len(REAL[name])
     np.testing.assert_array_equal(converted.arrays["steps/next_valid"], ~ends(REAL[name]))
     np.testing.assert_array_equal(converted.arrays["steps/truncated"], ends(REAL[name]))
     assert not converted.arrays["steps/terminated"].any()
-    groups = converted.settled.groups
+    groups = converted.finalized.groups
     assert groups["episodes"]["attributes"]["env"] == env
     assert groups["steps"].get("empty_datasets", {}) == empty
     assert json.loads(text(converted, "episodes/attributes")[0])["model_file"] == "model_1.xml"
@@ -185,9 +185,9 @@ def test_robomimic_in_natural_order_with_masks_attributes_and_final_observations
     check_schema(converted)
     assert not [path for path in converted.arrays if "next_observation" in path]
     assert text(converted, "episodes/name") == order
-    assert converted.settled.split_names == ("train", "valid", "other")
-    assert converted.settled.splits.tolist() == [0, 1, 0, 2]
-    shared = converted.settled.groups["episodes"]["attributes"]
+    assert converted.finalized.split_names == ("train", "valid", "other")
+    assert converted.finalized.splits.tolist() == [0, 1, 0, 2]
+    shared = converted.finalized.groups["episodes"]["attributes"]
     assert json.loads(shared["env_args"]) == {"env_name": "Lift", "type": 1}
     assert (shared["total"], shared["src_demo_inds"]) == (17, [0, 1, 2])
     own = [json.loads(line)["num_samples"] for line in text(converted, "episodes/attributes")]
@@ -226,7 +226,7 @@ def test_overlapping_masks_are_kept_but_only_the_usual_ones_split(tmp_path: Path
     masks = {"train": ["demo_0"], "valid": ["demo_1"], "easy": ["demo_0", "demo_1"]}
     demos(tmp_path / "a.hdf5", {"demo_0": 2, "demo_1": 2}, masks=masks)
     converted = convert_in_memory(TrajectoryConverter(), [tmp_path / "a.hdf5"])
-    assert converted.settled.split_names == ("train", "valid")
+    assert converted.finalized.split_names == ("train", "valid")
     assert converted.arrays["episodes/mask/easy"].all()
 
 
@@ -336,7 +336,7 @@ def test_d4rl_timeouts_truncate(tmp_path: Path, check_contract) -> None:
     }
     converted = check_contract(TrajectoryConverter(), [tmp_path / "hopper.hdf5"], oracle)
     check_schema(converted)
-    assert converted.settled.groups["episodes"]["attributes"] == {"metadata/algorithm": "SAC"}
+    assert converted.finalized.groups["episodes"]["attributes"] == {"metadata/algorithm": "SAC"}
     assert any("not kept: metadata/policy/weight" in note for note in converted.scan.notes)
 
 
@@ -388,7 +388,7 @@ def test_ragged_episodes_of_several_files_in_natural_order(tmp_path: Path, check
     check_schema(converted)
     assert text(converted, "episodes/name") == [f"episode_{k}" for k in lengths]
     assert np.diff(converted.arrays["episodes/offsets"]).tolist() == list(lengths.values())
-    assert converted.settled.groups["episodes"]["attributes"] == {"sim": False}
+    assert converted.finalized.groups["episodes"]["attributes"] == {"sim": False}
     tasks = [json.loads(line)["task"] for line in text(converted, "episodes/attributes")]
     assert tasks == ["task 0", "task 1", "task 0", "task 1", "task 0"]
     starts = converted.arrays["episodes/offsets"]

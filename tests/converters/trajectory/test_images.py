@@ -86,7 +86,7 @@ def test_compressed_frames_kept_bit_for_bit(tmp_path: Path, check_contract) -> N
         "source_form": ["padded"],
     }
     assert "steps/observation/images/cam_low" not in converted.arrays
-    assert [table.name for table in converted.settled.spilled] == [
+    assert [table.name for table in converted.finalized.spilled] == [
         f"steps/observation/images/{camera}_jpeg" for camera in sorted(CAMERAS)
     ]
 
@@ -142,7 +142,7 @@ def test_variable_length_colour_and_depth_frames(tmp_path: Path, check_contract)
     }
     converter = TrajectoryConverter(map={"action": "master/joint_position"})
     converted = check_contract(converter, [tmp_path], oracle)
-    assert converted.settled.groups["episodes"]["attributes"] == {"language_raw": ["pick the plate"]}
+    assert converted.finalized.groups["episodes"]["attributes"] == {"language_raw": ["pick the plate"]}
     kept = check_contract(TrajectoryConverter(images="keep"), [tmp_path])
     assert kept.arrays["steps/observation/rgb_images/top_jpeg/data"].size == sum(f.size for f in frames)
 

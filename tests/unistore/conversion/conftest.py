@@ -26,7 +26,7 @@ from unistore.conversion.executors.local import Serial
 from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Verdict
-from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source, Sources
+from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
@@ -143,7 +143,7 @@ class Toy(Converter):
         low = int((value < -1).sum())
         return {"kept": np.array(len(kept)), "exact": np.array(exact), "low": np.array(low)}
 
-    def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
+    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         arrays: list[tuple[Field, NDArray[Any]]] = []
         spilled: tuple[Table, ...] = ()
         direct: tuple[Table, ...] = ()
@@ -158,7 +158,7 @@ class Toy(Converter):
             arrays.append((_column("windows/low/offsets"), _offsets(rows["windows/low"])))
         arrays += text_arrays("labels/name", [f"höhe {source.name}" for source in scan.sources])
         counts = [source.rows["rows"] for source in scan.sources]
-        return Settled(
+        return Finalized(
             arrays=arrays,
             spilled=spilled,
             direct=direct,

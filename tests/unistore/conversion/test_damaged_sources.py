@@ -7,17 +7,20 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from unistore import verify
 from unistore.cli.main import main
 from unistore.conversion.convert import convert
 from unistore.conversion.runner import run
+from unistore.converters.files.npy.header import NpyHeader
 from unistore.errors import ConversionError, InputError
 from unistore.report.inspection import inspect
 from unistore.store.reader import Store
@@ -162,15 +165,20 @@ def test_a_disk_that_fails_while_values_are_read(tmp_path: Path, monkeypatch: py
         np.save(folder / name, np.arange(4000.0).reshape(1000, 4))
     from unistore.converters.files import arrays as array_files
 
-    read = array_files.read_flat
+    reader = array_files.flat_reader
 
-    def failing(path: Path, *given: Any) -> None:
-        if path.name == "b.npy":
+    def failing(file: FileIO, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
+        read = reader(file, header, where)
+        if where != "b.npy":
+            return read
+
+        def fail(start: int, out: NDArray[Any]) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        read(path, *given)
+
+        return fail
 
     with monkeypatch.context() as patch:
-        patch.setattr(array_files, "read_flat", failing)
+        patch.setattr(array_files, "flat_reader", failing)
         said = problems(folder, store).problems
         assert [(each.location, each.kind, each.source) for each in said] == [
             ("b.npy", "unreadable", "b.npy")
@@ -305,7 +313,7 @@ def test_content_that_changes_with_its_time_restored(toys: Path, toy: Any, tmp_p
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     steps = 6
-    with pytest.raises(ConversionError, match=r"val/s2\.npz: its content, rights or links changed"):
+    with pytest.raises(ConversionError, match=r"val/s2\.npz: its content, permissions or links changed"):
         run(toy(), [toys], store, executor=Interrupted(steps, change))
     run(toy(), [toys], store)
     fresh = run(toy(), [toys], tmp_path / "fresh.zarr")

@@ -20,7 +20,7 @@ def test_a_finished_store_is_refused_and_untouched(tmp_path: Path, toys: Path, t
     store = tmp_path / "out.zarr"
     run(toy(), [toys], store)
     before = tree(store)
-    with pytest.raises(InputError, match="finished store stands there; --overwrite replaces it"):
+    with pytest.raises(InputError, match="finished store is there already; --overwrite replaces it"):
         run(toy(), [toys], store)
     assert tree(store) == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]

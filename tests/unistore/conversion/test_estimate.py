@@ -17,7 +17,7 @@ import pytest
 from unistore.conversion import layout
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.estimate import estimate
-from unistore.conversion.memory import PROCESS, ROOM, SOURCE, STEP
+from unistore.conversion.memory import PROCESS, SOURCE, STEP, STEP_BUDGET
 from unistore.conversion.preview import preview
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -94,7 +94,7 @@ def episodes(path: Path) -> Path:
         ("trajectory", {}),
     ],
 )
-def test_tables_that_settle_adds_were_expected(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
+def test_tables_added_by_finalize_were_expected(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
     sources = DATA / family if family == "ct" else episodes(tmp_path / "a.hdf5")
     scan = scan_sources(make_converter(family, options), [sources])
     convert(sources, tmp_path / "out", family, **options)
@@ -144,7 +144,7 @@ def test_inspect_and_the_dry_run_say_the_same(tmp_path: Path, monkeypatch: pytes
     assert shown.peak.bytes == PROCESS + STEP + (2 << 20) + SOURCE
     assert inspect(tmp_path).details["memory"] == shown.to_json()["memory"] == shown.peak.bytes
     assert f"peak memory about {size(shown.peak.bytes)}" in str(inspect(tmp_path))
-    assert shown.estimate == estimate(make_converter("rows", {}), shown.scan, ROOM)
+    assert shown.estimate == estimate(make_converter("rows", {}), shown.scan, STEP_BUDGET)
 
 
 def test_a_peak_holds_the_workers_that_there_are_steps_for(

@@ -17,7 +17,15 @@ import pytest
 from unistore import repair, verify
 from unistore.conversion import columns
 from unistore.conversion.convert import convert, make_converter
-from unistore.conversion.memory import PROCESS, ROOM, STEP, check_fits, most_workers, room, shard_memory
+from unistore.conversion.memory import (
+    PROCESS,
+    STEP,
+    STEP_BUDGET,
+    check_fits,
+    most_workers,
+    shard_memory,
+    step_budget,
+)
 from unistore.conversion.plan import plan_table
 from unistore.conversion.runner import run
 from unistore.converters.ct import slabs as ct_slabs
@@ -69,9 +77,9 @@ def test_workers_never_pass_the_limit_and_no_fewer_are_taken(limit: int, need: i
 @pytest.mark.parametrize("limit", [PROCESS, 10**9, 4 * 10**9])
 @pytest.mark.parametrize("wanted", [0, 1, 4])
 def test_what_a_step_may_hold_costs_no_worker(limit: int, wanted: int) -> None:
-    assert room(None, wanted) == room(None, None) == ROOM
-    assert room(limit, None) == 0
-    held = room(limit, wanted)
+    assert step_budget(None, wanted) == step_budget(None, None) == STEP_BUDGET
+    assert step_budget(limit, None) == 0
+    held = step_budget(limit, wanted)
     assert held <= 0 or most_workers(limit, wanted, held) == wanted
     assert PROCESS + max(1, wanted) * (PROCESS if wanted else 0) + max(1, wanted) * (held + 1) > limit
 
@@ -159,7 +167,7 @@ def test_volumes_written_in_parts_are_the_same_bytes(
     options["codec"] = "fast"  # a codec is chosen from other chunks where volumes are read in parts
     whole = convert(tmp_path / "in", tmp_path / "whole", "ct", **options)
     monkeypatch.setattr(columns, "LARGE", 0)
-    monkeypatch.setattr(columns, "PART", 1)
+    monkeypatch.setattr(columns, "PLANES_BYTES", 1)
     monkeypatch.setattr(ct_slabs, "SLAB", 4000)
     monkeypatch.setattr(ct_slabs, "BAND", 9000)
     parts: list[int] = []

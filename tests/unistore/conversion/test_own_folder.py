@@ -124,7 +124,7 @@ def test_the_store_that_is_replaced_may_hold_links(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["3", "[]", "{}", '{"step": 3}', '{"step": "derive", "lot": "../../home"}', "[" * 10**5]
+    "line", ["3", "[]", "{}", '{"step": 3}', '{"step": "derive", "batch": "../../home"}', "[" * 10**5]
 )
 def test_a_line_of_the_journal_that_is_no_step_is_told(place: Path, line: str) -> None:
     build = place / "a.zarr.unistore-build"
@@ -142,7 +142,7 @@ def test_a_line_of_the_journal_that_is_no_step_is_told(place: Path, line: str) -
         ['{"step": "begin"}'],
         ['{"step": "begin", "identity": 3, "paths": 4}'],
         ['{"step": "begin", "identity": {"family": 5, "options": [], "sources": 3}, "paths": [1, 2]}'],
-        ['{"step": "shard", "task": [], "files": 3}', '{"step": "derive", "lot": {}}'],
+        ['{"step": "shard", "task": [], "files": 3}', '{"step": "derive", "batch": {}}'],
         ['{"step": "plan", "tasks": "many"}', '{"step": "shard", "files": [{"bytes": "x"}]}'],
         ['{"step": "begin", "identity": {"destination": 3}}', '{"step": "shard", "task": {}, "files": [1]}'],
     ],

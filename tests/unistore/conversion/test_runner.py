@@ -263,11 +263,11 @@ def test_more_splits_than_sources_are_refused(tmp_path: Path, toys: Path, toy: A
 
 def test_a_store_that_its_schema_refuses_is_never_written(tmp_path: Path, toys: Path, toy: Any) -> None:
     class Miscounting(toy):  # type: ignore[misc]
-        def settle(self, scan: Any, facts: Any) -> Any:
-            settled = super().settle(scan, facts)
-            object.__setattr__(settled, "samples", 7)
-            object.__setattr__(settled, "sample_source", np.zeros(7, np.int64))
-            return settled
+        def finalize(self, scan: Any, facts: Any) -> Any:
+            finalized = super().finalize(scan, facts)
+            object.__setattr__(finalized, "samples", 7)
+            object.__setattr__(finalized, "sample_source", np.zeros(7, np.int64))
+            return finalized
 
     with pytest.raises(ConversionError, match=r"expected 7 .*the root's count of samples") as caught:
         run(Miscounting(), [toys], tmp_path / "out.zarr")

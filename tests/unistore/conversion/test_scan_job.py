@@ -17,7 +17,7 @@ from unistore.conversion import scan_job
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import do_sent, sent_item, sent_job
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.guard import guards_of
+from unistore.conversion.fingerprint import fingerprints_of
 from unistore.conversion.job import DeriveJob
 from unistore.conversion.scan_job import ScanJob, scan_on
 from unistore.converters.scanning import scan_sources
@@ -84,10 +84,10 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     assert len(cloudpickle.dumps(sent)) < len(cloudpickle.dumps(parts)) / 8
     found = do_sent(cloudpickle.loads(cloudpickle.dumps(bare)), cloudpickle.loads(cloudpickle.dumps(sent)))
     assert [looked.rows for looked, _ in found.record["scanned"]] == [3, 3]
-    derive = DeriveJob(converter=converter, scan=scan, guards=guards_of(scan), spill=sources)
+    derive = DeriveJob(converter=converter, scan=scan, fingerprints=fingerprints_of(scan), spill=sources)
     again = replace(sent_job(derive), **derive.slice((8, 9)))
     assert [again.scan.sources[at] for at in (8, 9)] == scan.sources[8:10]
-    assert again.guards[9] == derive.guards[9]
+    assert again.fingerprints[9] == derive.fingerprints[9]
     for other in (0, 70):
         with pytest.raises(IndexError):
             again.scan.sources[other]
@@ -95,8 +95,8 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
 
 def test_few_sources_are_scanned_here(sources: Path) -> None:
     converter = make_converter("rows", {})
-    parts = converter.find([sources], _nothing()).parts[: scan_job.FEWEST - 1]
-    assert len(list(scan_on(_Never(), converter, parts))) == scan_job.FEWEST - 1
+    parts = converter.find([sources], _nothing()).parts[: scan_job.MIN_STEPS - 1]
+    assert len(list(scan_on(_Never(), converter, parts))) == scan_job.MIN_STEPS - 1
 
 
 class _Never:

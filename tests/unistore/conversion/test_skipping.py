@@ -22,7 +22,7 @@ from unistore.cli.main import main
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.guard import guards_of
+from unistore.conversion.fingerprint import fingerprints_of
 from unistore.conversion.keys import source_keys
 from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
@@ -37,7 +37,7 @@ RNG = np.random.default_rng(0)
 
 
 def keys_of(scan: Any) -> list[str]:
-    return [key.decode() for key in source_keys(scan, guards_of(scan)).tolist()]
+    return [key.decode() for key in source_keys(scan, fingerprints_of(scan)).tolist()]
 
 
 def files_of(store: Path) -> dict[str, bytes]:

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from unistore.conversion.spill import Lot, SpillWriter
+from unistore.conversion.spill import SpilledBatch, SpillWriter
 from unistore.errors import ConversionError
 
 DTYPES = st.sampled_from(["?", "u1", "<i2", ">i4", "<f2", "<f8", ">f8"])
 
 
-def read(lot: Lot, column: str, lo: int, hi: int) -> list[Any]:
+def read(batch: SpilledBatch, column: str, lo: int, hi: int) -> list[Any]:
     """Values of rows, of any dtypes."""
-    return [value for part in lot.read("t", column, 0, lo, hi) for value in part.tolist()]
+    return [value for part in batch.read("t", column, 0, lo, hi) for value in part.tolist()]
 
 
 @settings(max_examples=30)  # every example waits for the disk
@@ -36,12 +36,12 @@ def test_any_rows_in_any_parts_of_any_dtypes(
             writer.emit("t", "other", np.arange(len(part)))
         writer.end_source("key", {})
         writer.finish()
-    lot = Lot(folder)
+    batch = SpilledBatch(folder)
     rows = [row for part in parts for row in part]
-    assert lot.rows("t", 0) == len(rows)
+    assert batch.rows("t", 0) == len(rows)
     lo = data.draw(st.integers(0, len(rows)))
     hi = data.draw(st.integers(lo, len(rows)))
-    found = [row for run in lot.read("t", "deep/column", 0, lo, hi) for row in run]
+    found = [row for run in batch.read("t", "deep/column", 0, lo, hi) for row in run]
     assert [(row.dtype, row.shape, row.tobytes()) for row in found] == [
         (row.dtype, row.shape, row.tobytes()) for row in rows[lo:hi]
     ]
@@ -53,7 +53,7 @@ def test_strided_rows(tmp_path: Path) -> None:
         writer.emit("t", "x", values[::2, ::-1])
         writer.end_source("key", {})
         writer.finish()
-    assert read(Lot(tmp_path / "0"), "x", 0, 3) == values[::2, ::-1].tolist()
+    assert read(SpilledBatch(tmp_path / "0"), "x", 0, 3) == values[::2, ::-1].tolist()
 
 
 def test_facts_of_any_name(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_facts_of_any_name(tmp_path: Path) -> None:
     with SpillWriter(tmp_path / "0") as writer:
         writer.end_source("key", facts)
         writer.finish()
-    found = Lot(tmp_path / "0").facts()[0]
+    found = SpilledBatch(tmp_path / "0").facts()[0]
     assert list(found) == list(facts)
     for name, value in facts.items():
         np.testing.assert_array_equal(found[name], value)
@@ -76,13 +76,13 @@ def test_an_attempt_that_was_killed_leaves_nothing_behind(tmp_path: Path) -> Non
     folder = tmp_path / "0"
     with SpillWriter(folder) as writer:
         writer.emit("t", "x", np.arange(5))
-    assert not Lot.stands(folder)
+    assert not SpilledBatch.is_complete(folder)
     with SpillWriter(folder) as writer:
         writer.emit("t", "y", np.arange(2))
         writer.end_source("key", {})
         writer.finish()
-    assert Lot.stands(folder)
-    assert Lot(folder).rows("t", 0) == 2
+    assert SpilledBatch.is_complete(folder)
+    assert SpilledBatch(folder).rows("t", 0) == 2
     assert sorted(path.name for path in folder.iterdir()) == ["0.bin", "facts.bin", "spill.json"]
 
 
@@ -90,8 +90,8 @@ def test_a_source_without_rows(tmp_path: Path) -> None:
     with SpillWriter(tmp_path / "0") as writer:
         writer.end_source("key", {})
         writer.finish()
-    assert Lot(tmp_path / "0").rows("t", 0) == 0
-    assert Lot(tmp_path / "0").facts()[0] == {}
+    assert SpilledBatch(tmp_path / "0").rows("t", 0) == 0
+    assert SpilledBatch(tmp_path / "0").facts()[0] == {}
 
 
 def test_faults_of_a_converter_are_named(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_faults_of_a_converter_are_named(tmp_path: Path) -> None:
         writer.end_source("key", {})
         writer.finish()
     with pytest.raises(ConversionError, match=r"columns of table 't' differ in length: \{'x': 2, 'y': 3\}"):
-        Lot(tmp_path / "0").rows("t", 0)
+        SpilledBatch(tmp_path / "0").rows("t", 0)
 
 
 def test_missing_rows_are_told(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_missing_rows_are_told(tmp_path: Path) -> None:
         writer.finish()
     (tmp_path / "0/0.bin").write_bytes(b"short")
     with pytest.raises(ConversionError, match="--restart"):
-        read(Lot(tmp_path / "0"), "x", 0, 100)
+        read(SpilledBatch(tmp_path / "0"), "x", 0, 100)
 
 
 def test_sources_of_a_lot_are_apart(tmp_path: Path) -> None:
@@ -127,14 +127,14 @@ def test_sources_of_a_lot_are_apart(tmp_path: Path) -> None:
         writer.emit("u", "y", np.array([[True]]))
         writer.end_source("c", {"n": np.array(3)})
         writer.finish()
-    lot = Lot(tmp_path / "0")
-    assert lot.keys == ["a", None, "c"]
-    assert [lot.rows("t", source) for source in range(3)] == [3, 7, 2]
-    assert [lot.rows("u", source) for source in range(3)] == [0, 0, 1]
-    assert [part.tolist() for part in lot.read("t", "x", 0, 0, 3)] == [[0, 1, 2]]
-    assert [part.tolist() for part in lot.read("t", "x", 2, 1, 2)] == [[1.5]]
-    assert [part.tolist() for part in lot.read("u", "y", 2, 0, 1)] == [[[True]]]
-    assert [{name: value.shape for name, value in facts.items()} for facts in lot.facts()] == [
+    batch = SpilledBatch(tmp_path / "0")
+    assert batch.keys == ["a", None, "c"]
+    assert [batch.rows("t", source) for source in range(3)] == [3, 7, 2]
+    assert [batch.rows("u", source) for source in range(3)] == [0, 0, 1]
+    assert [part.tolist() for part in batch.read("t", "x", 0, 0, 3)] == [[0, 1, 2]]
+    assert [part.tolist() for part in batch.read("t", "x", 2, 1, 2)] == [[1.5]]
+    assert [part.tolist() for part in batch.read("u", "y", 2, 0, 1)] == [[[True]]]
+    assert [{name: value.shape for name, value in facts.items()} for facts in batch.facts()] == [
         {"n": (), "b": (2, 3)},
         {},
         {"n": ()},

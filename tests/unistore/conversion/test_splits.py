@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unistore.conversion.splits import Shares, assign_splits, parse_shares
-from unistore.converters.protocol import Scan, Settled, Source, Sources
+from unistore.converters.protocol import Finalized, Scan, Source, Sources
 from unistore.errors import InputError
 
 SHARES = st.lists(st.integers(1, 10), min_size=1, max_size=4).map(
@@ -19,30 +19,32 @@ SHARES = st.lists(st.integers(1, 10), min_size=1, max_size=4).map(
 )
 
 
-def make(counts: list[int], folders: list[str | None] | None = None, **more: object) -> tuple[Scan, Settled]:
+def make(
+    counts: list[int], folders: list[str | None] | None = None, **more: object
+) -> tuple[Scan, Finalized]:
     names = folders or [None] * len(counts)
     sources = tuple(
         Source(path=Path(f"{i}.h5"), name=f"run/{i}.h5", files=(), split=name) for i, name in enumerate(names)
     )
     scan = Scan(family="rows", sources=Sources(sources), tables=(), sample_table="rows", main_table="rows")
-    settled = Settled(
+    finalized = Finalized(
         arrays=(),
         samples=sum(counts),
         sample_source=np.repeat(np.arange(len(counts)), counts),
         **more,  # type: ignore[arg-type]
     )
-    return scan, settled
+    return scan, finalized
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=40), SHARES)
 def test_dealt_sources_never_straddle(counts: list[int], shares: dict[str, float]) -> None:
-    scan, settled = make(counts)
-    code, names = assign_splits(scan, settled, shares)
+    scan, finalized = make(counts)
+    code, names = assign_splits(scan, finalized, shares)
     assert names == tuple(shares)
     assert code.dtype == np.uint8
     assert code.shape == (sum(counts),)
     for source in range(len(counts)):
-        assert len(set(code[:][settled.sample_source == source].tolist())) <= 1
+        assert len(set(code[:][finalized.sample_source == source].tolist())) <= 1
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=20), st.none() | SHARES, st.data())
@@ -62,8 +64,8 @@ def test_runs_of_samples_are_what_each_sample_alone_is(
 @given(SHARES, st.integers(20, 60))
 def test_dealt_shares_are_met_to_within_a_source(shares: dict[str, float], sources: int) -> None:
     """Equal sources: no split is further than one source from its share."""
-    scan, settled = make([10] * sources)
-    code, _ = assign_splits(scan, settled, shares)
+    scan, finalized = make([10] * sources)
+    code, _ = assign_splits(scan, finalized, shares)
     given_samples = np.bincount(code[:], minlength=len(shares))
     wanted = np.array(list(shares.values())) * len(code)
     assert np.abs(given_samples - wanted).max() <= 10 + 1e-6
@@ -72,9 +74,9 @@ def test_dealt_shares_are_met_to_within_a_source(shares: dict[str, float], sourc
 def test_dealing_depends_on_names_alone() -> None:
     """The same in every run; the order in which sources are found plays no part."""
     shares = Shares({"train": 0.8, "val": 0.2})
-    scan, settled = make([10] * 20)
-    code, _ = assign_splits(scan, settled, shares)
-    again, _ = assign_splits(scan, settled, shares)
+    scan, finalized = make([10] * 20)
+    code, _ = assign_splits(scan, finalized, shares)
+    again, _ = assign_splits(scan, finalized, shares)
     np.testing.assert_array_equal(code, again)
     backwards = Scan(
         family="rows",
@@ -83,7 +85,7 @@ def test_dealing_depends_on_names_alone() -> None:
         sample_table="rows",
         main_table="rows",
     )
-    reverse, _ = assign_splits(backwards, settled, shares)
+    reverse, _ = assign_splits(backwards, finalized, shares)
     np.testing.assert_array_equal(code[::10], reverse[::10][::-1])
 
 
@@ -93,24 +95,24 @@ def by(what: str) -> Shares:
 
 def test_samples_are_dealt_out_by_their_names() -> None:
     names = tuple(f"demo_{number}" for number in range(100))
-    scan, settled = make([100], sample_names=names)
-    code, splits = assign_splits(scan, settled, by("row"))
+    scan, finalized = make([100], sample_names=names)
+    code, splits = assign_splits(scan, finalized, by("row"))
     assert (splits, np.bincount(code).tolist()) == (("train", "val"), [90, 10])
     assert sorted(code.tolist()) != code.tolist()
     order = np.random.default_rng(1).permutation(100)
-    shuffled = replace(settled, sample_names=tuple(names[at] for at in order))
+    shuffled = replace(finalized, sample_names=tuple(names[at] for at in order))
     np.testing.assert_array_equal(assign_splits(scan, shuffled, by("row"))[0], code[order])
-    runs = replace(settled, sample_source=np.array([0]), sample_runs=np.array([100]))
+    runs = replace(finalized, sample_source=np.array([0]), sample_runs=np.array([100]))
     np.testing.assert_array_equal(assign_splits(scan, runs, by("row"))[0], code)
 
 
 def test_samples_without_names_are_dealt_out_by_their_numbers() -> None:
-    scan, settled = make([30, 20])
-    code, _ = assign_splits(scan, settled, by("row"))
-    named = replace(settled, sample_names=tuple(map(str, [*range(30), *range(20)])))
+    scan, finalized = make([30, 20])
+    code, _ = assign_splits(scan, finalized, by("row"))
+    named = replace(finalized, sample_names=tuple(map(str, [*range(30), *range(20)])))
     np.testing.assert_array_equal(assign_splits(scan, named, by("row"))[0], code)
     mixed = np.random.default_rng(1).permutation(50)  # rows of a source may stand anywhere
-    other = replace(settled, sample_source=settled.sample_source[mixed])
+    other = replace(finalized, sample_source=finalized.sample_source[mixed])
     assert np.bincount(assign_splits(scan, other, by("row"))[0]).tolist() == [45, 5]
 
 
@@ -124,42 +126,42 @@ def test_what_is_dealt_out_is_checked() -> None:
 
 
 def test_splits_that_sources_tell_of_samples_win_over_shares_by_sample() -> None:
-    scan, settled = make([4], splits=np.array([0, 1, 0, 1], np.uint8), split_names=("a", "b"))
-    code, names = assign_splits(scan, settled, by("row"))
+    scan, finalized = make([4], splits=np.array([0, 1, 0, 1], np.uint8), split_names=("a", "b"))
+    code, names = assign_splits(scan, finalized, by("row"))
     assert (code.tolist(), names) == ([0, 1, 0, 1], ("a", "b"))
 
 
 def test_splits_of_the_sources() -> None:
-    scan, settled = make([2, 1, 3], ["train", "val", "train"])
-    code, names = assign_splits(scan, settled, None)
+    scan, finalized = make([2, 1, 3], ["train", "val", "train"])
+    code, names = assign_splits(scan, finalized, None)
     assert names == ("train", "val")
     assert code.tolist() == [0, 0, 1, 0, 0, 0]
 
 
 def test_sources_without_a_split_are_other() -> None:
-    scan, settled = make([1, 1, 1, 1], ["train", None, "other", ""])
-    code, names = assign_splits(scan, settled, None)
+    scan, finalized = make([1, 1, 1, 1], ["train", None, "other", ""])
+    code, names = assign_splits(scan, finalized, None)
     assert names == ("train", "other", "")
     assert code.tolist() == [0, 1, 1, 2]
 
 
 def test_no_splits() -> None:
-    scan, settled = make([2, 2])
-    code, names = assign_splits(scan, settled, None)
+    scan, finalized = make([2, 2])
+    code, names = assign_splits(scan, finalized, None)
     assert (code[:].tolist(), names) == ([0, 0, 0, 0], ())
 
 
 def test_splits_of_the_converter_win_over_the_sources() -> None:
-    scan, settled = make(
+    scan, finalized = make(
         [2, 2], ["train", "val"], splits=np.array([1, 0, 0, 1], np.uint8), split_names=("seen", "unseen")
     )
-    code, names = assign_splits(scan, settled, None)
+    code, names = assign_splits(scan, finalized, None)
     assert (code[:].tolist(), names) == ([1, 0, 0, 1], ("seen", "unseen"))
 
 
 def test_dealing_wins_over_all() -> None:
-    scan, settled = make([2, 2], ["train", "val"], splits=np.zeros(4, np.uint8), split_names=("x",))
-    _, names = assign_splits(scan, settled, Shares({"a": 0.5, "b": 0.5}))
+    scan, finalized = make([2, 2], ["train", "val"], splits=np.zeros(4, np.uint8), split_names=("x",))
+    _, names = assign_splits(scan, finalized, Shares({"a": 0.5, "b": 0.5}))
     assert names == ("a", "b")
 
 

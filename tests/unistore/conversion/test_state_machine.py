@@ -235,10 +235,10 @@ class Conversions(RuleBasedStateMachine):
         try:
             self._convert_to(self.out, command, executor)
         except InputError as error:
-            return "taken" if "a finished store stands there" in str(error) else "bad sources"
+            return "taken" if "a finished store is there already" in str(error) else "bad sources"
         except ConversionError as error:
             said = {
-                "begun from something else": "other sources",
+                "started with other sources or options": "other sources",
                 "--on-error skip to continue": "skipped before",
                 "No space left": "stopped",
             }

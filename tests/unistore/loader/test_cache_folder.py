@@ -163,7 +163,7 @@ def test_a_folder_that_is_not_this_users_own_is_refused(folder, dataset, tmp_pat
 
 @pytest.mark.parametrize("wrong", ["link", "hard link", "size"])
 def test_a_file_that_is_not_this_caches_is_refused(folder, dataset, tmp_path, wrong):
-    cache_file(dataset, 10**6).close()
+    cache_file(dataset, None, 10**6).close()
     with Loader(dataset, 6, num_workers=0, cache=10**6) as loader:
         iter(loader)
         (name,) = files(folder)

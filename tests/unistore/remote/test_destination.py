@@ -170,7 +170,7 @@ def test_several_kills_in_a_row(proxy: Any, bucket: Any, sources: Path, local: P
 def test_a_finished_destination_is_refused(
     uploaded: str, bucket: Any, sources: Path, local: Path, work: Path, rows: Any
 ) -> None:
-    with pytest.raises(InputError, match="a finished store stands there; --overwrite replaces it"):
+    with pytest.raises(InputError, match="a finished store is there already; --overwrite replaces it"):
         run(rows(), [sources], uploaded, work=work)
     assert bucket.objects("deep/store.zarr") == tree(local)
     assert not work.exists()
@@ -284,7 +284,7 @@ def test_another_machine_is_told_who_converts(
     url = bucket.url("x.zarr")
     with pytest.raises(KeyboardInterrupt):
         run(rows(), [sources], url, work=tmp_path / "here", executor=Stopping(2))
-    with pytest.raises(ConversionError, match=r"was begun on .* in .*here/x\.zarr.*--restart"):
+    with pytest.raises(ConversionError, match=r"was started on .* in .*here/x\.zarr.*--restart"):
         run(rows(), [sources], url, work=tmp_path / "there")
     report = run(rows(), [sources], url, work=tmp_path / "there", restart=True)
     assert report.resumed == 0
@@ -302,7 +302,7 @@ def test_a_destination_taken_over_meanwhile_is_not_sealed(
             yield from super().run(job, items)
             bucket.put(f"x.zarr/{MARK}", json.dumps({"token": "other", "host": "h", "folder": "f"}).encode())
 
-    with pytest.raises(ConversionError, match="was begun on h in f"):
+    with pytest.raises(ConversionError, match="was started on h in f"):
         run(rows(), [sources], bucket.url("x.zarr"), work=work, executor=TakenOver())
     with pytest.raises(StoreError, match="unfinished"):
         Store(bucket.url("x.zarr"))

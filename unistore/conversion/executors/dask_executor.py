@@ -98,8 +98,8 @@ class Dask:
             return
         largest_need(job, todo, self._memory)
         cluster = DaskCluster(self._connect(), job, self._tell)
-        room = None if self._memory is None else self._memory - PROCESS
-        yield from run_steps(cluster, job, todo, room)
+        memory = None if self._memory is None else self._memory - PROCESS
+        yield from run_steps(cluster, job, todo, memory)
 
     def _connect(self) -> Any:
         if self._client is not None:

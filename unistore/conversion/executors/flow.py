@@ -75,7 +75,7 @@ class Workers(Protocol):
 
 
 def run_steps(
-    workers: Workers, job: Job[T], items: Iterable[T], room: int | None = None
+    workers: Workers, job: Job[T], items: Iterable[T], memory: int | None = None
 ) -> Generator[tuple[T, Outcome], None, None]:
     """Run a step of the job for every item; yield each item with its outcome as it is done.
 
@@ -84,7 +84,7 @@ def run_steps(
 
     Parameters
     ----------
-    room
+    memory
         Bytes that steps in flight may hold together, though one is always; None: not bounded.
 
     Raises
@@ -97,7 +97,7 @@ def run_steps(
 
     def fits(step: Step[T]) -> bool:
         held = sum(each.need for each in in_flight)
-        return room is None or not in_flight or held + step.need <= room
+        return memory is None or not in_flight or held + step.need <= memory
 
     def hand_out() -> None:
         while waiting and workers.ready(len(waiting)) and fits(waiting[0]):

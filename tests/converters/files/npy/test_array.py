@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.files.npy.archive import member_runs, npz_members, open_member
-from unistore.converters.files.npy.array import open_npy, read_flat, read_header
+from unistore.converters.files.npy.array import open_flat, open_npy, read_header
 from unistore.errors import InputError
 
 ARRAYS = {
@@ -85,41 +85,43 @@ def test_npz_equals_numpy(tmp_path: Path, save: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["int16", "big-endian-fortran", "structured"])
-def test_read_flat_is_in_file_order(tmp_path: Path, name: str) -> None:
+def test_open_flat_reads_in_file_order(tmp_path: Path, name: str) -> None:
     array = ARRAYS[name]
     path = tmp_path / "a.npy"
     np.save(path, array)
     header = read_header(path)
     expected = array.ravel("F" if header.fortran_order else "C")[1:]
     out = np.empty(expected.shape, header.dtype)
-    read_flat(path, header, 1, out)
+    with open_flat(path, header) as read:
+        read(1, out)
     np.testing.assert_array_equal(out, expected)
 
 
-def test_read_flat_of_a_stored_member(tmp_path: Path) -> None:
+def test_open_flat_of_a_stored_member(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, a=ARRAYS["int16"])
     header = npz_members(path)["a"].header
     out = np.empty(header.shape, header.dtype)
-    read_flat(path, header, 0, out)
+    with open_flat(path, header) as read:
+        read(0, out)
     np.testing.assert_array_equal(out, ARRAYS["int16"])
 
 
-def test_read_flat_notices_a_cut_file(tmp_path: Path) -> None:
+def test_open_flat_notices_a_cut_file(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     np.save(path, ARRAYS["int16"])
     header = read_header(path)
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(InputError) as error:
-        read_flat(path, header, 0, np.empty(24, "<i2"))
+    with pytest.raises(InputError) as error, open_flat(path, header) as read:
+        read(0, np.empty(24, "<i2"))
     assert "5 bytes early" in only_problem(error, "truncated")
 
 
-def test_read_flat_refuses_another_dtype(tmp_path: Path) -> None:
+def test_open_flat_refuses_another_dtype(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     np.save(path, ARRAYS["int16"])
-    with pytest.raises(ValueError, match="C-contiguous int16"):
-        read_flat(path, read_header(path), 0, np.empty(24, ">i2"))
+    with open_flat(path, read_header(path)) as read, pytest.raises(ValueError, match="C-contiguous int16"):
+        read(0, np.empty(24, ">i2"))
 
 
 def test_truncated(tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ class Scripted:
         self.stopped += 1
 
 
-def run(workers: Scripted, items: list[int], room: int | None = None) -> Generator[tuple[int, Outcome]]:
-    return run_steps(workers, Sized(), items, room)
+def run(workers: Scripted, items: list[int], memory: int | None = None) -> Generator[tuple[int, Outcome]]:
+    return run_steps(workers, Sized(), items, memory)
 
 
 @given(
@@ -82,16 +82,16 @@ def run(workers: Scripted, items: list[int], room: int | None = None) -> Generat
     places=st.integers(1, 4),
     events=st.lists(st.sampled_from(["done", "all", "nothing"])),
     deaths=st.integers(0, 2),
-    room=st.none() | st.integers(0, 20),
+    memory=st.none() | st.integers(0, 20),
 )
 def test_every_item_is_done_once_whatever_happens(
-    items: list[int], places: int, events: list[str], deaths: int, room: int | None
+    items: list[int], places: int, events: list[str], deaths: int, memory: int | None
 ) -> None:
     workers = Scripted(places, ", ".join([*["dies"] * deaths, *events]))
-    found = list(run(workers, items, room))
+    found = list(run(workers, items, memory))
     assert Counter(item for item, _ in found) == Counter(items)
     assert all(outcome.record == {"twice": 2 * item} for item, outcome in found)
-    assert workers.most_bytes <= (20 * 9 if room is None else room)
+    assert workers.most_bytes <= (20 * 9 if memory is None else memory)
     assert not workers.stopped
 
 
@@ -105,7 +105,7 @@ def test_the_largest_come_first_and_places_are_filled() -> None:
 
 def test_memory_bounds_what_is_in_flight_and_lets_one_go_alone() -> None:
     workers = Scripted(9)
-    steps = run(workers, [30, 6, 5, 4, 3], room=11)
+    steps = run(workers, [30, 6, 5, 4, 3], memory=11)
     found = []
     for item, _ in steps:
         found.append((item, [step.item for step in workers.at_work]))

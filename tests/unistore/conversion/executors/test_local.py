@@ -186,7 +186,7 @@ def test_volumes_in_parts_give_the_bytes_of_one_thread(
         np.save(folder / "ct_original.npy", volume)
     monkeypatch.setattr("unistore.conversion.layout.SHARD", 64 << 10)
     monkeypatch.setattr(columns, "LARGE", 1 << 10)
-    monkeypatch.setattr(columns, "PART", 32 << 10)
+    monkeypatch.setattr(columns, "PLANES_BYTES", 32 << 10)
     monkeypatch.setattr("unistore.zarr3.writer.RUN", 1 << 10)
     alone = run(CtConverter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
     executor = Threaded(cores=3)
@@ -229,9 +229,9 @@ def test_a_child_forked_meanwhile_can_convert(tmp_path: Path, toys: Path, toy: A
     assert code == 0
 
 
-@pytest.mark.parametrize("concurrent", [False, True])
+@pytest.mark.parametrize("thread_safe", [False, True])
 def test_threads_read_sources_only_where_the_converter_says_so(
-    tmp_path: Path, toys: Path, toy: Any, concurrent: bool
+    tmp_path: Path, toys: Path, toy: Any, thread_safe: bool
 ) -> None:
     alone = run(toy(), [toys], tmp_path / "alone.zarr", codec="fast")
     readers = set()
@@ -242,11 +242,11 @@ def test_threads_read_sources_only_where_the_converter_says_so(
             super().read(*arguments)
 
     Noting.__name__ = toy.__name__
-    if concurrent:
-        Noting.concurrent = True
+    if thread_safe:
+        Noting.thread_safe = True
     threaded = run(Noting(), [toys], tmp_path / "threads.zarr", codec="fast", executor=Threaded(cores=3))
     assert threaded.digest == alone.digest
-    assert readers == {"unistore-encode" if concurrent else "unistore-read"}
+    assert readers == {"unistore-encode" if thread_safe else "unistore-read"}
 
 
 def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

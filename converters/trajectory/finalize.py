@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.attributes import attribute_arrays
-from unistore.converters.protocol import Facts, Scan, Settled
+from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.trajectory.derive import frame_sizes, summaries_of
 from unistore.converters.trajectory.episode_index import EpisodeIndex, offsets_of
 from unistore.converters.trajectory.tables import MergedColumns
@@ -29,7 +29,7 @@ from unistore.schemas.trajectory.fields import (
 )
 from unistore.system.packed import view
 
-__all__ = ["possible_tables", "settle_episodes"]
+__all__ = ["finalize_episodes", "possible_tables"]
 
 MAX_SHARED_BYTES = 64 << 10
 """Bytes of JSON up to which an attribute that all sources share is also an attribute of ``episodes``."""
@@ -39,8 +39,8 @@ _SPLIT_NAMES = ("train", "valid", "val", "validation", "test")
 Arrays = list[tuple[Field, NDArray[Any]]]
 
 
-def settle_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -> Settled:
-    """Index arrays, tables and attributes of all sources; see `Converter.settle`."""
+def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -> Finalized:
+    """Index arrays, tables and attributes of all sources; see `Converter.finalize`."""
     episodes = _Episodes(view(scan.sources, lambda source: EpisodeIndex.from_json(source.detail)))
     owner = np.repeat(np.arange(len(scan.sources), dtype=np.int64), episodes.counts)
     summaries = summaries_of(scan.sources, facts)
@@ -48,7 +48,7 @@ def settle_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -
     codes, names = _splits(masks, int(owner.size))
     spilled, kept = _kept(scan, facts)
     direct = _next_tables(layout, summaries)
-    return Settled(
+    return Finalized(
         arrays=[
             *_episode_arrays(episodes, owner, summaries),
             *(

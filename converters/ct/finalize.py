@@ -15,14 +15,14 @@ from unistore.converters.ct.agreement import sorted_names
 from unistore.converters.ct.layouts import without_suffix
 from unistore.converters.ct.tables import points_table
 from unistore.converters.ct.voxels import bit_shape
-from unistore.converters.protocol import Facts, Scan, Settled
+from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
 from unistore.schemas.tables import Field, Table, own_axes
 from unistore.schemas.text import text_arrays
 
-__all__ = ["settle"]
+__all__ = ["finalize"]
 
 _GEOMETRY = {
     "spacing": (3, "mm", "voxel size as {} states it; NaN where unknown"),
@@ -31,8 +31,8 @@ _GEOMETRY = {
 }
 
 
-def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
-    """Everything that depends on counts (see `unistore.converters.protocol.Converter.settle`)."""
+def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
+    """Everything that depends on counts (see `unistore.converters.protocol.Converter.finalize`)."""
     extents = np.array([fact["extent"] for fact in facts], np.int32).reshape(-1, 3)
     arrays = _volume_arrays(scan, facts, extents)
     groups: dict[str, Mapping[str, Any]] = {}
@@ -81,7 +81,7 @@ def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
         groups[schema.VOLUMES] = {"nan_voxels": nan}
         volumes = sum(bool(fact["nan"]) for fact in facts)
         notes.append(f"{nan:,} voxels in {volumes} volumes are NaN: kept as they are, in no window")
-    return Settled(
+    return Finalized(
         arrays=arrays,
         direct=tuple(direct),
         rows=rows,

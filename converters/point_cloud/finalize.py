@@ -17,7 +17,7 @@ from unistore.converters.options import Columns
 from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.point_cloud.source import LABEL
-from unistore.converters.protocol import Facts, Scan, Settled, Source
+from unistore.converters.protocol import Facts, Finalized, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import (
     NO_SEGMENT,
@@ -38,7 +38,7 @@ from unistore.schemas.text import text_arrays
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
-__all__ = ["column_fields", "point_columns", "segment_columns", "settle_points", "tables"]
+__all__ = ["column_fields", "finalize_points", "point_columns", "segment_columns", "tables"]
 
 _AT_ONCE = 256
 """Sources whose facts are joined at a time."""
@@ -125,7 +125,9 @@ def _forms(columns: Mapping[str, Any]) -> dict[str, Column]:
     return {key: Column(dtype, tuple(row_shape)) for key, (_, dtype, row_shape) in columns.items()}
 
 
-def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], unit: str | None) -> Settled:
+def finalize_points(
+    scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], unit: str | None
+) -> Finalized:
     """Index arrays and the final tables of all sources.
 
     Parameters
@@ -162,7 +164,7 @@ def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], un
     arrays += _source_arrays(scan.sources)
     if dtype == "int32":
         arrays += _quantum_arrays(scan.sources, decimal)
-    return Settled(
+    return Finalized(
         arrays=arrays,
         spilled=tables(
             columns,
