@@ -34,7 +34,7 @@ import zarr
 from numpy.typing import NDArray
 
 from unistore.zarr3 import Array, LocalStorage, array_metadata, encode_shard, write_shard
-from unistore.zarr3.writer import encoded_shard
+from unistore.zarr3.writer import iter_shard_buffers
 
 KIB = 1 << 10
 BATCH = 64
@@ -245,7 +245,9 @@ def writes(case: Case, shard_mib: int, rounds: int, folder: Path) -> list[dict[s
         z[...] = values
 
     def engine(_: int) -> None:
-        write_shard(folder / "unistore", "c/0/0", encoded_shard(metadata, (0, 0), [values]), durable=False)
+        write_shard(
+            folder / "unistore", "c/0/0", iter_shard_buffers(metadata, (0, 0), [values]), durable=False
+        )
 
     contenders: dict[str, Callable[[int], object]] = {
         "unistore": engine,

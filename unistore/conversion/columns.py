@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unistore.conversion.plan import ArrayPlan, TablePlan
 from unistore.conversion.repeated import Repeated
 from unistore.converters.protocol import Converter
-from unistore.zarr3.writer import content_bytes, content_digest
+from unistore.zarr3.writer import content_digest, little_endian_bytes
 
 __all__ = [
     "LARGE",
@@ -147,9 +147,9 @@ class Planes:
                 hi = min(lo + step, array.shape[1])
                 block = np.full((1, hi - lo, *array.shape[2:]), array.field.fill, array.field.dtype)
                 read(lo, hi, block)
-                content.update(content_bytes(block))
+                content.update(little_endian_bytes(block))
                 if len(self._read) > 1:
-                    self._whole.update(content_bytes(block))
+                    self._whole.update(little_endian_bytes(block))
                 yield (row, lo), block
             self.pieces.append(content.hexdigest())
 
@@ -185,7 +185,7 @@ class IndexRows:
         step = array.chunk[0] * max(1, INDEX_BLOCK_BYTES // (array.chunk[0] * max(1, array.field.row_bytes)))
         for lo in range(*self.rows, step):
             block = self._values[lo : min(lo + step, self.rows[1])]
-            self._content.update(content_bytes(block))
+            self._content.update(little_endian_bytes(block))
             yield (lo,), block
 
     @property

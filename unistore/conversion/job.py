@@ -27,7 +27,7 @@ from unistore.converters.common.exclusion import with_source
 from unistore.converters.protocol import Converter, Facts, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Table
-from unistore.zarr3.threads import Spread, in_turn
+from unistore.zarr3.threads import OrderedMap, serial_map
 from unistore.zarr3.writer import content_digest
 
 __all__ = [
@@ -162,29 +162,29 @@ class ShardJob:
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Read the task's rows from its sources, encode, write."""
-        return self.read(task, in_turn)()
+        return self.read(task, serial_map)()
 
-    def read(self, task: ShardTask, spread: Spread) -> Callable[[], Outcome]:
+    def read(self, task: ShardTask, ordered_map: OrderedMap) -> Callable[[], Outcome]:
         """Read the task's rows; returns a function that encodes and writes them, on any thread.
 
         Rows that are read some planes at a time are encoded and written here already.
         """
         try:
-            columns = self.columns(task, spread)
+            columns = self.columns(task, ordered_map)
         except InputError as error:
             problems = error.problems
             return lambda: Outcome(problems=problems)
         if all(isinstance(column, InMemory) for column in columns):
-            return lambda: self._write(task, columns, spread)
-        outcome = self._write(task, columns, spread)
+            return lambda: self._write(task, columns, ordered_map)
+        outcome = self._write(task, columns, ordered_map)
         return lambda: outcome
 
-    def _write(self, task: ShardTask, columns: Sequence[Column], spread: Spread) -> Outcome:
+    def _write(self, task: ShardTask, columns: Sequence[Column], ordered_map: OrderedMap) -> Outcome:
         table = task.table
         try:
             with self.target.together() as together:
                 files = [
-                    write_column(together, task.number, column, spread)
+                    write_column(together, task.number, column, ordered_map)
                     for column in columns
                     if not column.array.is_empty
                 ]
@@ -238,7 +238,7 @@ class ShardJob:
         table, streams = self.plan.table(task.table), isinstance(self.target, Folder)
         return scan_memory(self.scan) + shard_memory(self.converter, table, self.reading, streams=streams)
 
-    def columns(self, task: ShardTask, spread: Spread = in_turn) -> list[Column]:
+    def columns(self, task: ShardTask, ordered_map: OrderedMap = serial_map) -> list[Column]:
         """Rows of every column of a task: read now, or some planes at a time while iterated.
 
         Raises
@@ -281,7 +281,7 @@ class ShardJob:
             digests[at] = [content_digest(rows) for rows in out.values()]
             return ()
 
-        turns = spread if self.converter.thread_safe and not table.spilled else in_turn
+        turns = ordered_map if self.converter.thread_safe and not table.spilled else serial_map
         if problems := [each for found in turns(read, range(len(pieces)), AHEAD) for each in found]:
             raise InputError(problems)
         return [

@@ -14,7 +14,7 @@ from unistore.conversion.plan import TablePlan
 from unistore.converters.protocol import Converter, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.system.sizes import size
-from unistore.zarr3.writer import AHEAD
+from unistore.zarr3.writer import MAX_PENDING_BYTES
 
 __all__ = [
     "PROCESS",
@@ -137,5 +137,5 @@ def shard_memory(converter: Converter, table: TablePlan, reading: int, *, stream
     rows_bytes = STEP + rows * table.row_bytes
     if table.spilled:
         return rows_bytes + 2 * largest  # spilled rows may change dtype
-    encoded = min(largest, AHEAD) if converter.reads_planes and streams else largest
+    encoded = min(largest, MAX_PENDING_BYTES) if converter.reads_planes and streams else largest
     return rows_bytes + encoded + reading

@@ -9,8 +9,8 @@ from unistore.conversion.plan import ArrayPlan
 from unistore.conversion.target import Files
 from unistore.store.manifest import Entry
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.threads import Spread, in_turn
-from unistore.zarr3.writer import array_metadata, encoded_shard
+from unistore.zarr3.threads import OrderedMap, serial_map
+from unistore.zarr3.writer import array_metadata, iter_shard_buffers
 
 __all__ = ["metadata_of", "shard_key", "write_column"]
 
@@ -34,13 +34,13 @@ def shard_key(array: ArrayPlan, number: int) -> str:
     return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
 
 
-def write_column(files: Files, number: int, column: Column, spread: Spread = in_turn) -> Entry:
+def write_column(files: Files, number: int, column: Column, ordered_map: OrderedMap = serial_map) -> Entry:
     """Encode a column's rows block by block and write them as shard `number` of its array."""
     array = column.array
     metadata = metadata_of(array)
     at = (number, *(0 for _ in array.shape[1:]))
     blocks = (block for _, block in column)
-    written = files.put(shard_key(array, number), encoded_shard(metadata, at, blocks, spread))
+    written = files.put(shard_key(array, number), iter_shard_buffers(metadata, at, blocks, ordered_map))
     return Entry(
         key=written.key,
         bytes=written.bytes,

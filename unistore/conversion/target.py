@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from unistore.zarr3.durable import Together, WrittenFile, sync_folders, write_shard
+from unistore.zarr3.durable import AtomicFiles, WrittenFile, sync_folders, write_shard
 
 __all__ = ["Files", "Folder", "Target"]
 
@@ -55,9 +55,9 @@ class Folder:
         """Write a file durably; see `Files.put`."""
         return write_shard(self.root, key, buffers)
 
-    def together(self) -> Together:
+    def together(self) -> AtomicFiles:
         """Write several files and fsync them together; see `Target.together`."""
-        return Together(self.root)
+        return AtomicFiles(self.root)
 
     def sizes(self) -> Mapping[str, int]:
         """Keys and sizes; see `Target.sizes`."""

@@ -15,8 +15,8 @@ from unistore.conversion.columns import in_planes
 from unistore.conversion.job import ShardJob
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
 from unistore.errors import InputError
-from unistore.zarr3.presets import chosen_codec, codec_chain
-from unistore.zarr3.writer import Box, boxes, padded_chunk
+from unistore.zarr3.presets import choose_codec, codec_chain
+from unistore.zarr3.writer import Box, chunk_slices, pad_chunk
 
 __all__ = ["choose_codecs"]
 
@@ -70,7 +70,7 @@ def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
         encode = codec_chain(codec, dtype, array.chunk).encoder(dtype)
         return sum(len(buffer) for chunk in chunks for buffer in encode(chunk))
 
-    return chosen_codec(dtype, array.chunk, size)
+    return choose_codec(dtype, array.chunk, size)
 
 
 def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
@@ -85,11 +85,11 @@ def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
             whole = array.chunk[0] if rows < table.rows else 1
             every = [
                 box
-                for box in boxes(block.shape, array.chunk)
+                for box in chunk_slices(block.shape, array.chunk)
                 if min(box[0].stop, len(block)) - box[0].start >= whole
             ]
             wanted = max(1, SAMPLE // len(starts) // blank.nbytes)
-            chunks = (padded_chunk(block[box], blank) for box in every[:: max(1, len(every) // wanted)])
+            chunks = (pad_chunk(block[box], blank) for box in every[:: max(1, len(every) // wanted)])
             found[array.column] += islice((chunk for chunk in chunks if (chunk != blank).any()), wanted)
     return found
 

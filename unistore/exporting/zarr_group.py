@@ -18,7 +18,7 @@ from unistore.exporting.naming import FileNames
 from unistore.store.names import ROOT
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.presets import codec_chain
-from unistore.zarr3.writer import boxes, padded_chunk
+from unistore.zarr3.writer import chunk_slices, pad_chunk
 
 _EDGE = 64
 """Voxels along each axis of a chunk: a plane across any axis reads few chunks."""
@@ -62,12 +62,12 @@ def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
     (folder / ROOT).write_bytes(metadata.to_bytes())
     encode = metadata.codecs.encoder(values.dtype)
     for depth, layer in enumerate(_layers(values, chunk[0])):
-        for box in boxes(layer.shape, chunk):
+        for box in chunk_slices(layer.shape, chunk):
             along = (part.start // edge for part, edge in zip(box[1:], chunk[1:], strict=True))
             file = folder.joinpath("c", str(depth), *map(str, along))
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("xb") as out:
-                out.writelines(encode(padded_chunk(layer[box], blank)))
+                out.writelines(encode(pad_chunk(layer[box], blank)))
 
 
 def _layers(values: Values, depth: int) -> Iterator[NDArray[Any]]:

@@ -26,7 +26,7 @@ from unistore.store.manifest import Entry
 from unistore.system.progress import Progress
 from unistore.zarr3.array import Array
 from unistore.zarr3.local import LocalStorage
-from unistore.zarr3.writer import content_bytes, write_shard
+from unistore.zarr3.writer import little_endian_bytes, write_shard
 
 __all__ = ["Regenerated", "StoreFile", "read_entry", "regenerate", "store_files"]
 
@@ -215,7 +215,7 @@ def read_entry(folder: Path, file: StoreFile, entry: Entry) -> Entry:
     array = Array(LocalStorage(folder), path, metadata_of(file.array), sealed=True)
     content = xxhash.xxh3_128()
     for block in _blocks(array, file.array, file.lo, file.hi):
-        content.update(content_bytes(block))
+        content.update(little_endian_bytes(block))
     return Entry(
         key=file.key,
         bytes=entry.bytes,

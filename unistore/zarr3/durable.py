@@ -1,7 +1,7 @@
-"""Bring files durably to disk: temporary name, write, fsync, rename, fsync of the folder.
+"""Write files durably: temporary name, write, fsync, rename, fsync of the folder.
 
-Waiting for a disk takes milliseconds a file, and hardly more for many files at once: what becomes durable
-together is fsynced by several threads, while the next file is being made.
+An fsync takes milliseconds, and hardly longer when many run at once: the files of one commit are fsynced on
+several threads while the next file is written.
 
 Every call into the system that matters for durability goes through a name of this module, so that a test can
 record their order (no test with SIGKILL proves an fsync).
@@ -25,7 +25,7 @@ from unistore.errors import ConversionError
 
 __all__ = [
     "PART_SUFFIX",
-    "Together",
+    "AtomicFiles",
     "WrittenFile",
     "sync_files",
     "sync_folder",
@@ -44,8 +44,8 @@ _BYTES_A_CALL = 1 << 19  # so that what was encoded is still in the processor's 
 _BUFFERS_A_CALL = 1000  # Linux takes 1024
 _BYTES_A_SYNC = 16 << 20  # so that the disk is at work while a large file is still being written
 _THREADS = 8
-_OPEN = 64  # files that wait for their fsync
-_CURES = {
+_MAX_PENDING = 64  # files that wait for their fsync
+_REMEDIES = {
     errno.ENOSPC: "free space",
     errno.EDQUOT: "free space or raise the quota",
     errno.EACCES: "allow writing there",
@@ -57,7 +57,7 @@ _CURES = {
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that is on disk.
+    """A file that was written.
 
     Attributes
     ----------
@@ -76,16 +76,16 @@ class WrittenFile:
 
 @dataclass(slots=True)
 class _Part:
-    """A file under its temporary name, and what brings it to disk."""
+    """A file under its temporary name, and its pending fsyncs."""
 
     path: Path
-    part: Path
+    temporary: Path
     fd: int
-    syncs: list[Future[None]] = field(default_factory=list)
+    fsyncs: list[Future[None]] = field(default_factory=list)
 
-    def settle(self) -> None:
-        """Wait until it is on disk, and close it."""
-        for sync in self.syncs:
+    def wait(self) -> None:
+        """Wait for the fsyncs, then close the file."""
+        for sync in self.fsyncs:
             sync.result()
         self.close()
 
@@ -95,12 +95,12 @@ class _Part:
             os.close(fd)
 
 
-class Together:
-    """Files of a folder that become durable together, when the ``with`` statement is left.
+class AtomicFiles:
+    """Files of a folder, committed together when the ``with`` block ends.
 
-    Until then they stand under temporary names. Leaving waits until every file is on disk, gives all their
-    names, and waits until the names are. At any moment, also of a crash, each is either absent (or as it was
-    before) or whole. Left by an error, nothing is there.
+    Until then they have temporary names. The end of the block waits for the fsync of every file, renames all
+    of them, and fsyncs their folders. At any moment, also after a crash, each file is either absent (or as it
+    was before) or whole. If the block raises, the temporary files are deleted.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Together:
         self._root = Path(root)
         self._parts: list[_Part] = []
         self._folders: dict[Path, None] = {}
-        self._pool = _threads() if durable else None
+        self._pool = _sync_pool() if durable else None
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +139,7 @@ class Together:
         key
             Path of the file below the root, with slashes.
         buffers
-            Its content, taken as it is written: a generator's buffers are never held all at once.
+            Its content, taken as it is written: a generator's buffers are never nbytes all at once.
 
         Raises
         ------
@@ -147,24 +147,24 @@ class Together:
             If it, or one before it, cannot be written.
         """
         path = Path(self._root, *key.split("/"))
-        name = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
-        for waiting in self._parts[-_OPEN : -_OPEN + 1]:
-            _settle(waiting)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
+        for waiting in self._parts[-_MAX_PENDING : -_MAX_PENDING + 1]:
+            _wait(waiting)
         try:
             self._folders.update(dict.fromkeys(_make_folders(path.parent)))
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-            part = _Part(path, name, os.open(name, flags, 0o666))
+            part = _Part(path, temporary, os.open(temporary, flags, 0o666))
         except OSError as error:
-            raise _failed(path, error) from error
+            raise _write_error(path, error) from error
         self._parts.append(part)
         digest, size, synced = xxhash.xxh3_128(), 0, 0
-        for group, length in _grouped(buffers):
+        for group, length in _group_buffers(buffers):
             for buffer in group:
                 digest.update(buffer)
             try:
                 _write_all(part.fd, group, length)
             except OSError as error:
-                raise _failed(path, error) from error
+                raise _write_error(path, error) from error
             size += length
             if size - synced >= _BYTES_A_SYNC:
                 synced = size
@@ -174,16 +174,16 @@ class Together:
 
     def _sync(self, part: _Part) -> None:
         if self._pool is not None:
-            part.syncs.append(self._pool.submit(fsync, part.fd))
+            part.fsyncs.append(self._pool.submit(fsync, part.fd))
 
     def _finish(self) -> None:
         for part in self._parts:
-            _settle(part)
+            _wait(part)
         for part in self._parts:
             try:
-                rename(part.part, part.path)
+                rename(part.temporary, part.path)
             except OSError as error:
-                raise _failed(part.path, error) from error
+                raise _write_error(part.path, error) from error
         if self._pool is not None:
             _sync_all(self._pool, self._folders)
             self._pool.shutdown()
@@ -194,7 +194,7 @@ class Together:
         for part in self._parts:
             part.close()
             with suppress(OSError):
-                part.part.unlink()
+                part.temporary.unlink()
 
 
 def write_shard(
@@ -220,13 +220,13 @@ def write_shard(
     ConversionError
         If it cannot be written; nothing is left under the temporary name.
     """
-    with Together(root, durable=durable) as files:
+    with AtomicFiles(root, durable=durable) as files:
         return files.put(key, buffers)
 
 
 def sync_files(files: Iterable[IO[bytes]]) -> None:
-    """Wait until all that was written to these open files is on disk."""
-    with _threads() as pool:
+    """Flush and fsync open files."""
+    with _sync_pool() as pool:
         list(pool.map(_sync_file, files))
 
 
@@ -236,19 +236,19 @@ def _sync_file(file: IO[bytes]) -> None:
 
 
 def sync_folders(folders: Iterable[Path]) -> None:
-    """Wait until the names in all these folders are on disk.
+    """Fsync folders.
 
     Raises
     ------
     ConversionError
-        Naming a folder for which that failed.
+        If that fails; names the folder.
     """
-    with _threads() as pool:
+    with _sync_pool() as pool:
         _sync_all(pool, folders)
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk."""
+    """Fsync one folder."""
     if os.name == "nt":  # Windows cannot open folders
         return
     fd = os.open(folder, os.O_RDONLY)
@@ -258,7 +258,7 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _threads() -> ThreadPoolExecutor:
+def _sync_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, "unistore-fsync")
 
 
@@ -267,18 +267,18 @@ def _sync_all(pool: ThreadPoolExecutor, folders: Iterable[Path]) -> None:
         try:
             sync.result()
         except OSError as error:
-            raise _failed(folder, error) from error
+            raise _write_error(folder, error) from error
 
 
-def _settle(part: _Part) -> None:
+def _wait(part: _Part) -> None:
     try:
-        part.settle()
+        part.wait()
     except OSError as error:
-        raise _failed(part.path, error) from error
+        raise _write_error(part.path, error) from error
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Make a folder and its parents; give every folder that gets a new entry, `folder` itself first."""
+    """Make a folder and its parents; return the folders that get a new entry, `folder` itself first."""
     changed = [folder]
     while not changed[-1].exists():
         changed.append(changed[-1].parent)
@@ -286,18 +286,18 @@ def _make_folders(folder: Path) -> list[Path]:
     return changed
 
 
-def _grouped(buffers: Iterable[bytes | memoryview]) -> Iterator[tuple[list[bytes | memoryview], int]]:
-    """The same buffers in groups, and their bytes: so many that the call that takes a group costs nothing."""
+def _group_buffers(buffers: Iterable[bytes | memoryview]) -> Iterator[tuple[list[bytes | memoryview], int]]:
+    """Group buffers for ``writev``; yield each group and its bytes."""
     group: list[bytes | memoryview] = []
-    held = 0
+    nbytes = 0
     for buffer in buffers:
         group.append(buffer)
-        held += len(buffer)
-        if held >= _BYTES_A_CALL or len(group) == _BUFFERS_A_CALL:
-            yield group, held
-            group, held = [], 0
+        nbytes += len(buffer)
+        if nbytes >= _BYTES_A_CALL or len(group) == _BUFFERS_A_CALL:
+            yield group, nbytes
+            group, nbytes = [], 0
     if group:
-        yield group, held
+        yield group, nbytes
 
 
 def _write_all(fd: int, group: list[bytes | memoryview], length: int) -> None:
@@ -310,8 +310,8 @@ def _write_all(fd: int, group: list[bytes | memoryview], length: int) -> None:
         group = [memoryview(group[0])[done:], *group[1:]]
 
 
-def _failed(path: Path, error: OSError) -> ConversionError:
-    cure = _CURES.get(error.errno or 0, "fix the destination")
+def _write_error(path: Path, error: OSError) -> ConversionError:
+    cure = _REMEDIES.get(error.errno or 0, "fix the destination")
     return ConversionError(
         f"{path}: cannot be written ({error.strerror or error}); {cure}, then run the same command"
     )

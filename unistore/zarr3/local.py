@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.files import NotRegularError, open_regular, read_regular
 from unistore.zarr3.forks import renew_after_fork
-from unistore.zarr3.readahead import ANNOUNCED, DiskReads, announce
+from unistore.zarr3.readahead import PREFETCH_BYTES, DiskReadMonitor, prefetch
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
 
 __all__ = ["LocalStorage"]
@@ -26,13 +26,13 @@ __all__ = ["LocalStorage"]
 _PREADV = hasattr(os, "preadv")
 MAX_OPEN_FILES = 64
 """Files that one `LocalStorage` keeps open."""
-_MOST_FOLDERS = 65536
+_MAX_CHECKED_FOLDERS = 65536
 
 
 class LocalStorage:
-    """A folder. Files are opened with their first read, read by position, and `MAX_OPEN_FILES` stay open.
+    """A folder. Files are opened by their first read and read with ``pread``; `MAX_OPEN_FILES` stay open.
 
-    What lies inside must be regular files and folders: links, pipes and devices are refused by name.
+    It must hold regular files and folders only: links, pipes and devices raise `NotRegularError`.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ class LocalStorage:
         """Forget open files and take a fresh lock."""
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
-        self._disk = DiskReads()
-        self._folders: set[str] = set()
+        self._disk_reads = DiskReadMonitor()
+        self._checked_folders: set[str] = set()
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Whole object; see `Storage.get`."""
@@ -70,7 +70,7 @@ class LocalStorage:
         try:
             return read_regular(path, limit)
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise _read_error(path, error) from error
 
     def size(self, key: str) -> int | None:
         """Bytes of an object, or None; see `Storage.size`."""
@@ -80,7 +80,7 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise _read_error(path, error) from error
         if not stat.S_ISREG(found.st_mode):
             raise NotRegularError(path, found.st_mode)
         return found.st_size
@@ -97,8 +97,8 @@ class LocalStorage:
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Read many ranges; see `Storage.read_many`."""
-        if len(keys) > 1 and self._disk.more():
-            self._announce(keys, offsets, sizes)
+        if len(keys) > 1 and self._disk_reads.has_read():
+            self._prefetch(keys, offsets, sizes)
         held: str | None = None
         for key, offset, size in zip(keys, offsets, sizes, strict=True):
             if key is not held:
@@ -109,15 +109,15 @@ class LocalStorage:
                 if len(raw) != size:
                     raw = file.read_on(raw, size, offset)
             except OSError as error:
-                raise _unreadable(file.path, error) from error
+                raise _read_error(file.path, error) from error
             yield raw
 
     def read_many_into(
         self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
     ) -> Iterator[bytearray]:
         """Read many ranges into memory; see `ReadsInto.read_many_into`."""
-        if len(keys) > 1 and self._disk.more():
-            self._announce(keys, offsets, [target.nbytes + tail for target in targets])
+        if len(keys) > 1 and self._disk_reads.has_read():
+            self._prefetch(keys, offsets, [target.nbytes + tail for target in targets])
         held: str | None = None
         behind = bytearray(tail)
         for key, offset, target in zip(keys, offsets, targets, strict=True):
@@ -126,18 +126,18 @@ class LocalStorage:
             try:
                 file.read_into(target, behind, offset)
             except OSError as error:
-                raise _unreadable(file.path, error) from error
+                raise _read_error(file.path, error) from error
             yield behind
 
-    def _announce(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> None:
-        """Have a disk begin with many ranges; what is wrong with them is said where they are read."""
-        left = ANNOUNCED
+    def _prefetch(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        """Prefetch ranges; errors are raised when the ranges are read."""
+        left = PREFETCH_BYTES
         with contextlib.suppress(StoreError, OSError):
             for key, offset, size in zip(keys, offsets, sizes, strict=True):
                 left -= size
                 if left < 0:
                     return
-                announce(self._open(key).fd, offset, size)
+                prefetch(self._open(key).fd, offset, size)
 
     def _open(self, key: str) -> _OpenFile:
         with self._lock:
@@ -149,7 +149,7 @@ class LocalStorage:
         with self._lock:
             file = self._files.setdefault(key, file)
             while len(self._files) > MAX_OPEN_FILES:
-                self._files.popitem(last=False)  # closed when its last reader lets go of it
+                self._files.popitem(last=False)  # closed with its last reference
         return file
 
     def path(self, key: str) -> str:
@@ -161,7 +161,7 @@ class LocalStorage:
             If a folder above it is a link; each is looked at once.
         """
         folder = key.rpartition("/")[0]
-        if folder and folder not in self._folders:
+        if folder and folder not in self._checked_folders:
             self._check_folders(folder)
         return os.path.join(self._folder, key)  # noqa: PTH118 - a quarter of the time of pathlib
 
@@ -173,16 +173,16 @@ class LocalStorage:
             try:
                 mode = os.lstat(path).st_mode
             except OSError:
-                return  # said where the object is looked for
+                return  # raised when the object is opened
             if stat.S_ISLNK(mode):
                 raise NotRegularError(path, mode)
-        if len(self._folders) >= _MOST_FOLDERS:
-            self._folders.clear()
-        self._folders.add(folder)
+        if len(self._checked_folders) >= _MAX_CHECKED_FOLDERS:
+            self._checked_folders.clear()
+        self._checked_folders.add(folder)
 
 
 class _OpenFile:
-    """An open file, closed with the last reference to it: forgetting one never closes it under a reader.
+    """An open file, closed with its last reference, so that eviction never closes a file that is being read.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class _OpenFile:
         try:
             self.fd, _ = open_regular(path)
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise _read_error(path, error) from error
         if hasattr(os, "pread"):
             self.read = partial(os.pread, self.fd)
         else:
@@ -220,7 +220,7 @@ class _OpenFile:
             behind[:] = raw[target.nbytes :]
 
     def read_on(self, raw: bytes, size: int, offset: int) -> bytes:
-        """Read what a short read left."""
+        """Read the rest after a short read."""
         parts, done = [raw], len(raw)
         while done < size:
             part = self.read(size - done, offset + done)
@@ -240,7 +240,7 @@ def _seek_and_read(lock: threading.Lock, fd: int, size: int, offset: int) -> byt
         return os.read(fd, size)
 
 
-def _unreadable(path: str, error: OSError) -> StoreError:
+def _read_error(path: str, error: OSError) -> StoreError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return AbsentError(f"{path}: no such file")
     return StoreError(f"{path}: cannot be read ({error.strerror or error})")

@@ -16,15 +16,15 @@ from unistore.zarr3.frames import ByteCodec
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import ShardIndex
 
-__all__ = ["CODECS", "PRESETS", "array_metadata", "chosen_codec", "codec_chain"]
+__all__ = ["CODECS", "PRESETS", "array_metadata", "choose_codec", "codec_chain"]
 
 PRESETS = ("fast", "balanced", "small", "none")
-"""Codecs of all columns, from fast to decode to small on disk; ``none`` stores plain bytes."""
+"""Named codecs, from fastest to decode to smallest; ``none`` stores uncompressed bytes."""
 CODECS = ("auto", *PRESETS)
-"""What a conversion is told: ``auto`` chooses a codec a column."""
+"""Values of the option ``codec``; ``auto`` chooses a codec per column."""
 
-VECTOR = 4
-"""Numbers of a row, at most, that are shuffled as one element: coordinates, colours."""
+MAX_VECTOR = 4
+"""Longest row that is shuffled as one element: coordinates, colours."""
 
 
 def codec_chain(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> CodecChain:
@@ -33,7 +33,7 @@ def codec_chain(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> 
     Parameters
     ----------
     codec
-        One of `PRESETS`, or what `chosen_codec` gives: ``"lz4 bitshuffle 12"``.
+        One of `PRESETS`, or what `choose_codec` gives: ``"lz4 bitshuffle 12"``.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def _blosc(codec: str, dtype: np.dtype[Any], chunk: Sequence[int]) -> Blosc:
 
 
 def _shuffle(dtype: np.dtype[Any], chunk: Sequence[int]) -> tuple[str, int]:
-    """How blosc shuffles, and what it takes for one element.
+    """Shuffle and typesize for blosc.
 
     Measured on samples, with lz4: CT tiles (int16) with shuffled bits decode 1.2 times as fast as with
     shuffled bytes, encode 5 times as fast and are 10 % smaller; coordinates (int32) as elements of three
@@ -77,51 +77,51 @@ def _shuffle(dtype: np.dtype[Any], chunk: Sequence[int]) -> tuple[str, int]:
         return "noshuffle", 1
     if dtype.kind not in "iu" or len(chunk) < 2:
         return "shuffle", size
-    return "bitshuffle", size * chunk[-1] if len(chunk) == 2 and chunk[-1] <= VECTOR else size
+    return "bitshuffle", size * chunk[-1] if len(chunk) == 2 and chunk[-1] <= MAX_VECTOR else size
 
 
-LITTLE = 1 / 8
-"""Share of the plain bytes that compression must save to be worth its time."""
-SHUFFLED = 1 / 4
-"""Share of the plain bytes that another shuffle, or zstd, must save more: both decode slower."""
-MUCH = 3 / 4
-"""Share of lz4's bytes that zstd, which decodes at a third of the speed, must save besides."""
+MIN_SAVING = 1 / 8
+"""Share of the uncompressed bytes that lz4 must save to be used."""
+MIN_EXTRA_SAVING = 1 / 4
+"""Share of the uncompressed bytes that another shuffle, or zstd, must also save: both decode slower."""
+MIN_ZSTD_SAVING = 3 / 4
+"""Share of lz4's bytes that zstd, which decodes at a third of the speed, must also save."""
 
 
-def chosen_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str], int]) -> str:
-    """The codec that serves a column best, from the bytes that codecs make of some of its chunks.
+def choose_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str], int]) -> str:
+    """Choose the codec of a column from the encoded size of some of its chunks.
 
-    None where lz4 saves less than `LITTLE` of the plain bytes; else lz4, shuffled as by ``fast`` unless
-    another shuffle saves `SHUFFLED` more; or zstd where that saves `MUCH` of what lz4 stores, too. By bytes,
-    never by time, so that the choice is the same everywhere.
+    ``"none"`` where lz4 saves less than `MIN_SAVING` of the uncompressed bytes. Else lz4, shuffled as by
+    ``fast`` unless another shuffle saves `MIN_EXTRA_SAVING` more; or zstd if it saves `MIN_EXTRA_SAVING` more
+    and `MIN_ZSTD_SAVING` of lz4's bytes. Chosen by size, not by time, so that every machine chooses alike.
 
     Parameters
     ----------
     dtype, chunk
         Of the column.
     size
-        Bytes that the chunks have when they are encoded by a codec.
+        ``size(codec)``: encoded bytes of these chunks.
     """
-    plain, usual = size("none"), _spelled(*_shuffle(dtype, chunk))
-    best, least = usual, size(f"lz4 {usual}")
+    plain, default = size("none"), _shuffle_name(*_shuffle(dtype, chunk))
+    best, least = default, size(f"lz4 {default}")
     for other in _shuffles(dtype, chunk):
-        if other != usual and (found := size(f"lz4 {other}")) < least - SHUFFLED * plain:
+        if other != default and (found := size(f"lz4 {other}")) < least - MIN_EXTRA_SAVING * plain:
             best, least = other, found
-    if size(f"zstd {best}") < min((1 - MUCH) * least, least - SHUFFLED * plain):
+    if size(f"zstd {best}") < min((1 - MIN_ZSTD_SAVING) * least, least - MIN_EXTRA_SAVING * plain):
         return f"zstd {best}"
-    return f"lz4 {best}" if least <= plain - LITTLE * plain else "none"
+    return f"lz4 {best}" if least <= plain - MIN_SAVING * plain else "none"
 
 
 def _shuffles(dtype: np.dtype[Any], chunk: Sequence[int]) -> list[str]:
-    """Ways to shuffle numbers, and rows of a few of them."""
+    """Shuffles to try: of single numbers, and of rows of at most `MAX_VECTOR` numbers."""
     sizes = [dtype.itemsize]
-    if len(chunk) == 2 and 1 < chunk[1] <= VECTOR:
+    if len(chunk) == 2 and 1 < chunk[1] <= MAX_VECTOR:
         sizes.append(dtype.itemsize * chunk[1])
-    ways = [_spelled(way, size) for size in sizes for way in ("shuffle", "bitshuffle")]
-    return [way for way in ways if way != "shuffle 1"] + [_spelled("noshuffle", dtype.itemsize)]
+    ways = [_shuffle_name(way, size) for size in sizes for way in ("shuffle", "bitshuffle")]
+    return [way for way in ways if way != "shuffle 1"] + [_shuffle_name("noshuffle", dtype.itemsize)]
 
 
-def _spelled(shuffle: str, typesize: int) -> str:
+def _shuffle_name(shuffle: str, typesize: int) -> str:
     return f"{shuffle} {typesize}"
 
 
@@ -144,9 +144,9 @@ def array_metadata(
     chunk, shard
         Shapes of inner chunks and of shards; `shard` is a multiple of `chunk`.
     codec
-        As of `codec_chain`.
+        See `codec_chain`.
     fill
-        Value of what is not stored.
+        Fill value.
     attributes, dimension_names
         As in ``zarr.json``.
 

@@ -1,41 +1,41 @@
-"""Reads that are announced: a disk works on all of a batch while its first chunks are decoded."""
+"""Prefetch ranges of files: the disk reads a whole batch while its first chunks are decoded."""
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["ANNOUNCED", "DiskReads", "announce"]
+__all__ = ["PREFETCH_BYTES", "DiskReadMonitor", "prefetch"]
 
 try:
     import resource
 except ImportError:  # Windows
-    _known = False
+    _supported = False
 else:
-    _known = hasattr(os, "posix_fadvise")
+    _supported = hasattr(os, "posix_fadvise")
 
-ANNOUNCED = 256 << 20
-"""Bytes announced together; what follows is read as it comes."""
+PREFETCH_BYTES = 256 << 20
+"""Most bytes that are prefetched for one batch."""
 
 
-class DiskReads:
-    """Tells whether reads come from a disk: announcing is a waste where all is in the page cache."""
+class DiskReadMonitor:
+    """Whether reads reach the disk; prefetching is a waste if all of it is in the page cache."""
 
     def __init__(self) -> None:
-        self._seen = -1
+        self._blocks_read = -1
 
-    def more(self) -> bool:
-        """Whether this process has read from a disk since this was asked last, or was never asked."""
-        if not _known:
+    def has_read(self) -> bool:
+        """Whether this process has read from a disk since the last call; True for the first call."""
+        if not _supported:
             return False
-        before, self._seen = self._seen, resource.getrusage(resource.RUSAGE_SELF).ru_inblock
-        return before != self._seen
+        before, self._blocks_read = self._blocks_read, resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+        return before != self._blocks_read
 
 
-def announce(descriptor: int, offset: int, size: int) -> None:
+def prefetch(descriptor: int, offset: int, size: int) -> None:
     """Have the kernel read a part of a file, without waiting for it.
 
-    Nothing else is read. A read that was not announced makes the kernel guess what follows: of random chunks
-    it then reads more than twice the bytes, one chunk after the other.
+    Without it, the kernel's own readahead reads more than twice the bytes for random chunks, one chunk after
+    the other.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Threads that encode: items dealt out, results in the items' order, few of them waiting.
+"""Maps that yield results in the order of the items: on threads, or on the calling thread.
 
-Compressors, checksums and copies release the interpreter's lock, so that threads use the machine's cores.
+Compressors, checksums and copies release the GIL, so that threads run in parallel.
 """
 
 from __future__ import annotations
@@ -10,51 +10,51 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-__all__ = ["Spread", "Threads", "in_turn"]
+__all__ = ["EncoderThreads", "OrderedMap", "serial_map"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Spread(Protocol):
-    """How a function is applied to many items."""
+class OrderedMap(Protocol):
+    """Like the built-in ``map``, with a bound on the results that wait to be taken."""
 
-    def __call__(self, function: Callable[[T], R], items: Iterable[T], ahead: int, /) -> Iterator[R]:
-        """Yield the results in order; `ahead` of them, at most, wait to be taken."""
+    def __call__(self, function: Callable[[T], R], items: Iterable[T], max_pending: int, /) -> Iterator[R]:
+        """Yield the results in order; at most `max_pending` of them wait to be taken."""
         ...
 
 
-def in_turn(function: Callable[[T], R], items: Iterable[T], ahead: int, /) -> Iterator[R]:  # noqa: ARG001
-    """One item after the other, on the calling thread."""
+def serial_map(function: Callable[[T], R], items: Iterable[T], max_pending: int, /) -> Iterator[R]:  # noqa: ARG001
+    """``map`` on the calling thread."""
     return map(function, items)
 
 
-class Threads:
-    """Threads of one conversion; they end with it, since a pool that a fork copied hangs in the child.
+class EncoderThreads:
+    """Thread pool of one conversion; not kept longer, as a pool inherited by a forked child hangs there.
 
     Parameters
     ----------
     count
-        How many.
+        Number of threads.
     """
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, "unistore-encode")
 
     def stop(self) -> None:
-        """End the threads; whoever still waits for a result, or asks for more, gets an error."""
+        """End the threads; waiting for a result or submitting more raises an error."""
         self._pool.shutdown(cancel_futures=True)
 
-    def spread(self, function: Callable[[T], R], items: Iterable[T], ahead: int, /) -> Iterator[R]:
-        """Apply `function` on the threads; the items are taken on the calling one."""
-        waiting: deque[Future[R]] = deque()
+    def ordered_map(self, function: Callable[[T], R], items: Iterable[T], max_pending: int, /) -> Iterator[R]:
+        """See `OrderedMap`; the items are iterated on the calling thread."""
+        pending: deque[Future[R]] = deque()
         try:
             for item in items:
-                waiting.append(self._pool.submit(function, item))
-                if len(waiting) > ahead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(self._pool.submit(function, item))
+                if len(pending) > max_pending:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
-            for future in waiting:
+            for future in pending:
                 future.cancel()

@@ -1,4 +1,4 @@
-"""Encode whole shards, and everything that is needed to write an array."""
+"""Encode whole shards."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from unistore.zarr3.frames import Buffers
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.presets import CODECS, array_metadata, codec_chain
 from unistore.zarr3.sharding import EMPTY
-from unistore.zarr3.threads import Spread, in_turn
+from unistore.zarr3.threads import OrderedMap, serial_map
 
 __all__ = [
     "CODECS",
     "PART_SUFFIX",
     "WrittenFile",
     "array_metadata",
-    "boxes",
+    "chunk_slices",
     "codec_chain",
-    "content_bytes",
     "content_digest",
     "encode_shard",
-    "encoded_shard",
-    "padded_chunk",
+    "iter_shard_buffers",
+    "little_endian_bytes",
+    "pad_chunk",
     "write_shard",
 ]
 
-RUN = 1 << 20
-"""Bytes of chunks (one at least) that a thread encodes at a time: less is lost in handing it over."""
-AHEAD = 16 << 20
-"""Bytes of chunks that may be encoded before they are wanted."""
+RUN_BYTES = 1 << 20
+"""Bytes of chunks (at least one chunk) per task of a thread, so that submitting costs little."""
+MAX_PENDING_BYTES = 16 << 20
+"""Bytes of chunks that may be encoded before they are written."""
 
 Box: TypeAlias = tuple[slice, ...]
 
 
 def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDArray[Any]) -> Buffers:
-    """Encode one whole shard: all that `encoded_shard` yields, as a list."""
-    return list(encoded_shard(metadata, shard_coord, [block]))
+    """Encode one whole shard; see `iter_shard_buffers`."""
+    return list(iter_shard_buffers(metadata, shard_coord, [block]))
 
 
-def encoded_shard(
+def iter_shard_buffers(
     metadata: ArrayMetadata,
     shard_coord: Sequence[int],
     blocks: Iterable[NDArray[Any]],
-    spread: Spread = in_turn,
+    ordered_map: OrderedMap = serial_map,
 ) -> Iterator[bytes | memoryview]:
-    """Encode one whole shard, some chunks at a time: what is written as it comes is never held all at once.
+    """Encode one whole shard as an iterator of buffers, so that the encoded shard need not fit in memory.
 
-    Chunks that hold nothing but fill, compared bit for bit, become empty entries of the index; a shard of
-    nothing but fill is an index alone.
+    Chunks that equal the fill value bit for bit become empty entries of the index; a shard that holds only
+    the fill value is just an index.
 
     Parameters
     ----------
@@ -64,12 +64,12 @@ def encoded_shard(
     shard_coord
         Coordinates of the shard.
     blocks
-        What the array holds there, cut off at the array's end where the shard reaches beyond it: all in one
-        block, or in blocks one after the other. A block is some rows (n, …), n a multiple of the chunk's rows
-        but in the last; or, where chunks hold one row, some planes of a row (1, p, …), p a multiple of the
-        chunk's extent but in the row's last. A block must not be changed until the iterator ends.
-    spread
-        Spreads the work over threads; the bytes are the same. Blocks are taken on the calling thread.
+        Values of the shard, cut off at the end of the array: one block, or consecutive blocks. A block is
+        either rows (n, …), n a multiple of the chunk's rows except in the last block; or, where a chunk holds
+        one row, planes of one row (1, p, …), p a multiple of the chunk's extent except in the row's last.
+        A block must not be changed until the iterator ends.
+    ordered_map
+        Runs the encoder, perhaps on threads; the bytes are the same. Blocks are taken on the calling thread.
 
     Yields
     ------
@@ -79,24 +79,24 @@ def encoded_shard(
     Raises
     ------
     ValueError
-        There is no such shard, or the blocks are not what it takes.
+        If there is no such shard, or the blocks have another dtype or shape.
     """
-    extent = _extent(metadata, shard_coord)
-    shard = _Shard(metadata)
-    buffers = shard.encode(_in_chunks(metadata, shard_coord, extent, blocks), spread)
+    extent = _shard_extent(metadata, shard_coord)
+    shard = _ShardEncoder(metadata)
+    buffers = shard.encode(_with_chunk_extents(metadata, shard_coord, extent, blocks), ordered_map)
     if shard.index_first:  # known only after the last chunk
-        held = list(buffers)
+        encoded = list(buffers)
         yield shard.index()
-        yield from held
+        yield from encoded
         return
     yield from buffers
     yield shard.index()
 
 
-def _in_chunks(
+def _with_chunk_extents(
     metadata: ArrayMetadata, at: Sequence[int], extent: tuple[int, ...], blocks: Iterable[NDArray[Any]]
 ) -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
-    """Blocks of a shard, each with its shape in whole chunks; those beyond the array's end belong to it."""
+    """Blocks of a shard, each with its shape rounded up to whole chunks, beyond the array's end too."""
     step, whole = metadata.chunk_shape, metadata.object_shape
     covered = 0
     for block in blocks:
@@ -105,11 +105,11 @@ def _in_chunks(
         if block.dtype != metadata.dtype or not (rows or planes):
             break
         if rows:
-            yield block, (*map(_up, block.shape[:1], step[:1]), *whole[1:])
+            yield block, (*map(_round_up, block.shape[:1], step[:1]), *whole[1:])
         else:
             last = (covered + block.size) % math.prod(extent[1:]) == 0
-            beyond = whole[1] - _up(extent[1], step[1]) if last else 0
-            yield block, (1, _up(block.shape[1], step[1]) + beyond, *whole[2:])
+            beyond = whole[1] - _round_up(extent[1], step[1]) if last else 0
+            yield block, (1, _round_up(block.shape[1], step[1]) + beyond, *whole[2:])
         covered += block.size
     else:
         if covered == math.prod(extent):
@@ -120,49 +120,51 @@ def _in_chunks(
     raise ValueError(msg)
 
 
-def _up(extent: int, step: int) -> int:
+def _round_up(extent: int, step: int) -> int:
     return -(-extent // step) * step
 
 
-class _Shard:
-    """Encodes the chunks of one shard, in C order, and keeps their places."""
+class _ShardEncoder:
+    """Encodes the chunks of one shard, in C order, and collects the entries of its index."""
 
     def __init__(self, metadata: ArrayMetadata) -> None:
         if metadata.index is None:
             raise ValueError("the array is not sharded")
         self._metadata, self._index = metadata, metadata.index
         count = math.prod(metadata.chunks_per_object)
-        self._at = self._index.nbytes(count) if self._index.location == "start" else 0
+        self._offset = self._index.nbytes(count) if self._index.location == "start" else 0
         self._entries: list[tuple[int, int]] = []
-        self._blank = np.full(metadata.chunk_shape, metadata.fill_value, metadata.dtype)
-        self._is_blank = _fill_test(self._blank)
+        self._fill_chunk = np.full(metadata.chunk_shape, metadata.fill_value, metadata.dtype)
+        self._is_fill = _fill_test(self._fill_chunk)
         self._encode = metadata.codecs.encoder(metadata.dtype)
 
     def encode(
-        self, blocks: Iterable[tuple[NDArray[Any], Sequence[int]]], spread: Spread
+        self, blocks: Iterable[tuple[NDArray[Any], Sequence[int]]], ordered_map: OrderedMap
     ) -> Iterator[bytes | memoryview]:
-        """Encode the chunks of the blocks of the shard: what each holds, and its shape in whole chunks."""
-        nbytes = max(1, self._blank.nbytes)
-        together = max(1, RUN // nbytes)
+        """Encode blocks, each with its shape rounded up to whole chunks."""
+        nbytes = max(1, self._fill_chunk.nbytes)
+        chunks_per_run = max(1, RUN_BYTES // nbytes)
         runs = (
             (block, run)
             for block, extent in blocks
-            for run in _runs(boxes(extent, self._metadata.chunk_shape), together)
+            for run in _batches(chunk_slices(extent, self._metadata.chunk_shape), chunks_per_run)
         )
-        for buffers, sizes in spread(self._encode_run, runs, max(1, AHEAD // (together * nbytes))):
+        for buffers, sizes in ordered_map(
+            self._encode_run, runs, max(1, MAX_PENDING_BYTES // (chunks_per_run * nbytes))
+        ):
             for size in sizes:
-                self._entries.append((EMPTY, EMPTY) if size is None else (self._at, size))
-                self._at += size or 0
+                self._entries.append((EMPTY, EMPTY) if size is None else (self._offset, size))
+                self._offset += size or 0
             yield from buffers
 
     def _encode_run(self, run: tuple[NDArray[Any], list[Box]]) -> tuple[Buffers, list[int | None]]:
-        """Encode some chunks: their buffers, and the bytes of each; None: it holds nothing but fill."""
+        """Buffers of some chunks, and the encoded bytes of each; None: it holds only the fill value."""
         block, boxes = run
         buffers: Buffers = []
         sizes: list[int | None] = []
         for box in boxes:
-            chunk = padded_chunk(block[box], self._blank)
-            if self._is_blank(chunk):
+            chunk = pad_chunk(block[box], self._fill_chunk)
+            if self._is_fill(chunk):
                 sizes.append(None)
                 continue
             encoded = self._encode(chunk)
@@ -176,24 +178,24 @@ class _Shard:
         return self._index.location == "start"
 
     def index(self) -> bytes:
-        """Encode the places of all chunks; those that were not encoded lie beyond the array's end."""
+        """Encode the index; chunks that were not encoded lie beyond the array's end."""
         missing = math.prod(self._metadata.chunks_per_object) - len(self._entries)
         return self._index.encode(np.array(self._entries + [(EMPTY, EMPTY)] * missing, np.int64))
 
 
 def content_digest(block: NDArray[Any]) -> str:
     """xxh3-128 (hexadecimal) of the values of `block` in C order, little-endian."""
-    return xxhash.xxh3_128_hexdigest(content_bytes(block))
+    return xxhash.xxh3_128_hexdigest(little_endian_bytes(block))
 
 
-def content_bytes(block: NDArray[Any]) -> memoryview:
+def little_endian_bytes(block: NDArray[Any]) -> memoryview:
     """Values in C order, little-endian."""
     little = np.ascontiguousarray(block, block.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8).data
 
 
-def _extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, ...]:
-    """Shape of what a shard holds of the array."""
+def _shard_extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, ...]:
+    """Shape of the part of the array in a shard."""
     if len(coordinates) != len(metadata.shape) or not all(
         0 <= at < count for at, count in zip(coordinates, metadata.objects, strict=True)
     ):
@@ -205,8 +207,8 @@ def _extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, .
     )
 
 
-def boxes(extent: Sequence[int], chunk_shape: Sequence[int]) -> Iterator[Box]:
-    """Where the chunks of an extent lie, in C order."""
+def chunk_slices(extent: Sequence[int], chunk_shape: Sequence[int]) -> Iterator[Box]:
+    """Slices of every chunk of an extent, in C order."""
     axes = [
         [slice(start, start + step) for start in range(0, end, step)]
         for end, step in zip(extent, chunk_shape, strict=True)
@@ -214,28 +216,31 @@ def boxes(extent: Sequence[int], chunk_shape: Sequence[int]) -> Iterator[Box]:
     return itertools.product(*axes)
 
 
-def _runs(boxes: Iterator[Box], together: int) -> Iterator[list[Box]]:
-    while run := list(itertools.islice(boxes, together)):
+def _batches(boxes: Iterator[Box], chunks_per_run: int) -> Iterator[list[Box]]:
+    while run := list(itertools.islice(boxes, chunks_per_run)):
         yield run
 
 
-def padded_chunk(part: NDArray[Any], blank: NDArray[Any]) -> NDArray[Any]:
-    """A whole, C-contiguous chunk, padded with fill."""
-    if part.shape == blank.shape:
+def pad_chunk(part: NDArray[Any], fill_chunk: NDArray[Any]) -> NDArray[Any]:
+    """Pad a part of a chunk with `fill_chunk` to a whole, C-contiguous chunk."""
+    if part.shape == fill_chunk.shape:
         return part if part.flags.c_contiguous else np.ascontiguousarray(part)
-    padded = blank.copy()
+    padded = fill_chunk.copy()
     padded[tuple(map(slice, part.shape))] = part
     return padded
 
 
-def _fill_test(blank: NDArray[Any]) -> Callable[[NDArray[Any]], bool]:
-    """Make the test whether a chunk is `blank`, bit for bit; mostly, its first element tells."""
-    content, first = blank.tobytes(), blank.item(0)
-    telling = first == first  # a NaN differs from every NaN
+def _fill_test(fill_chunk: NDArray[Any]) -> Callable[[NDArray[Any]], bool]:
+    """Make a function that tells whether a chunk equals `fill_chunk` bit for bit.
 
-    def is_blank(chunk: NDArray[Any]) -> bool:
-        if telling and chunk.item(0) != first:
+    It compares the first element first, which is mostly enough.
+    """
+    content, first = fill_chunk.tobytes(), fill_chunk.item(0)
+    comparable = first == first  # not so for NaN
+
+    def is_fill(chunk: NDArray[Any]) -> bool:
+        if comparable and chunk.item(0) != first:
             return False
         return bool(chunk.tobytes() == content)
 
-    return is_blank
+    return is_fill

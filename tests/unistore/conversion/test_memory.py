@@ -111,7 +111,7 @@ def test_a_shard() -> None:
 
 
 def test_a_shard_of_volumes_goes_out_as_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unistore.conversion.memory.AHEAD", 5000)
+    monkeypatch.setattr("unistore.conversion.memory.MAX_PENDING_BYTES", 5000)
     fields = (coords_field("windows/w", 512, 1), values_field("windows/w", "int16", 1, "HU"))
     points = plan_table(Table(name="windows/w", fields=fields), [1 << 26])
     rows, converter = points.shard_rows, CtConverter()

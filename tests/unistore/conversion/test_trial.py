@@ -14,7 +14,7 @@ import unistore
 from unistore.conversion.job import ShardJob
 from unistore.conversion.plan import ShardTask
 from unistore.errors import InputError
-from unistore.zarr3.presets import chosen_codec
+from unistore.zarr3.presets import choose_codec
 
 ROWS = 2000
 
@@ -160,4 +160,4 @@ def test_by_bytes_alone(sizes: dict[str, int], expected: str) -> None:
     def size(codec: str) -> int:
         return sizes.get(codec, 1000)
 
-    assert chosen_codec(np.dtype("i4"), (4096,), size) == expected
+    assert choose_codec(np.dtype("i4"), (4096,), size) == expected

@@ -19,7 +19,7 @@ from unistore.cli.main import main
 from unistore.converters.common.exported import File, Values
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.exporting.writing import write
-from unistore.zarr3.writer import padded_chunk
+from unistore.zarr3.writer import pad_chunk
 
 MM = {"type": "space", "unit": "millimeter"}
 IDENTITY = [1, 0, 0, 0, 1, 0, 0, 0, 1]
@@ -174,9 +174,9 @@ def test_a_full_disk_leaves_nothing(scans: Scans, tmp_path: Path, monkeypatch: p
         written.append(chunk)
         if len(written) == 9:
             raise OSError(28, "No space left on device")
-        return padded_chunk(chunk, blank)
+        return pad_chunk(chunk, blank)
 
-    monkeypatch.setattr("unistore.exporting.zarr_group.padded_chunk", failing)
+    monkeypatch.setattr("unistore.exporting.zarr_group.pad_chunk", failing)
     with pytest.raises(ConversionError, match="No space left on device; free space there"):
         unistore.export(scans.store, tmp_path / "out", to="ome-zarr")
     assert len(written) == 9

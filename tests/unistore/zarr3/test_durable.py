@@ -13,7 +13,7 @@ import xxhash
 
 from unistore.errors import ConversionError
 from unistore.zarr3 import array_metadata, content_digest, durable, encode_shard, write_shard
-from unistore.zarr3.durable import PART_SUFFIX, Together
+from unistore.zarr3.durable import PART_SUFFIX, AtomicFiles
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_files_that_are_written_together_are_named_once_all_are_on_disk(
     tmp_path: Path, operations: list[tuple[str, str]]
 ) -> None:
     keys = [f"{group}/c/{number}" for group in "ab" for number in range(50)]
-    with Together(tmp_path) as files:
+    with AtomicFiles(tmp_path) as files:
         written = [files.put(key, [key.encode()]) for key in keys]
         assert not [path for path in tmp_path.rglob("*") if path.suffix != PART_SUFFIX and path.is_file()]
     what = [name for name, _ in operations]
@@ -87,7 +87,7 @@ def test_a_large_file_is_on_its_way_to_disk_while_it_is_written(
 ) -> None:
     monkeypatch.setattr(durable, "_BYTES_A_CALL", 4)
     monkeypatch.setattr(durable, "_BYTES_A_SYNC", 8)
-    with Together(tmp_path) as files:
+    with AtomicFiles(tmp_path) as files:
         files.put("x", [b"1234"] * 6)
     what = [name for name, _ in operations]
     assert what.count("write") == 6
@@ -109,7 +109,7 @@ def test_of_files_that_fail_together_none_is_left(
 
     monkeypatch.setattr(durable, name, fail_second)
     before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
-    with pytest.raises(ConversionError, match=r"[ab]: cannot be written"), Together(tmp_path) as files:  # noqa: PT012
+    with pytest.raises(ConversionError, match=r"[ab]: cannot be written"), AtomicFiles(tmp_path) as files:  # noqa: PT012
         files.put("a", [b"a"])
         files.put("b", [b"b"])
     assert [file.name for file in tmp_path.iterdir()] == (["a"] if name == "rename" else [])
@@ -117,7 +117,7 @@ def test_of_files_that_fail_together_none_is_left(
 
 
 def test_an_error_between_files_leaves_none(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), Together(tmp_path) as files:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), AtomicFiles(tmp_path) as files:  # noqa: PT012
         files.put("a", [b"a"])
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())

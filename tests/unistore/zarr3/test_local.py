@@ -121,21 +121,21 @@ def test_reads_are_announced_while_they_come_from_a_disk(
     values = np.random.default_rng(0).integers(0, 256, (40, 100), np.uint8)
     array = write(tmp_path, values, (1, 100), (8, 100))
     array.read_rows(range(40))  # indexes are known from now on
-    announced: list[int] = []
-    monkeypatch.setattr(local, "announce", lambda _, __, size: announced.append(size))
+    prefetched: list[int] = []
+    monkeypatch.setattr(local, "prefetch", lambda _, __, size: prefetched.append(size))
     disk = iter((True, False, True))
-    monkeypatch.setattr(local.DiskReads, "more", lambda _: next(disk))
+    monkeypatch.setattr(local.DiskReadMonitor, "has_read", lambda _: next(disk))
     rows = [3, 17, 31, 38]
     for expected in (4, 4, 8):
         np.testing.assert_array_equal(array.read_rows(rows), values[rows])
-        assert len(announced) == expected
-    assert min(announced) > 100  # a chunk and its checksum
+        assert len(prefetched) == expected
+    assert min(prefetched) > 100  # a chunk and its checksum
 
 
 def test_what_is_announced_and_missing_is_said_where_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local.DiskReads, "more", lambda _: True)
+    monkeypatch.setattr(local.DiskReadMonitor, "has_read", lambda _: True)
     (tmp_path / "x").write_bytes(bytes(range(100)))
     read = LocalStorage(tmp_path).read_many(["x", "y", "x"], [5, 0, 7], [2, 3, 4])
     assert next(read) == bytes([5, 6])

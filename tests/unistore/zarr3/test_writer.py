@@ -7,11 +7,11 @@ import pytest
 from numpy.typing import NDArray
 
 from unistore.zarr3 import array_metadata, encode_shard
-from unistore.zarr3.writer import encoded_shard
+from unistore.zarr3.writer import iter_shard_buffers
 
 
 def joined(metadata: object, at: tuple[int, ...], blocks: list[NDArray[np.float32]]) -> bytes:
-    return b"".join(map(bytes, encoded_shard(metadata, at, blocks)))  # type: ignore[arg-type]
+    return b"".join(map(bytes, iter_shard_buffers(metadata, at, blocks)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS, check_fits
 from unistore.system.malloc import keep_freed_memory
 from unistore.system.workers import usable_cores
-from unistore.zarr3.threads import Spread, Threads
+from unistore.zarr3.threads import EncoderThreads, OrderedMap
 
 __all__ = [
     "Executor",
@@ -54,7 +54,7 @@ class Job(Protocol[T_contra]):
 class ReadAheadJob(Protocol[T_contra]):
     """A job that can read a step while the previous one is encoded and written."""
 
-    def read(self, item: T_contra, spread: Spread, /) -> Callable[[], Outcome]:
+    def read(self, item: T_contra, ordered_map: OrderedMap, /) -> Callable[[], Outcome]:
         """Read the step, mostly on the calling thread; the returned function does the rest."""
         ...
 
@@ -170,12 +170,12 @@ class Threaded:
             for pool in (reader, writer):
                 stack.callback(pool.shutdown, cancel_futures=True)
             keep_freed_memory()
-            threads = Threads(self._cores)
+            threads = EncoderThreads(self._cores)
             stack.callback(threads.stop)
             before: tuple[T, Future[Outcome]] | None = None
             for item in todo:
                 try:
-                    rest = reader.submit(job.read, item, threads.spread).result()
+                    rest = reader.submit(job.read, item, threads.ordered_map).result()
                 except Exception:
                     if before is not None:
                         yield before[0], before[1].result()

@@ -21,7 +21,7 @@ from unistore.conversion.runner import run
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.errors import ConversionError, InputError, Problem
-from unistore.zarr3.threads import Spread, Threads
+from unistore.zarr3.threads import EncoderThreads, OrderedMap
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 
@@ -48,17 +48,17 @@ class Steps:
     def __call__(self, item: int) -> Outcome:
         raise AssertionError(item)
 
-    def read(self, item: int, spread: Spread) -> Callable[[], Outcome]:
+    def read(self, item: int, ordered_map: OrderedMap) -> Callable[[], Outcome]:
         self._note("read", item)
         if item == self.broken:
             raise ConversionError("the source changed")
         if item == self.refused:
             return lambda: Outcome(problems=(Problem("a.h5", "is bad"),))
-        return lambda: self._write(item, spread)
+        return lambda: self._write(item, ordered_map)
 
-    def _write(self, item: int, spread: Spread) -> Outcome:
+    def _write(self, item: int, ordered_map: OrderedMap) -> Outcome:
         self._note("write", item)
-        squares = list(spread(self._square, range(10), 2))
+        squares = list(ordered_map(self._square, range(10), 2))
         if item == self.unwritten:
             raise ConversionError("the disk is full")
         self._note("written", item)
@@ -157,8 +157,8 @@ def test_few_results_wait_to_be_taken() -> None:
         done += 1
         return number
 
-    threads = Threads(1)
-    results = threads.spread(note, range(100), 4)
+    threads = EncoderThreads(1)
+    results = threads.ordered_map(note, range(100), 4)
     for number, result in enumerate(results):
         assert result == number
         time.sleep(0.0002)
@@ -187,7 +187,7 @@ def test_volumes_in_parts_give_the_bytes_of_one_thread(
     monkeypatch.setattr("unistore.conversion.layout.SHARD", 64 << 10)
     monkeypatch.setattr(columns, "LARGE", 1 << 10)
     monkeypatch.setattr(columns, "PLANES_BYTES", 32 << 10)
-    monkeypatch.setattr("unistore.zarr3.writer.RUN", 1 << 10)
+    monkeypatch.setattr("unistore.zarr3.writer.RUN_BYTES", 1 << 10)
     alone = run(CtConverter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
     executor = Threaded(cores=3)
     threaded = run(
