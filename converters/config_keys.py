@@ -1,7 +1,7 @@
-"""Keys of training configurations that users have: how a family's samples stand in them.
+"""Keys of users' training configurations that describe a family's samples.
 
-`unistore.config` reads the files and takes what holds for all of them (the store, splits, batches, workers);
-a family takes what its samples are.
+`unistore.config` reads the files and the keys of every family (the store, splits, batches, workers); a family
+reads the keys of its samples.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "tex
 
 
 class Keys:
-    """The keys of one file, and which of them were used.
+    """The keys of one configuration file; records which of them were used.
 
     Parameters
     ----------
     values
         Value by dotted key: ``{"DATA.ROOT": "data"}``.
     location
-        How messages call the file.
+        Name of the file in messages.
     """
 
     def __init__(self, values: Mapping[str, Any], location: str) -> None:
@@ -37,7 +37,7 @@ class Keys:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Keys that nobody took, in the file's order."""
+        """Keys that were not read, in the file's order."""
         return tuple(key for key in self._values if key not in self._used)
 
     def has(self, *keys: str) -> bool:
@@ -72,28 +72,28 @@ class Keys:
         return None
 
     def refuse(self, key: str, message: str, kind: str = "contradiction", cure: str = "") -> None:
-        """Record a Problem with a key."""
+        """Add a Problem of a key."""
         self.problems.append(Problem(f"{self._location}: {key}", message, cure, kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleKeys:
-    """How a family's samples stand in training configurations.
+    """How training configurations describe a family's samples.
 
     Attributes
     ----------
     kind
         Class of the kind of samples: ``"unistore.data.kinds:Clips"``.
     read
-        ``read(keys) -> Mapping[str, Any]``: its arguments by name; those that are None stay away.
+        ``read(keys) -> Mapping[str, Any]``: its arguments by name; None values are omitted.
     keys
-        A file with any of these keys speaks of such samples: ``("DATA.CLIP_LEN",)``.
+        A file with any of these keys describes such samples: ``("DATA.CLIP_LEN",)``.
     datasets
-        What ``dataset.name`` is in a file that speaks of such samples.
+        Values of ``dataset.name`` in a file that describes such samples.
     names
-        What the trainings call keys of samples, see `Dataset`: ``{"voxel": "spike_vox"}``.
+        Names that training code uses for keys of samples, see `Dataset`: ``{"voxel": "spike_vox"}``.
     convert
-        ``convert(keys) -> Mapping[str, Any]``: options that a store is converted with for it.
+        ``convert(keys) -> Mapping[str, Any]``: options to convert its store with.
     draws
         Whether `kind` has an argument ``random``: true for training, false for validation.
     """

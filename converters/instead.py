@@ -1,4 +1,4 @@
-"""What is said of paths in which a family, or any, finds nothing: what lies there, and what to do."""
+"""The problem of paths without sources: what is there instead, and what to do."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SHOWN = 3
 
 
 def nothing_found(paths: Sequence[Path], surveyed: Survey, family: str = "") -> Problem:
-    """One Problem in a line: stores, an empty folder, other families, formats that are not read.
+    """Problem that names stores, an empty folder, other families or unread formats under existing paths.
 
-    The paths exist; `family` is the one that was named, empty: none.
+    `family` is the family that the user named; empty: any.
     """
     listed = ", ".join(map(str, paths))
     wanted = family.replace("_", " ")

@@ -8,8 +8,8 @@
         beams: tuple[int, ...] = option((), "Store these beams only.")
         layout: Literal["auto", "raw"] = option("auto", "How samples are packed.")
 
-From it come the flags of the command line with their help, the keyword arguments of `unistore.convert`, what
-a store records, and the commands that ``inspect`` prints. The family's converter inherits it.
+It defines the flags of the command line with their help, the keyword arguments of `unistore.convert`, the
+options that a store records, and the commands that ``inspect`` prints. The family's converter inherits it.
 
 ==============================  ===========================  ============================
 annotation                      on the command line          in Python
@@ -48,14 +48,14 @@ _RUN = ("overwrite", "restart", "work", "workers", "memory", "scheduler")
 _PRINTED = ("dry_run", "json", "as_json", "help", "debug", "progress")
 _RECORDED = ("sources", "destination", "family", "found", "skipped")
 RESERVED = frozenset((*_CONTENT, *_RUN, *_PRINTED, *_RECORDED))
-"""Names that no family's option has: those of every conversion, and of what stores record beside options."""
+"""Names that no option of a family may have: those of every conversion, and of other recorded values."""
 
 _DECLARED = "unistore option"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option, as it was declared."""
+    """A declared option."""
 
     name: str
     """As in Python: ``"voxel_size"``."""
@@ -68,7 +68,7 @@ class Option:
     length: int
     """Number of values of the form ``"fixed"``."""
     choices: tuple[str, ...]
-    """The words that are allowed; empty: any value."""
+    """Allowed words; empty: any value."""
     default: Any
     help: str
     metavar: str | None
@@ -86,13 +86,13 @@ class Option:
         return f"--no-{self.name.replace('_', '-')}"
 
     def normalized(self, value: Any) -> Any:
-        """A value as a user gives it: one stands for a tuple of one where several are allowed."""
+        """The value, in a tuple if the option takes several and a single one was given."""
         if self.form != "several" or value is None:
             return value
         return (value,) if isinstance(value, str | bytes) or not hasattr(value, "__iter__") else value
 
     def converted(self, value: Any) -> Any:
-        """A value that fits, in the declared types."""
+        """A valid value converted to the declared types."""
         if value is None:
             return None
         if self.form == "mapping":
@@ -104,7 +104,7 @@ class Option:
         return list(value) if isinstance(value, tuple) else value
 
     def is_within(self, value: Any) -> bool:
-        """Whether the numbers of a converted value are inside the declared bounds."""
+        """Whether the numbers of a converted value are within the declared bounds."""
         numbers = () if value is None else value if isinstance(value, tuple) else (value,)
         return (self.least is None or all(number >= self.least for number in numbers)) and (
             self.most is None or all(number <= self.most for number in numbers)
@@ -147,14 +147,14 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of a family's options. Values are checked, all of them at once, and brought to the declared types.
+    """Base of a family's options. Values are checked all at once and converted to the declared types.
 
     A family whose options depend on each other extends ``__post_init__``.
 
     Raises
     ------
     InputError
-        Naming every option whose value is of another type or out of its bounds.
+        Naming every option whose value has the wrong type or is out of bounds.
     """
 
     exclude: tuple[str, ...] = option(
@@ -173,7 +173,7 @@ class Options:
         check.raise_problems()
 
     def recorded(self) -> dict[str, Any]:
-        """What a store records, as JSON: the options can be made again from it."""
+        """Options as JSON values for a store's attributes; they can be constructed again from these."""
         return {each.name: each.plain(getattr(self, each.name)) for each in declared(type(self))}
 
 
@@ -183,9 +183,9 @@ def declared(options: type[Options]) -> tuple[Option, ...]:
     Raises
     ------
     InputError
-        If an option has the name of one that every conversion has.
+        If an option has a reserved name.
     TypeError
-        If an annotation is not one of those that this module lists.
+        If an annotation is not one of those listed in this module.
     """
     hints = get_type_hints(options)
     shared = {each.name: each for each in fields(Options)}

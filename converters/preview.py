@@ -1,4 +1,4 @@
-"""What a family shows of the samples of a store: a picture of one, and numbers that tell them apart."""
+"""How a family shows samples of a store: a picture of a sample, and measures of all samples."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["Measure", "Preview", "bare", "evenly", "parts_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One number a sample, cheap to read: the points of each segment.
+    """One number for each sample that is cheap to read: the points of each segment.
 
     Attributes
     ----------
     name
-        What is counted or measured: ``"points"``.
+        Name of the quantity: ``"points"``.
     values
-        (samples,), or (k,) where `samples` says which were looked at.
+        Values of all samples, (samples,), or of `samples`, (k,).
     samples
-        (k,) numbers of the samples; None: all.
+        Numbers of the measured samples, (k,); None: all.
     few, most
-        Samples below and above this are remarked on; 0: none.
+        Samples with values below and above get a remark; 0: no bound.
     cure
-        What to do about these.
+        What to do about these samples.
     """
 
     name: str
@@ -58,8 +58,8 @@ class Preview:
         ``draw(store, sample, figure)`` draws one sample into an empty matplotlib figure of 10 × 3.2 inches,
         whose size it may change. What it reads is bounded, whatever the size of the sample.
     measures
-        ``measures(store)``: numbers that tell samples apart. Those with the largest and the smallest are
-        among the samples that are shown.
+        ``measures(store)`` returns measures. The samples with the largest and the smallest values are among
+        those shown.
     """
 
     draw: Callable[[StoreView, int, Figure], None]
@@ -67,13 +67,13 @@ class Preview:
 
 
 def evenly(lo: int, hi: int, most: int) -> NDArray[np.int64]:
-    """At most `most` of the numbers ``lo:hi``, evenly spread, the first and the last among them."""
+    """At most `most` evenly spaced numbers of ``lo:hi``, with the first and the last."""
     count = max(0, min(most, hi - lo))
     return np.unique(np.linspace(lo, hi - 1, count).astype(np.int64))
 
 
 def parts_of(lo: int, hi: int, most: int, parts: int = 64) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ranges inside ``lo:hi`` of `most` rows together: all of it, or `parts` runs that are evenly spread."""
+    """Ranges (starts, stops) in ``lo:hi`` of at most `most` rows: all, or `parts` evenly spaced ones."""
     if hi - lo <= most:
         return np.array([lo]), np.array([hi])
     first = evenly(lo, hi - most // parts + 1, parts)
@@ -81,6 +81,6 @@ def parts_of(lo: int, hi: int, most: int, parts: int = 64) -> tuple[NDArray[np.i
 
 
 def bare(axes: Axes, title: str) -> None:
-    """Give an image its title, and take away its axes."""
+    """Set the title of an image and hide its axes."""
     axes.set_title(title)
     axes.set_axis_off()

@@ -1,7 +1,7 @@
-"""The families of sources: what each is called, and where its parts are.
+"""The registry of families: the name of each, and where its parts are.
 
 A family is a record of names that are imported when they are used, so that listing families loads none of
-them. Ours stand in a table here; an installed package adds its own by an entry point::
+them. Those of this package are in a table here; other packages add theirs by an entry point::
 
     [project.entry-points."unistore.families"]
     sonar = "unistore_sonar:FAMILY"
@@ -60,22 +60,22 @@ class Family:
     converter
         Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
     specs
-        `unistore.schemas.array_specs.ArraySpecs`: what the arrays of its stores must be; without it, readers
-        and ``verify`` know only the arrays that every store has.
+        `unistore.schemas.array_specs.ArraySpecs` of the arrays of its stores; without it, readers and
+        ``verify`` check only the arrays of every store.
     validate
-        ``validate(arrays, attributes) -> list[Problem]``: what else is wrong with arrays that have their
-        specs; empty: nothing.
+        ``validate(arrays, attributes) -> list[Problem]``: further checks of arrays that match their specs;
+        empty: none.
     rules
-        Tuple of rules that the values of its stores obey; empty: none but those of every store.
+        Tuple of rules for the values of its stores, besides those of every store; empty: none.
     export
-        ``export(store) -> Iterator[File]``: the files that a store is given back as; empty: none.
+        ``export(store) -> Iterator[File]``: the source files of a store; empty: no export.
     export_to
-        The same for other formats, by what ``--to`` calls them: ``{"ome-zarr": "package.module:files"}``.
+        The same for other formats, by the value of ``--to``: ``{"ome-zarr": "package.module:files"}``.
     originals
         Class that compares a store with its sources as other libraries read them; empty: a store is compared
         only with what the converter reads.
     kind
-        ``kind(store) -> SampleKind``: what a sample is unless something else is asked for.
+        ``kind(store) -> SampleKind``: the default kind of sample.
     other_kinds
         Further kinds as Python expressions, suggested by ``inspect``: ``"unistore.Patches(96)"``.
     preview
@@ -86,9 +86,9 @@ class Family:
     batch_size
         Suggested by ``inspect``.
     general
-        Whether it takes whatever other families do not, so that it is asked last.
+        Whether it takes files that no other family takes, so that it is asked last.
     follows_links
-        Whether links lead it into further sources that are not searched themselves (``--follow-links-to``).
+        Whether it can follow links to further sources (``--follow-links-to``).
     """
 
     name: str
@@ -136,7 +136,7 @@ class Family:
             raise InputError(Problem(f"family {self.command}", message, cure, "family")) from error
 
     def schema_problems(self, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[Problem]:
-        """What is wrong with a store of the family: `ArrayInfo` by path, the root's ``unistore`` object."""
+        """Problems of a store of the family, from `ArrayInfo` by path and the root's ``unistore`` object."""
         found: list[Problem] = self.part("specs").problems(arrays, attributes["samples"]["count"])
         if not found and self.validate:
             found = self.part("validate")(arrays, attributes)
@@ -150,9 +150,9 @@ def resolve(reference: str) -> Any:
 
 
 _OURS = ("trajectory", "point_cloud", "spike", "ct", "rows")
-"""Packages of `unistore.converters`, the most particular first."""
+"""Packages of `unistore.converters`, the most specific first."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""What readers of a store take for the name of a family, see `unistore.store.grammar`."""
+"""Valid names of families, as in `unistore.store.grammar`."""
 
 
 @cache
@@ -162,15 +162,15 @@ def _own(name: str) -> Family:
 
 
 def own_families() -> list[Family]:
-    """Families that this package brings, in the order of the table."""
+    """Families of this package, in the order of the table."""
     return [_own(name) for name in _OURS]
 
 
 @cache
 def families() -> Mapping[str, Family]:
-    """Every family by name, in the order in which they are asked whether they know given sources.
+    """Every family by name, in the order in which they look at files.
 
-    A family of an installed package that cannot be imported is named on standard error, and left out.
+    A family of an installed package that cannot be imported is left out with a line on standard error.
     """
     from importlib.metadata import entry_points
 
@@ -178,7 +178,7 @@ def families() -> Mapping[str, Family]:
     for point in entry_points(group=ENTRY_POINTS):
         each = _installed(point)
         if each is not None and each.name in found:
-            leave_out(each.name, f"{point.value} has the name of a family that is there already")
+            leave_out(each.name, f"{point.value} has the name of an existing family")
         elif each is not None:
             found[each.name] = each
     return dict(sorted(found.items(), key=lambda item: item[1].general))
@@ -200,27 +200,27 @@ def _installed(point: EntryPoint) -> Family | None:
 
 
 def is_own(name: str) -> bool:
-    """Whether a family is one of ours, not one of an installed package."""
+    """Whether a family is one of this package."""
     return name in _OURS
 
 
 def leave_out(name: str, why: str) -> None:
-    """Say on standard error, in one line, that a family is not used."""
+    """Print on standard error that a family is left out, and why."""
     print(f"unistore: family {name} is left out: {' '.join(why.split())}", file=sys.stderr)
 
 
 def find_family(name: str) -> Family | None:
-    """The family of a name, as stores record it, or None. Ours are found without looking for others."""
+    """The family of a recorded name, or None; entry points are only read for names of other packages."""
     return _own(name) if is_own(name) else families().get(name)
 
 
 def get_family(name: str) -> Family:
-    """The family of a name; ``point-cloud`` stands for ``point_cloud``.
+    """The family of a name; ``point-cloud`` is accepted for ``point_cloud``.
 
     Raises
     ------
     InputError
-        If there is none; the message lists those there are.
+        If there is none; the message lists the known ones.
     """
     found = find_family(name.replace("-", "_"))
     if found is None:

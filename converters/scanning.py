@@ -1,4 +1,4 @@
-"""Sources of one family: found, scanned one by one, and brought to one form."""
+"""Scan of one family: find its sources, scan each, merge them, and say why other files are left out."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from unistore.converters.parts import Found, Part, Scanned
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import find_family, get_family
 from unistore.converters.scan import Scan
-from unistore.converters.survey import Owners, of_another, survey
+from unistore.converters.survey import Owners, other_family_reason, survey
 from unistore.converters.verdicts import EXCLUDED
 from unistore.errors import InputError, Problem, printable
 from unistore.system.packed import Packed, view
 from unistore.system.sizes import count_of
 
-__all__ = ["LookAtAll", "Looked", "Scans", "scan_here", "scan_part", "scan_sources"]
+__all__ = ["PartResult", "PartScanner", "ScanParts", "scan_here", "scan_part", "scan_sources"]
 
 _THREADS = 8
 _AHEAD = 1024
-"""Parts that threads may scan before the first of them is looked at."""
+"""Parts that threads may scan ahead."""
 _SHOWN = 5
 _REASONS = 8
-_BESIDE = "beside what is taken, and not needed"
+_NOT_NEEDED = "beside what is taken, and not needed"
 
 
-Looked = tuple[Scanned | None, Sequence[Problem]]
-"""What the scan of a part gives, and what is wrong with it."""
+PartResult = tuple[Scanned | None, Sequence[Problem]]
+"""Result of scanning a part (None if it failed), and its problems."""
 
 
-class Scans(Protocol):
-    """A converter, or what else is asked about each part; it can be pickled."""
+class PartScanner(Protocol):
+    """A converter, or another object that scans parts; can be pickled."""
 
     @property
     def thread_safe(self) -> bool:
@@ -52,12 +52,12 @@ class Scans(Protocol):
         ...
 
 
-LookAtAll = Callable[[Scans, Sequence[Part]], Iterable[Looked]]
-"""Scans every part, and yields what that gives in their order."""
+ScanParts = Callable[[PartScanner, Sequence[Part]], Iterable[PartResult]]
+"""Scans parts, and yields their results in order."""
 
 
-def scan_part(converter: Scans, part: Part) -> Looked:
-    """Scan one part."""
+def scan_part(converter: PartScanner, part: Part) -> PartResult:
+    """Scan one part; exceptions become its problems."""
     try:
         with as_problem(part.name):
             scanned = converter.scan(part)
@@ -66,8 +66,8 @@ def scan_part(converter: Scans, part: Part) -> Looked:
     return scanned, scanned.problems
 
 
-def scan_here(converter: Scans, parts: Sequence[Part]) -> Iterator[Looked]:
-    """Scan all parts in this process: in threads, if they may be."""
+def scan_here(converter: PartScanner, parts: Sequence[Part]) -> Iterator[PartResult]:
+    """Scan parts in this process, in threads if the converter is thread-safe."""
     one = partial(scan_part, converter)
     if not converter.thread_safe or len(parts) < 2:
         yield from map(one, parts)
@@ -82,20 +82,21 @@ def scan_sources(
     converter: Converter,
     paths: Sequence[Path],
     must_exclude: Collection[str] | None = None,
-    scan_all: LookAtAll = scan_here,
+    scan_all: ScanParts = scan_here,
 ) -> Scan:
-    """Find the sources of a family, scan each, and bring them to one form.
+    """Find the sources of a family, scan each, and merge them.
 
-    Files in given folders that another particular family takes are left out; files that are given are not.
+    Files in given folders that belong to another (not general) family are left out; files that are given
+    themselves are not.
 
     Parameters
     ----------
     converter, paths
-        What to scan, and how.
+        Converter of the family, and files and folders.
     must_exclude
-        Names that must leave something out; None: all that the converter excludes.
+        Names to exclude that must match something; None: all of the converter's.
     scan_all
-        Scans the parts: here, or in other processes.
+        Scans the parts, in this process or in others.
 
     Raises
     ------
@@ -106,63 +107,63 @@ def scan_sources(
     folders = [path for path in paths if path.is_dir()]
     given = set(resolve_parents([path for path in paths if not path.is_dir()]))
     listed = list_files(folders)
-    apart = _of_others(listed.files, converter, owners, scan_all)
-    exclusion = Exclusion(converter.exclude, map(real_path, apart))
-    found = _find(converter, paths, exclusion, apart)
+    of_others = _of_others(listed.files, converter, owners, scan_all)
+    exclusion = Exclusion(converter.exclude, map(real_path, of_others))
+    found = _find(converter, paths, exclusion, of_others)
     parts = (
         Packed(part for part in found.parts if not exclusion.covers(part.name)) if exclusion else found.parts
     )
     taken = _scan_parts(converter, parts, given, owners, exclusion, scan_all)
-    apart |= taken.of_others
+    of_others |= taken.of_others
     problems = [*found.problems, *taken.problems]
     if not taken.parts and not problems:
         nothing = Problem(count_of(len(found.parts), "source"), "nothing is left", kind="empty")
-        problems.append(_all_of_others(converter, paths, apart) if parts else nothing)
+        problems.append(_all_of_others(converter, paths, of_others) if parts else nothing)
     scan = None
     if taken.parts:
         try:
             scan = converter.gather(taken.parts, taken.scanned)
         except InputError as error:
             problems += error.problems or [Problem("sources", str(error))]
-    left_out = list(_passed_by(found.left_out, owners))
+    left_out = list(_left_out_by_family(found.left_out, owners))
     used = {str(path) for path, _ in left_out}
     if scan is not None:
         used.update(str(path) for source in scan.sources for path in source.files)
     listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
-    beside = partial(_reasons, found.parts, parts, apart)
-    left_out += _unused(listed, folders, converter, used, owners, beside, exclusion)
+    reasons = partial(_reasons, found.parts, parts, of_others)
+    left_out += _unused(listed, folders, converter, used, owners, reasons, exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
     if scan is None or problems:
-        raise InputError(list(_with_commands(problems, parts, given | taken.plain, owners)))
+        raise InputError(list(_with_commands(problems, parts, given | taken.general, owners)))
     return replace(
         scan,
-        notes=(*scan.notes, *found.notes, *_named(left_out), *exclusion.notes()),
+        notes=(*scan.notes, *found.notes, *_notes(left_out), *exclusion.notes()),
         left_out=tuple(left_out),
     )
 
 
 @dataclass(slots=True)
-class _Sorted:
-    """Parts that are scanned.
+class _ScannedParts:
+    """Scanned parts by owner.
 
     Attributes
     ----------
     parts, scanned
         Sources of the family.
     problems
-        Of these, and of what no other family takes.
+        Problems of the family's files and of files that no family takes.
     of_others
-        Files that another family takes, with its name.
-    plain
-        Files that only a general one takes.
+        Name of the family by file, for files of other families.
+    general
+        Failed files that a general family takes.
     """
 
     parts: Packed[Part] = field(default_factory=Packed)
     scanned: Packed[Scanned] = field(default_factory=Packed)
     problems: list[Problem] = field(default_factory=list)
     of_others: dict[Path, str] = field(default_factory=dict)
-    plain: set[Path] = field(default_factory=set)
+    general: set[Path] = field(default_factory=set)
 
 
 def _scan_parts(
@@ -171,71 +172,75 @@ def _scan_parts(
     given: Collection[Path],
     owners: Owners,
     exclusion: Exclusion,
-    scan_all: LookAtAll,
-) -> _Sorted:
-    """Scan all parts; of files in folders that are not certainly the family's, others are asked."""
-    found = _Sorted()
-    plain: dict[Path, str] = {}
-    of_plain: list[Problem] = []
+    scan_all: ScanParts,
+) -> _ScannedParts:
+    """Scan all parts; files in folders that are not surely the family's may be claimed by another family."""
+    found = _ScannedParts()
+    general: dict[Path, str] = {}
+    general_problems: list[Problem] = []
     for part, (scanned, wrong) in zip(parts, scan_all(converter, parts), strict=True):
         asked = scanned is None or (converter.scan_identifies and not scanned.certain)
         asked = asked and not any(path in given for path in part.files)
-        if asked and all(others := [owners.other(path) for path in part.files]):
+        if asked and all(others := [owners.other_specific(path) for path in part.files]):
             found.of_others |= dict(zip(part.files, others, strict=True))
             continue
         if scanned is not None:
             found.parts.append(part)
             found.scanned.append(scanned)
             exclusion.add_covered(scanned.excluded)
-        if asked and scanned is None and all(others := [owners.another(path) for path in part.files]):
-            plain |= dict(zip(part.files, others, strict=True))
-            of_plain += with_source(part.name, wrong)
+        if (
+            asked
+            and scanned is None
+            and all(others := [owners.other_or_general(path) for path in part.files])
+        ):
+            general |= dict(zip(part.files, others, strict=True))
+            general_problems += with_source(part.name, wrong)
         else:
             found.problems += with_source(part.name, wrong)
-    found.plain = set(plain)
+    found.general = set(general)
     if found.parts:
-        found.of_others |= plain
+        found.of_others |= general
     else:
-        found.problems += of_plain
+        found.problems += general_problems
     return found
 
 
-def _reasons(found: Sequence[Part], parts: Sequence[Part], apart: Mapping[Path, str]) -> dict[Path, str]:
-    """Why files are in no source that were found or are of other families."""
+def _reasons(found: Sequence[Part], parts: Sequence[Part], of_others: Mapping[Path, str]) -> dict[Path, str]:
+    """Reasons for files that were found but are in no source, or belong to other families."""
     names = {part.name for part in parts}
     files = ((path, part.name) for part in found for path in part.files)
-    reasons = {path: _BESIDE if name in names else EXCLUDED for path, name in files}
-    return reasons | {path: of_another(other) for path, other in apart.items()}
+    reasons = {path: _NOT_NEEDED if name in names else EXCLUDED for path, name in files}
+    return reasons | {path: other_family_reason(other) for path, other in of_others.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Owned(Scanned):
-    """Name of the family that takes a file; empty if none does."""
+class _Owner(Scanned):
+    """Name of the family that a file belongs to; empty if none."""
 
     owner: str
 
 
-class _Asking:
-    """Asks whose files are, where sources are scanned."""
+class _OwnerScanner:
+    """Finds the owner of each file, with the same executor as the scan."""
 
     thread_safe = False
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
 
-    def scan(self, part: Part) -> _Owned:
-        """Ask about one file."""
-        return _Owned(owner=self._owners.owner(part.files[0]))
+    def scan(self, part: Part) -> _Owner:
+        """Find the family of the part's only file."""
+        return _Owner(owner=self._owners.owner(part.files[0]))
 
 
 def _of_others(
-    files: Sequence[Path], converter: Converter, owners: Owners, scan_all: LookAtAll
+    files: Sequence[Path], converter: Converter, owners: Owners, scan_all: ScanParts
 ) -> dict[Path, str]:
-    """Files in given folders that the family could take and another has, with the other's name.
+    """Files in given folders that have the family's suffixes but belong to another family, with its name.
 
-    Where none is certainly its own, it has been asked for by name, and takes what it can of what no
-    particular family has; a general one takes what it can of all. Of a family that knows its files by their
-    content, those that are in doubt are asked about once they are scanned.
+    If none of the files is surely the family's, the user named the family: then it also gets the files of
+    general families, and a general family gets all files. Families with `scan_identifies` are skipped here:
+    doubtful files are checked after their scan.
     """
     own = find_family(converter.family)
     if own is None or converter.scan_identifies:
@@ -243,8 +248,8 @@ def _of_others(
     asked = [path for path in files if has_ending(path, converter.suffixes)]
     parts = view(asked, lambda path: Part(name=str(path), files=(path,), roots=()))
     possible = {}
-    for path, (scanned, wrong) in zip(asked, scan_all(_Asking(owners), parts), strict=True):
-        if not isinstance(scanned, _Owned):
+    for path, (scanned, wrong) in zip(asked, scan_all(_OwnerScanner(owners), parts), strict=True):
+        if not isinstance(scanned, _Owner):
             raise InputError(wrong)
         possible[path] = scanned.owner
     others = {path: owner for path, owner in possible.items() if owner not in ("", own.name)}
@@ -253,19 +258,21 @@ def _of_others(
     return {path: other for path, other in others.items() if not (own.general or get_family(other).general)}
 
 
-def _passed_by(left_out: Iterable[tuple[Path, str]], owners: Owners) -> Iterator[tuple[Path, str]]:
-    """What the family leaves out, with the other family's command where one takes it, also in folders."""
+def _left_out_by_family(left_out: Iterable[tuple[Path, str]], owners: Owners) -> Iterator[tuple[Path, str]]:
+    """Files that the family leaves out, with the command of the family that takes them, if any."""
     for path, why in left_out:
         others = [
-            (file, of_another(other)) for file in list_files([path]).files if (other := owners.another(file))
+            (file, other_family_reason(other))
+            for file in list_files([path]).files
+            if (other := owners.other_or_general(file))
         ]
         yield from others or [(path, why)]
 
 
 def _find(
-    converter: Converter, paths: Sequence[Path], exclusion: Exclusion, apart: Mapping[Path, str]
+    converter: Converter, paths: Sequence[Path], exclusion: Exclusion, of_others: Mapping[Path, str]
 ) -> Found:
-    """What the family finds; where all is of other families, that is the one problem."""
+    """Parts that the family finds; raises one problem if all files belong to other families."""
     try:
         with as_problem(", ".join(map(str, paths))):
             found = converter.find(paths, exclusion)
@@ -276,8 +283,8 @@ def _find(
         if found.problems and not found.parts:
             raise InputError(found.problems)
         return found
-    if apart:
-        raise InputError(_all_of_others(converter, paths, apart))
+    if of_others:
+        raise InputError(_all_of_others(converter, paths, of_others))
     if not kinds:
         return found
     raise InputError(nothing_found(paths, survey(paths), converter.family))
@@ -286,22 +293,22 @@ def _find(
 def _with_commands(
     problems: Iterable[Problem], parts: Sequence[Part], asked: Collection[Path], owners: Owners
 ) -> Iterator[Problem]:
-    """Problems, those of some files with the command of another family that takes them."""
+    """Add to the problems of `asked` files the command of another family that takes them."""
     files = {part.name: part.files[0] for part in parts if part.files[0] in asked} if asked else {}
     for problem in problems:
         path = files.get(problem.source or problem.location)
-        other = owners.another(path) if path is not None else ""
-        cures = (problem.cure, f"it is {of_another(other)}" if other else "")
+        other = owners.other_or_general(path) if path is not None else ""
+        cures = (problem.cure, f"it is {other_family_reason(other)}" if other else "")
         yield replace(problem, cure="; or ".join(cure for cure in cures if cure))
 
 
-def _all_of_others(converter: Converter, paths: Sequence[Path], apart: Mapping[Path, str]) -> Problem:
+def _all_of_others(converter: Converter, paths: Sequence[Path], of_others: Mapping[Path, str]) -> Problem:
     listed = ", ".join(map(str, paths))
-    others = list(dict.fromkeys(apart.values()))
+    others = list(dict.fromkeys(of_others.values()))
     family = converter.family.replace("_", " ")
     named = ", ".join(others).replace("_", " ")
-    message = f"holds no source of {family}: {count_of(len(apart), 'file')} of {named}"
-    commands = " or ".join(of_another(each).partition(": ")[2] for each in others)
+    message = f"holds no source of {family}: {count_of(len(of_others), 'file')} of {named}"
+    commands = " or ".join(other_family_reason(each).partition(": ")[2] for each in others)
     cure = f"{commands}; or, to take files for {family} all the same, name each"
     return Problem(listed, message, cure, "family")
 
@@ -312,26 +319,26 @@ def _unused(
     converter: Converter,
     used: set[str],
     owners: Owners,
-    beside: Callable[[], Mapping[Path, str]],
+    reasons: Callable[[], Mapping[Path, str]],
     exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
-    """What no source uses, and why: nothing is passed over without a word."""
+    """Files that no source uses, each with the reason."""
     roots = [folder.resolve() for folder in folders]
     rest = [path for path in listed.files if str(path) not in used]
     if not rest:
         return [(path, why) for path, why in listed.skipped if str(path) not in used]
-    reasons, others = beside(), used.difference(map(str, listed.files))
+    why, others = reasons(), used.difference(map(str, listed.files))
     known = {real_path(Path(path)) for path in others}
-    folded = {path for path in known if path.is_dir()}
+    folders_used = {path for path in known if path.is_dir()}
     found = []
     for path in rest:
         real = real_path(path) if path.is_symlink() else path
-        if str(real) in used or real in known or not folded.isdisjoint(real.parents):
+        if str(real) in used or real in known or not folders_used.isdisjoint(real.parents):
             continue
         if any(exclusion.covers(name) for name in _names(path, roots)):
             reason = EXCLUDED
-        elif path in reasons:
-            reason = reasons[path]
+        elif path in why:
+            reason = why[path]
         elif exclusion and has_ending(path, converter.suffixes):
             reason = EXCLUDED
         else:
@@ -347,12 +354,12 @@ def _names(path: Path, roots: Sequence[Path]) -> list[str]:
     return [printable(path.relative_to(root).as_posix()) for root in roots if path.is_relative_to(root)]
 
 
-def _named(left_out: Sequence[tuple[Path, str]]) -> list[str]:
-    """Remarks on files that belong to no source, one a reason; hidden ones are only counted."""
+def _notes(left_out: Sequence[tuple[Path, str]]) -> list[str]:
+    """Notes on files that belong to no source, one for each reason."""
     by_reason: dict[str, list[Path]] = {}
     for path, reason in left_out:
         by_reason.setdefault(reason, []).append(path)
-    for each in ("hidden", EXCLUDED):  # these are told by `Exclusion.notes`
+    for each in ("hidden", EXCLUDED):  # reported by `Exclusion.notes`
         by_reason.pop(each, None)
     notes = []
     for reason, files in list(by_reason.items())[:_REASONS]:

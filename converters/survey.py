@@ -1,4 +1,4 @@
-"""Which file is whose: every family is asked about every file."""
+"""Which family each file belongs to: every family looks at every file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from unistore.converters.registry import Family, families, find_family, get_fami
 from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN, Count, counted, name_of
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["Detection", "Owners", "Seen", "Survey", "survey"]
+__all__ = ["Detection", "FileVerdict", "Owners", "Survey", "survey"]
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What some paths were recognised as.
+    """Family and layout that paths were recognised as.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Detection:
     layout
         Name of the layout inside the family: ``"pointsuite_indices"``, ``"robomimic"``, ….
     reason
-        One sentence for the user, naming what decided: ``"thin-1.h5 holds segments/segment_0000/indices"``.
+        One sentence for the user: ``"thin-1.h5 holds segments/segment_0000/indices"``.
     """
 
     family: str
@@ -39,10 +39,10 @@ class Detection:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A file, the verdict on it, and the family that takes or refuses it; empty where none does.
+class FileVerdict:
+    """A file, the family that takes or refuses it (empty if none), and the verdict.
 
-    Folders that are not looked into (hidden ones, Zarr) have a verdict of their own.
+    Folders that are not searched (hidden ones, Zarr) have a verdict of their own.
     """
 
     path: Path
@@ -52,19 +52,19 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The verdict on every file under some paths, in natural order, and what cannot be looked into.
+    """The verdict on every file under some paths, in natural order, and problems of unreadable folders.
 
-    Names of sources begin below the first `depth` parts of each path.
+    Names of sources do not contain the first `depth` parts of a path.
     """
 
-    files: tuple[Seen, ...]
+    files: tuple[FileVerdict, ...]
     problems: tuple[Problem, ...]
     depth: int = 1
 
     def detected(self) -> list[Detection]:
-        """The families whose files are there, by the first of each, in the order of the registry.
+        """Detected families, each by its first file, in the order of the registry.
 
-        A general family counts only where there is no other.
+        General families only if there is no other.
         """
         first: dict[str, Detection] = {}
         for seen in self.files:
@@ -76,12 +76,12 @@ class Survey:
         return particular or list(first.values())
 
     def counts(self) -> dict[str, int]:
-        """Files taken by each family that was detected."""
+        """Number of files that each detected family takes."""
         taken = [seen.family for seen in self.files if isinstance(seen.verdict, Taken)]
         return {each.family: taken.count(each.family) for each in self.detected()}
 
     def unread(self) -> list[str]:
-        """Files whose format is known by name but not read: ``"a.nii is NIfTI, which is not read"``."""
+        """Files of known formats that are not read: ``"a.nii is NIfTI, which is not read"``."""
         return [
             f"{printable(seen.path.name)} is {seen.verdict.reason}"
             for seen in self.files
@@ -89,20 +89,22 @@ class Survey:
         ]
 
     def verdicts(self, problems: Iterable[Problem] = ()) -> tuple[Count, ...]:
-        """Files by verdict and reason, with a few of their names.
+        """Number of files by verdict and reason, with a few of their names.
 
-        What only a general family takes is left out where files of particular ones are there.
+        Files of general families count as left out if another family was detected.
 
         Parameters
         ----------
         problems
-            What the scan of the detected family found wrong: the files it names are refused.
+            Problems from the scan of the detected family; the files that they name count as refused.
         """
         detected = {each.family for each in self.detected()}
         wrong = {problem.source: problem.message for problem in problems if problem.source}
         return counted((*self._verdict(seen, detected, wrong), seen.path) for seen in self.files)
 
-    def _verdict(self, seen: Seen, detected: Collection[str], wrong: Mapping[str, str]) -> tuple[str, str]:
+    def _verdict(
+        self, seen: FileVerdict, detected: Collection[str], wrong: Mapping[str, str]
+    ) -> tuple[str, str]:
         named = name_of(seen.path, wrong, self.depth) if wrong else None
         if named is not None:
             return REFUSED, wrong[named]
@@ -111,17 +113,17 @@ class Survey:
         if isinstance(seen.verdict, Refused):
             return REFUSED, seen.verdict.problem.message
         if seen.family not in detected:
-            return LEFT_OUT, of_another(seen.family)
+            return LEFT_OUT, other_family_reason(seen.family)
         return TAKEN, f"{seen.family.replace('_', ' ')} ({seen.verdict.layout})"
 
     def refused(self) -> list[Problem]:
-        """What is wrong with files, and with folders that cannot be looked into."""
+        """Problems of refused files and of unreadable folders."""
         of_files = [seen.verdict.problem for seen in self.files if isinstance(seen.verdict, Refused)]
         return [*self.problems, *of_files]
 
 
 def survey(paths: Sequence[Path]) -> Survey:
-    """Ask every family about every file; the first that takes it has it.
+    """Ask every family about every file; it belongs to the first family that takes it.
 
     Parameters
     ----------
@@ -130,25 +132,27 @@ def survey(paths: Sequence[Path]) -> Survey:
     """
     listed = list_files(paths)
     converters = _converters(families().values())
-    closed = tuple(each for each in listed.problems if each.kind != "missing")  # of a folder without files
+    closed = tuple(
+        each for each in listed.problems if each.kind != "missing"
+    )  # an empty folder is reported elsewhere
     seen = [_look(path, paths, converters) for path in listed.files]
-    seen += [Seen(path, "", LeftOut(why)) for path, why in listed.skipped]
+    seen += [FileVerdict(path, "", LeftOut(why)) for path, why in listed.skipped]
     seen.sort(key=lambda each: natural_key(each.path.as_posix()))
     return Survey(tuple(seen), closed, len(common_root([each.path for each in seen] or paths).parts))
 
 
-def of_another(family: str) -> str:
-    """Why a file is left out that another family takes."""
+def other_family_reason(family: str) -> str:
+    """Reason for leaving out a file that another family takes."""
     return f"of another family: unistore convert {get_family(family).command}"
 
 
 class Owners:
-    """Whose files are, as a survey has it, but for the options of one family.
+    """The family of single files, as in `survey`, but with the user's options for one family.
 
     Parameters
     ----------
     converter
-        Of that family.
+        Converter of that family ("this family" below), with its options.
     roots
         Files or folders as the user gave them.
     """
@@ -161,7 +165,7 @@ class Owners:
 
     @cached_property
     def _converters(self) -> list[tuple[Family, Converter]]:
-        """Families in the order in which they are asked; imported with the first question."""
+        """Families in the order in which they are asked; imported on first use."""
         asked = [each for each in families().values() if each.name != self._family]
         own = find_family(self._family)
         if own is None:
@@ -171,41 +175,41 @@ class Owners:
         particular = sorted([*made, (own, self._converter)], key=lambda each: order.index(each[0].name))
         return [*particular, *_converters(each for each in asked if each.general)]
 
-    def other(self, path: Path) -> str:
-        """Name of the other particular family that a file belongs to; empty if there is none."""
+    def other_specific(self, path: Path) -> str:
+        """Name of the other, not general, family that a file belongs to; empty if none."""
         seen = _look(path, self._roots, self._converters, lambda family: not family.general)
         return seen.family if isinstance(seen.verdict, Taken) and seen.family != self._family else ""
 
     def owner(self, path: Path) -> str:
-        """Name of the family that takes a file; empty if there is none."""
+        """Name of the family that takes a file; empty if none."""
         seen = _look(path, self._roots, self._converters)
         return seen.family if isinstance(seen.verdict, Taken) else ""
 
-    def another(self, path: Path) -> str:
-        """Name of another family, general or not, that takes a file which this one does not refuse."""
+    def other_or_general(self, path: Path) -> str:
+        """Like `other_specific`, but of any other family; empty if this family refuses the file."""
         own = _look(path, self._roots, self._converters, lambda family: family.name == self._family)
         owner = "" if isinstance(own.verdict, Refused) else self.owner(path)
         return owner if owner != self._family else ""
 
     def why_unused(self, path: Path) -> str:
-        """Why a file that was found is in no source of the family."""
+        """Reason why a file is in no source of this family."""
         seen = _look(path, self._roots, self._converters)
         if isinstance(seen.verdict, LeftOut):
             return seen.verdict.reason
         if isinstance(seen.verdict, Refused):
             return "cannot be read"
         if seen.family == self._family:
-            return f"of no source of {self._family.replace('_', ' ')}"
-        return of_another(seen.family)
+            return f"in no source of {self._family.replace('_', ' ')}"
+        return other_family_reason(seen.family)
 
 
 def _converters(chosen: Iterable[Family]) -> list[tuple[Family, Converter]]:
-    """Families with their converters, without those of packages that cannot be made."""
+    """Families with default converters, without packages whose converter fails to construct."""
     return [(each, made) for each in chosen if (made := _converter(each)) is not None]
 
 
 def _converter(family: Family) -> Converter | None:
-    """Converter with default options; None if a package's cannot be made, which is said."""
+    """Converter with default options; None, with a line on stderr, if that of a package fails."""
     try:
         made: Converter = family.part("converter")()
     except Exception as error:
@@ -217,7 +221,7 @@ def _converter(family: Family) -> Converter | None:
 
 
 def _named_as(problem: Problem, path: Path, roots: Sequence[Path]) -> Problem:
-    """A problem whose location is named relative to the given folder."""
+    """The problem with a location relative to the given folder."""
     folder = next((root for root in roots if root.is_dir() and path.is_relative_to(root.resolve())), None)
     name = printable(path.name if folder is None else path.relative_to(folder.resolve()).as_posix())
     for start in (printable(str(path)), printable(path.name)):
@@ -231,30 +235,30 @@ def _look(
     roots: Sequence[Path],
     converters: list[tuple[Family, Converter]],
     is_asked: Callable[[Family], bool] = lambda _: True,
-) -> Seen:
-    """What the first family that takes a file says of it; a family that fails is removed from the list."""
-    refused: Seen | None = None
+) -> FileVerdict:
+    """Verdict of the family that takes a file, else the first refusal; removes families that fail."""
+    refused: FileVerdict | None = None
     with Candidate(path, roots) as file:
         for family, converter in [each for each in converters if is_asked(each[0])]:
-            if family.general and refused is not None and _of_two(refused.verdict):
+            if family.general and refused is not None and _is_ambiguous(refused.verdict):
                 continue
             verdict = _verdict(file, family, converter)
             if verdict is None:
                 converters.remove((family, converter))
             elif isinstance(verdict, Taken):
-                return Seen(path, family.name, verdict)
+                return FileVerdict(path, family.name, verdict)
             elif isinstance(verdict, Refused) and refused is None:
-                refused = Seen(path, family.name, Refused(_named_as(verdict.problem, path, roots)))
-    return refused or Seen(path, "", LeftOut(why_left_out(path)))
+                refused = FileVerdict(path, family.name, Refused(_named_as(verdict.problem, path, roots)))
+    return refused or FileVerdict(path, "", LeftOut(why_left_out(path)))
 
 
-def _of_two(verdict: Verdict) -> bool:
+def _is_ambiguous(verdict: Verdict) -> bool:
     """Whether a file is refused because a general family could read it as well."""
     return isinstance(verdict, Refused) and verdict.problem.kind == TWO_FAMILIES
 
 
 def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict | None:
-    """What a family says of a file; None if a package's fails, which leaves the others their turn."""
+    """Verdict of a family on a file; None if the family of a package fails."""
     try:
         return converter.look(file)
     except Exception as failure:  # noqa: BLE001  named below; a context around each question takes as long
@@ -263,8 +267,8 @@ def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict |
         with as_problem(location):
             raise raised
     except InputError as error:
-        meant = not any(problem.trace for problem in error.problems) or isinstance(raised, OSError)
-        if meant or is_own(family.name):
+        is_expected = not any(problem.trace for problem in error.problems) or isinstance(raised, OSError)
+        if is_expected or is_own(family.name):
             return Refused(error.problems[0] if error.problems else Problem(location, str(error)))
         leave_out(family.command, f"{family.converter} failed: {type(raised).__name__}: {raised}")
         return None

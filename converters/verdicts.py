@@ -1,4 +1,4 @@
-"""How many files are taken, left out and refused, with a few of their names: for people and for JSON."""
+"""Numbers of files that are taken, left out and refused, with a few of their names."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["EXCLUDED", "LEFT_OUT", "REFUSED", "TAKEN", "Count", "counted", "coun
 
 TAKEN, LEFT_OUT, REFUSED = "taken", "left out", "refused"
 EXCLUDED = "excluded"
-"""Why files are left out that the user, or a problem, excludes."""
+"""Reason for files that the user, or a problem, excludes."""
 _EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Files, or folders that are not looked into, of one verdict."""
+    """Number of files (or folders that are not searched) with one verdict and reason."""
 
     verdict: str
     """``"taken"``, ``"left out"`` or ``"refused"``."""
     why: str
     """The family and layout, or the reason."""
     files: int
-    """How many."""
+    """Number of files."""
     examples: tuple[str, ...]
-    """The names of the first."""
+    """Names of the first files."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -39,7 +39,7 @@ class Count:
 
 
 def counted(files: Iterable[tuple[str, str, Path]]) -> tuple[Count, ...]:
-    """Count files, given with verdict and reason; taken ones come first, refused ones last."""
+    """Count files by (verdict, reason); taken ones first, refused ones last."""
     counts, examples = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[str]](list)
     for verdict, why, path in files:
         key = verdict, why
@@ -51,9 +51,9 @@ def counted(files: Iterable[tuple[str, str, Path]]) -> tuple[Count, ...]:
 
 
 def name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
-    """Which of some names of sources a file, or a folder above it, has; None if it has none of them.
+    """The source name, among `names`, of a file or a folder above it; None if there is none.
 
-    Names do not begin with the first `start` parts of the path.
+    The first `start` parts of the path are not part of names.
     """
     parts = path.parts
     spans = ((lo, hi) for hi in range(len(parts), start, -1) for lo in range(start, hi))
@@ -61,7 +61,7 @@ def name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
 
 
 def counted_scan(scan: Scan) -> tuple[Count, ...]:
-    """What a scan takes, each file once, and what it leaves out; sources that are skipped are refused."""
+    """Counts of a scan: files it takes, each once, and files it leaves out; skipped sources are refused."""
     family = scan.family.replace("_", " ")
     wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
 
@@ -74,8 +74,8 @@ def counted_scan(scan: Scan) -> tuple[Count, ...]:
 
 
 def _each_once(scan: Scan) -> Iterator[Path]:
-    """Files of all sources."""
-    seen: set[int] = set()  # hashes alone: there are millions
+    """Files of all sources, each once."""
+    seen: set[int] = set()  # hashes, as there may be millions
     for source in scan.sources:
         for path in source.files:
             if hash(path) not in seen:

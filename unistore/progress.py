@@ -1,4 +1,4 @@
-"""Progress bars: where a person looks, in a terminal or a notebook, or wherever they are asked for."""
+"""Progress bars in terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-_SECONDS = 0.2
-"""Between two looks of a notebook."""
+_REFRESH_SECONDS = 0.2
+"""Interval at which bars in a notebook are drawn."""
 
 
 @contextmanager
-def shown(progress: Progress | bool | None) -> Iterator[Progress]:
-    """The progress to tell: the caller's own, a bar (True), none (False); None: a bar if somebody looks.
+def resolve_progress(progress: Progress | bool | None) -> Iterator[Progress]:
+    """The progress callbacks of an argument: the caller's own, a bar (True) or no-ops (False).
+
+    None: a bar in a terminal or notebook.
 
     Raises
     ------
     InputError
-        If it is something else.
+        If `progress` is something else.
     """
     if progress is None:
         progress = sys.stderr.isatty() or _in_notebook()
@@ -55,17 +57,17 @@ def _in_notebook() -> bool:
 
 
 class ProgressBar:
-    """A bar a stage: what is done, MB/s, time left. In a notebook, or on standard error.
+    """One bar for each stage: bytes done, MB/s, time left. In a notebook, or on standard error.
 
-    Without a terminal it prints one line a stage, so that logs stay readable. After an error or Ctrl-C the
-    bar of the last stage stays.
+    Without a terminal it prints one line for each stage, so that logs stay readable. After an error or
+    Ctrl-C the bar of the last stage stays.
 
     Parameters
     ----------
     quiet, verbose
         Show nothing but `tell`; print how long each stage took.
     console
-        Makes rich's console; None: in the colours of the terminal.
+        Returns the console of rich to draw on; None: one on standard error.
     """
 
     def __init__(
@@ -131,14 +133,14 @@ class ProgressBar:
             self.tell(f"{self._stage}: {size(self._total)} in {seconds:.2f} s, {rate}")
 
     def _draw(self, *, now: bool = False) -> None:
-        """Draw a notebook's bars again; those of a terminal are drawn by a thread of rich."""
-        if self._notebook is not None and (now or time.perf_counter() > self._drawn + _SECONDS):
+        """Redraw the bars of a notebook; those of a terminal are redrawn by a thread of rich."""
+        if self._notebook is not None and (now or time.perf_counter() > self._drawn + _REFRESH_SECONDS):
             self._notebook.update(self._bars)
             self._drawn = time.perf_counter()
 
 
 def _bars(console: Callable[[], Console] | None) -> Bars:
-    """Rich's bars; importing rich takes as long as converting a small file."""
+    """Bars of rich, which is imported here: that takes as long as converting a small file."""
     from rich import progress as rich
     from rich.console import Console
 

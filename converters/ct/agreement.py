@@ -1,4 +1,4 @@
-"""Merge the volumes of a store: common dtypes, extents and windows, and contradictions."""
+"""Common dtypes, extent and windows of the volumes of a store, and contradictions between them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Agreement:
     values
         dtype name of the values of each window's points, and of each ``sdf/<name>``.
     scaled
-        dtype name of the values of each window that some files bring as floats, where they turn out to be
-        scaled to 0…1.
+        dtype name of the values of each window that some files have as floats, used if these are scaled to
+        0…1.
     labels
         Native dtype name that holds every label volume of a name exactly, by name; floats may be 0 and 1.
     """
@@ -145,13 +145,13 @@ def _check_names(
     volumes: Sequence[ScannedVolume], asked: Sequence[Window], names: Sequence[str]
 ) -> list[Problem]:
     """Problems of window names with different widths or levels."""
-    meant: dict[str, tuple[Window, str]] = {window.name: (window, "--window") for window in asked}
+    first_use: dict[str, tuple[Window, str]] = {window.name: (window, "--window") for window in asked}
     problems = []
     for volume, where in zip(volumes, names, strict=True):
         for name, window in volume.named.items():
-            first, place = meant.setdefault(name, (window, where))
+            first, origin = first_use.setdefault(name, (window, where))
             if not first.same_range(window):
-                message = f"window {window} of its files differs from {first} of {place}"
+                message = f"window {window} of its files differs from {first} of {origin}"
                 cure = f"--window {window}, or rename one of them"
                 problems.append(Problem(where, message, cure, "window"))
     return problems
@@ -162,7 +162,7 @@ def _check_window(name: str, found: Mapping[str, Window], sparse: str) -> list[P
     where = f"window {name!r}"
     if name not in found:
         message = "is in no file, and there are no intensities to compute it from"
-        return [Problem(where, message, "add ct_original.npy, or do not ask for it", "missing")]
+        return [Problem(where, message, "add ct_original.npy, or leave out --window", "missing")]
     if sparse == "mask":
         message = "comes from .npz points with values of their own, which a mask would lose"
         return [Problem(where, message, "--sparse auto or coords", "option")]

@@ -1,4 +1,4 @@
-"""Points of CT windows in training configurations: JSON with ``dataset.name`` and ``dataset.args``."""
+"""CT windows in training configurations: JSON with ``dataset.name`` and ``dataset.args``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ __all__ = ["CONFIG"]
 
 def _read(keys: Keys) -> dict[str, Any]:
     window = keys.take("dataset.args.window_type", str)
-    least = keys.take("dataset.args.min_points", int, least=0)
-    most = keys.take("dataset.args.max_points", int, least=1)
-    if least is not None and most is not None and least > most:
-        keys.refuse("dataset.args.min_points", f"is {least}, above dataset.args.max_points, {most}")
-    return {"window": window, "min_points": least, "max_points": most}
+    min_points = keys.take("dataset.args.min_points", int, least=0)
+    max_points = keys.take("dataset.args.max_points", int, least=1)
+    if min_points is not None and max_points is not None and min_points > max_points:
+        keys.refuse(
+            "dataset.args.min_points", f"is {min_points}, above dataset.args.max_points, {max_points}"
+        )
+    return {"window": window, "min_points": min_points, "max_points": max_points}
 
 
 def _convert(keys: Keys) -> dict[str, Any]:
-    """Options of the conversion: the window to compute, and which of several volumes of a case to take."""
+    """Options of the conversion: the window, and the resolution where a case has several volumes."""
     window = keys.take("dataset.args.window_type", str)
     return {
         "window": None if window is None else (window,),

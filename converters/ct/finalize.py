@@ -130,8 +130,8 @@ def _scaled_names(facts: Sequence[Facts]) -> list[str]:
 def _scaled_note(name: str, group: Mapping[str, Any]) -> str:
     if group["values"].startswith("as in"):
         return f"windows/{name}: floats scaled to 0…1: the voxels above 0 are its points, with these values"
-    here = f'Volumes(window="{name}", scale=True) gives them'
-    return f"windows/{name}: files of floats scaled to 0…1, as the volumes say; {here}"
+    usage = f'Volumes(window="{name}", scale=True) gives them'
+    return f"windows/{name}: files of floats scaled to 0…1, as the volumes say; {usage}"
 
 
 def _points_table(
@@ -205,11 +205,11 @@ def _column(
 
 
 def _class_table(scan: Scan, family: str, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Table:
-    """Masks or labels: as bits where no volume has one that is neither 0 nor 1, else as they are."""
+    """Masks or labels: stored as bits if all voxels are 0 or 1, else as integers."""
     fields = []
     depth, height, width = extents.max(axis=0).tolist()
     tile = tuple(scan.options["tile"])
-    for name in _names_of(scan, family):
+    for name in _class_names(scan, family):
         group = f"{family}/{name}"
         given = [source.detail[f"{family[:-1]}_dtypes"].get(name) for source in scan.sources]
         dtypes = {"source_dtype": _by_dtype(given)}
@@ -234,13 +234,13 @@ def _class_table(scan: Scan, family: str, facts: Sequence[Facts], extents: NDArr
     return Table(name=family, fields=tuple(fields))
 
 
-def _names_of(scan: Scan, family: str) -> list[str]:
+def _class_names(scan: Scan, family: str) -> list[str]:
     """Masks or labels of all volumes."""
     return sorted_names(name for source in scan.sources for name in source.detail[family])
 
 
 def _by_dtype(dtypes: Sequence[str | None]) -> str | dict[str, list[int]]:
-    """The one dtype of all sources, or their indices by dtype."""
+    """The dtype if all sources have the same one, else indices of sources by dtype."""
     kinds = [dtype for dtype in dict.fromkeys(dtypes) if dtype is not None]
     if len(kinds) == 1:
         return kinds[0]
@@ -250,7 +250,7 @@ def _by_dtype(dtypes: Sequence[str | None]) -> str | dict[str, list[int]]:
 def _class_arrays(scan: Scan, family: str) -> list[tuple[Field, NDArray[Any]]]:
     return [
         array
-        for name in _names_of(scan, family)
+        for name in _class_names(scan, family)
         for array in _present(f"{family}/{name}", [name in s.detail[family] for s in scan.sources])
     ]
 
@@ -283,7 +283,7 @@ def _has_window(detail: Mapping[str, Any], name: str) -> bool:
 
 
 def _present(group: str, present: Sequence[bool]) -> list[tuple[Field, NDArray[Any]]]:
-    """Array ``present`` of a group; none if all volumes have it."""
+    """Array ``present`` of a group; no array if all volumes have it."""
     if all(present):
         return []
     field = Field(

@@ -1,4 +1,4 @@
-"""What a store says of where the voxels of a volume lie."""
+"""Spacing, origin and direction of the volumes in a store."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ from unistore.schemas.store_view import StoreView
 
 
 class Geometry(NamedTuple):
-    """Spacing and origin of depth, height and width (or None), and whether they are stated as x, y, z."""
+    """Spacing and origin of a volume, (depth, height, width), in the unit of the store.
+
+    None where they are unknown. `reversed` tells that the source has them as x, y, z.
+    """
 
     spacing: list[float] | None
     origin: list[float] | None
-    reverse: bool
+    reversed: bool
 
 
-def geometry(store: StoreView, volume: int) -> Geometry:
+def read_geometry(store: StoreView, volume: int) -> Geometry:
     """Spacing and origin of a volume.
 
-    Sources do not say whether numbers are of depth, height and width or the other way round. They are read in
-    this order, unless their first two alone are the same: those are of the plane, as in x, y, z.
+    Sources do not say whether numbers are in the order z, y, x or x, y, z. They are read as z, y, x, unless
+    only the first two spacings are equal: a plane usually has square pixels, so the order is x, y, z.
     """
-    spacing, origin = (stated(store, name, volume) for name in ("spacing", "origin"))
+    spacing, origin = (stated_geometry(store, name, volume) for name in ("spacing", "origin"))
     if spacing is not None and min(spacing) <= 0:
         spacing = None
-    reverse = spacing is not None and spacing[0] == spacing[1] != spacing[2]
-    step = -1 if reverse else 1
-    return Geometry(spacing and spacing[::step], origin and origin[::step], reverse)
+    reversed_ = spacing is not None and spacing[0] == spacing[1] != spacing[2]
+    step = -1 if reversed_ else 1
+    return Geometry(spacing and spacing[::step], origin and origin[::step], reversed_)
 
 
-def stated(store: StoreView, name: str, volume: int) -> list[float] | None:
-    """``spacing``, ``origin`` or ``direction`` of a volume as the store has it; None: unknown."""
+def stated_geometry(store: StoreView, name: str, volume: int) -> list[float] | None:
+    """``spacing``, ``origin`` or ``direction`` of a volume in the order of the source; None if unknown."""
     path = f"{VOLUMES}/{name}"
     if not store.has(path):
         return None

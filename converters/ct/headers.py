@@ -88,7 +88,7 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
     Raises
     ------
     InputError
-        With all problems of all its files.
+        With all problems of all files.
     """
     files: VolumeFiles = part.detail
     location = partial(file_location, volume=files.path, name=part.name)
@@ -98,8 +98,8 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
     stated_by: dict[str, str] = {}
     with collected.attempt(part.name):
         if files.images:
-            path = _chosen(files.images, resolution, part.name)
-            image = _opened(path, "a volume", location(path))
+            path = _choose_image(files.images, resolution, part.name)
+            image = _open_checked(path, "a volume", location(path))
             geometry = image.geometry()
             stated_by = dict.fromkeys(geometry, "the volume's file")
     windows = _open_windows(files.windows, location, collected)
@@ -108,7 +108,7 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
     labels = _open_named(files.labels, "label", location, collected)
     dense = [*([image] if image else []), *windows.values(), *masks.values(), *labels.values()]
     several = len([size for size in files.images if size]) > 1
-    collected.problems += _differing(dense, several)
+    collected.problems += _shape_problems(dense, several)
     sparse: dict[str, Points] = {}
     sdf: dict[str, Points] = {}
     for item in files.archives:
@@ -136,7 +136,7 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
     return ScannedVolume(
         files=files,
         image=image,
-        extent=_three(dense[0].shape) if dense else None,
+        extent=_extent(dense[0].shape) if dense else None,
         windows=windows,
         sparse=sparse,
         sdf=sdf,
@@ -160,7 +160,7 @@ def _open_windows(
                 other = windows[item.name].location
                 message = f"is a second window {item.name!r} of this volume, beside {other}"
                 raise InputError(Problem(where, message, "keep one of them", "window"))
-            windows[item.name] = _opened(item.path, "a window", where)
+            windows[item.name] = _open_checked(item.path, "a window", where)
     return windows
 
 
@@ -173,15 +173,15 @@ def _open_named(
         with collected.attempt(where := location(path)):
             if (bad := name_problem(f"{kind}s/{name}")) is not None:
                 raise InputError(Problem(where, f"cannot name a {kind}: {bad}", "rename it", "name"))
-            found[name] = _opened(path, f"a {kind}", where)
+            found[name] = _open_checked(path, f"a {kind}", where)
     return found
 
 
-def _chosen(images: Mapping[int, Path], resolution: int | None, where: str) -> Path:
-    """The image of a case that may have several."""
+def _choose_image(images: Mapping[int, Path], resolution: int | None, where: str) -> Path:
+    """The image of a case folder; several need a resolution."""
     sizes = sorted(images)
     if len(sizes) > 1 and resolution not in images:
-        asked = f"--resolution {resolution} is none of them" if resolution else "choose one"
+        asked = f"--resolution {resolution} is not one of them" if resolution else "choose one"
         names = ", ".join(images[size].name for size in sizes)
         cure = " or ".join(f"--resolution {size}" for size in sizes if size)
         raise InputError(Problem(where, f"holds {names}: {asked}", cure, "resolution"))
@@ -192,8 +192,8 @@ def _chosen(images: Mapping[int, Path], resolution: int | None, where: str) -> P
     return images[sizes[0]] if resolution is None else images.get(resolution, images[sizes[0]])
 
 
-def _differing(dense: Sequence[VoxelSource], several: bool) -> list[Problem]:
-    """Problems of windows, masks and labels whose shape is not that of the first file (the image, if any)."""
+def _shape_problems(dense: Sequence[VoxelSource], several: bool) -> list[Problem]:
+    """Files whose shape differs from that of the first one, which is the image if there is one."""
     cure = "choose the other --resolution" if several else "make it again from this volume"
     return [
         Problem(each.location, f"has shape {each.shape}, its volume {dense[0].shape}", cure, "shape")
@@ -202,7 +202,7 @@ def _differing(dense: Sequence[VoxelSource], several: bool) -> list[Problem]:
     ]
 
 
-def _opened(path: Path, what: str, where: str) -> VoxelSource:
+def _open_checked(path: Path, what: str, where: str) -> VoxelSource:
     """Open a file and check that its dtype and shape can be stored."""
     with as_problem(where):
         source = open_voxels(path, where)
@@ -237,6 +237,6 @@ def _window_of_points(item: WindowFile, where: str, is_window: bool) -> Window |
     return item.window or PRESETS[item.name]
 
 
-def _three(shape: tuple[int, ...]) -> tuple[int, int, int]:
+def _extent(shape: tuple[int, ...]) -> tuple[int, int, int]:
     depth, height, width = shape
     return depth, height, width

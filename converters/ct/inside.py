@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from unistore.schemas.ct.windows import Window
 
-__all__ = ["Inside", "bounds", "inside"]
+__all__ = ["VoxelTest", "bounds", "inside"]
 
-Inside = Callable[[NDArray[Any]], NDArray[np.bool_]]
-"""Which voxels of a block belong to a window or a mask."""
+VoxelTest = Callable[[NDArray[Any]], NDArray[np.bool_]]
+"""Maps a block of voxels to booleans: whether each is in a window or mask."""
 
 
 def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
-    """Smallest and largest value of a dtype inside a window; None if it holds none.
+    """Smallest and largest value of a dtype inside a window; None if there is none.
 
     ``low <= v <= high`` in exact arithmetic is ``first <= v <= last`` for every v of the dtype, so integers
     are compared as integers and halves as halves.
@@ -34,13 +34,13 @@ def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
         return (first, last) if first <= last else None
     kind = np.dtype(np.uint8) if dtype.kind == "b" else dtype
     limits = np.iinfo(kind)
-    least = max(math.ceil(low), int(limits.min))
-    most = min(math.floor(high), 1 if dtype.kind == "b" else int(limits.max))
-    return (kind.type(least), kind.type(most)) if least <= most else None
+    smallest = max(math.ceil(low), int(limits.min))
+    largest = min(math.floor(high), 1 if dtype.kind == "b" else int(limits.max))
+    return (kind.type(smallest), kind.type(largest)) if smallest <= largest else None
 
 
-def inside(window: Window | None, dtype: np.dtype[Any]) -> Inside:
-    """Make the test of a window on voxels of a dtype; None: of a mask: 1, or of floats any above 0."""
+def inside(window: Window | None, dtype: np.dtype[Any]) -> VoxelTest:
+    """Make the test of a window for a dtype; None: that of a mask, 1 (in floats above 0)."""
     if window is None:
         return (lambda values: values > 0) if dtype.kind == "f" else (lambda values: values == 1)
     limit = bounds(window, dtype.newbyteorder("="))
@@ -48,10 +48,10 @@ def inside(window: Window | None, dtype: np.dtype[Any]) -> Inside:
         return lambda values: np.zeros_like(values, np.bool_)
     first, last = limit
 
-    def within(values: NDArray[Any]) -> NDArray[np.bool_]:
+    def in_range(values: NDArray[Any]) -> NDArray[np.bool_]:
         values = values.view(np.uint8) if values.dtype.kind == "b" else values
-        found: NDArray[np.bool_] = values >= first
-        found &= values <= last
-        return found
+        result: NDArray[np.bool_] = values >= first
+        result &= values <= last
+        return result
 
-    return within
+    return in_range

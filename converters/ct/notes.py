@@ -1,4 +1,4 @@
-"""Remarks about a CT scan, one line each: how files were interpreted."""
+"""Notes of a CT scan: how files were interpreted, and what volumes lack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def notes_of(
     asked: Sequence[Window],
     sparse: str,
 ) -> list[str]:
-    """One-line remarks: how files were interpreted, and what volumes lack."""
+    """Notes of one line each."""
     files = [volume.files.path for volume in volumes if not volume.files.path.is_dir()]
     cases = len(volumes) - len(files)
     notes = []
@@ -48,7 +48,7 @@ def notes_of(
         notes.append(f"windows {listed}: stored as {form}")
     brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
     if brought:
-        notes.append(f"windows that files brought: {brought}")
+        notes.append(f"windows that are files: {brought}")
     rows = [volume.metadata for volume in volumes if volume.files.metadata]
     if "" in rows:
         notes.append(f"{METADATA}: no row of {rows.count('')} of {len(rows)} volumes, by name")
@@ -69,5 +69,5 @@ def notes_of(
                 notes.append(f"{kind}/{name}: {missing} of {len(volumes)} volumes have none")
     unused = sum(bool(v.sparse) and bool(v.image or set(v.sparse) & set(v.windows)) for v in volumes)
     if unused:
-        notes.append(f"sparse .npz windows of {unused} volumes were not used: what is dense gives them too")
+        notes.append(f"sparse .npz windows of {unused} volumes were not used: dense files have the same")
     return notes

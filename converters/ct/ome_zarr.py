@@ -1,4 +1,4 @@
-"""CT volumes as OME-NGFF 0.5 images: a Zarr v3 group a volume, its voxels in ``0``, its labels in ``labels``.
+"""CT volumes as OME-NGFF 0.5 images: one Zarr v3 group for each, voxels in ``0``, labels in ``labels``.
 
 https://ngff.openmicroscopy.org/0.5/
 """
@@ -10,30 +10,30 @@ from typing import Any
 
 from unistore.converters.common.exported import File, converted
 from unistore.converters.ct.export import volumes
-from unistore.converters.ct.geometry import geometry, stated
+from unistore.converters.ct.geometry import read_geometry, stated_geometry
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.store_view import StoreView
 
 _AXES = ("z", "y", "x")
 _UNITS = {"mm": {"unit": "millimeter"}}
-_ALIGNED = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-_UNKNOWN = "volumes whose spacing is unknown have a scale of 1 and axes without unit"
-_ORDER = (
+_IDENTITY = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+_UNKNOWN_SPACING = "volumes whose spacing is unknown have a scale of 1 and axes without unit"
+_AXIS_ORDER = (
     "spacing and origin are read as depth, height, width; as x, y, z where the first two spacings alone are "
     "the same"
 )
-_TURNED = "origins of volumes with a direction other than the identity are no translation: images have none"
-_FIELDS = "distance fields are left out: images have no sparse values"
+_ROTATED = "origins of volumes whose direction is not the identity are left out: they are not translations"
+_NO_DISTANCE_FIELDS = "distance fields are left out: images have no sparse values"
 
 
 def files(store: StoreView) -> Iterator[File]:
-    """The image of every volume; windows, masks and label volumes are its labels.
+    """One image for each volume; its windows, masks and label volumes are the image's labels.
 
     Raises
     ------
     InputError
-        If a volume has no image.
+        If a volume has no voxels, only points.
     """
     labels: dict[str, str] = {}
     groups = sorted({path.rpartition("/")[0] for path in store.paths()})
@@ -42,7 +42,7 @@ def files(store: StoreView) -> Iterator[File]:
             if group.startswith(f"{family}/"):
                 name = group.removeprefix(f"{family}/")
                 labels[f"{family}.{name}" if name in labels else name] = group
-    left_out = (_FIELDS,) if any(group.startswith(f"{SDF}/") for group in groups) else ()
+    left_out = (_NO_DISTANCE_FIELDS,) if any(group.startswith(f"{SDF}/") for group in groups) else ()
     sources = store.text("sources/path")
     infos = store.text(f"{VOLUMES}/info") if store.has(f"{VOLUMES}/info/data") else []
     for volume in volumes(store):
@@ -82,22 +82,24 @@ def _ome(**members: Any) -> dict[str, Any]:
 
 
 def _multiscale(store: StoreView, volume: int, name: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """The only level of an image, what the source states of its place, and how that was read.
+    """Multiscale metadata with one level, the geometry that the source states, and notes on its reading.
 
-    Where scaling is unknown, the specification has a scale of 1.
+    The specification requires a scale; it is 1 where the spacing is unknown.
     """
-    about: dict[str, Any] = {each: stated(store, each, volume) for each in ("spacing", "origin", "direction")}
-    known = geometry(store, volume)
+    about: dict[str, Any] = {
+        each: stated_geometry(store, each, volume) for each in ("spacing", "origin", "direction")
+    }
+    known = read_geometry(store, volume)
     axes = [{"name": axis, "type": "space"} for axis in _AXES]
     transformations = [{"type": "scale", "scale": known.spacing or [1.0] * 3}]
-    notes = [_UNKNOWN if known.spacing is None else _ORDER]
+    notes = [_UNKNOWN_SPACING if known.spacing is None else _AXIS_ORDER]
     if known.spacing is not None:
-        about["read_as"] = "xyz" if known.reverse else "zyx"
+        about["read_as"] = "xyz" if known.reversed else "zyx"
         unit = store.attributes["fields"][f"{VOLUMES}/spacing"].get("unit")
         axes = [axis | _UNITS.get(unit, {}) for axis in axes]
-        if known.origin is not None and about["direction"] in (None, _ALIGNED):
+        if known.origin is not None and about["direction"] in (None, _IDENTITY):
             transformations.append({"type": "translation", "translation": known.origin})
         elif known.origin is not None:
-            notes.append(_TURNED)
+            notes.append(_ROTATED)
     level = {"path": "0", "coordinateTransformations": transformations}
     return {"name": name, "axes": axes, "datasets": [level]}, about, notes

@@ -19,8 +19,8 @@ class CtOptions(Options):
     Attributes
     ----------
     window
-        Windows to compute: presets by name, or ``"name:width:level"``. Windows that come as files beside the
-        volumes are taken besides.
+        Windows to compute: presets by name, or ``"name:width:level"``. Windows that the sources have as
+        files are stored in addition.
     sparse
         How the voxels of a window are stored: ``"coords"`` (points), ``"mask"`` (bits), or the smaller of
         both, chosen for each window over all volumes (``"auto"``).
@@ -52,11 +52,11 @@ class CtOptions(Options):
         windows = dict.fromkeys(parse_window(each) for each in self.window)
         names = [window.name for window in windows]
         problems = [
-            Problem(f"--window {name}", "is asked for with two widths or levels", "rename one", "option")
+            Problem(f"--window {name}", "is given with two widths or levels", "rename one", "option")
             for name in dict.fromkeys(names)
             if names.count(name) > 1
         ]
         if problems:
             raise InputError(problems)
-        spelled = tuple(f"{each.name}:{float(each.width)!r}:{float(each.level)!r}" for each in windows)
-        object.__setattr__(self, "window", spelled)
+        texts = tuple(f"{each.name}:{float(each.width)!r}:{float(each.level)!r}" for each in windows)
+        object.__setattr__(self, "window", texts)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.geometry import geometry
+from unistore.converters.ct.geometry import read_geometry
 from unistore.converters.preview import Measure, Preview, bare, parts_of
 from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES, WINDOWS
 from unistore.schemas.indices import Column, whole
@@ -29,12 +29,12 @@ _PERCENTILES = (1, 99)
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one volume."""
     extent = Column(store, f"{VOLUMES}/extent").take(np.array([sample]))[0].tolist()
-    known = geometry(store, sample)
-    spacing, said = known.spacing or [1.0, 1.0, 1.0], ", spacing unknown"
+    known = read_geometry(store, sample)
+    spacing, caption = known.spacing or [1.0, 1.0, 1.0], ", spacing unknown"
     if known.spacing is not None:
-        as_stated = spacing[::-1] if known.reverse else spacing
-        read_as = " read as x, y, z" if known.reverse else ""
-        said = f", {' × '.join(f'{each:g}' for each in as_stated)} mm{read_as}"
+        as_stated = spacing[::-1] if known.reversed else spacing
+        read_as = " read as x, y, z" if known.reversed else ""
+        caption = f", {' × '.join(f'{each:g}' for each in as_stated)} mm{read_as}"
     widths = _widths(extent, spacing)
     figure.set_size_inches(10, float(np.clip(9.6 / sum(widths), 2.4, 5)) + 0.9)
     panels = figure.subplots(1, 3, width_ratios=widths)
@@ -57,7 +57,7 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
                 f"C{number + 1}",
                 outline=path.startswith(WINDOWS),
             )
-    figure.suptitle(f"volume {sample}: {' × '.join(map(str, extent))}{said}{''.join(ranges[:1])}")
+    figure.suptitle(f"volume {sample}: {' × '.join(map(str, extent))}{caption}{''.join(ranges[:1])}")
     if overlays:
         marks = [
             panels[0].plot([], [], "s", color=f"C{i + 1}", label=path.split("/")[1])[0]

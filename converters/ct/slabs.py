@@ -23,16 +23,16 @@ __all__ = [
     "band_bytes",
     "planes",
     "read_image",
+    "read_together",
     "same_order",
     "slab_bytes",
     "slabs",
-    "together",
 ]
 
 SLAB = 1 << 20
 """Bytes of a slab, so that it stays in the cache of a core while it is compared."""
 BAND = 32 << 20
-"""Bytes of planes that are read from Fortran-ordered files in one pass."""
+"""Bytes of planes that one pass over a Fortran-ordered file reads."""
 
 Box = tuple[slice, slice, slice]
 
@@ -106,18 +106,18 @@ def _plane_bytes(file: VoxelSource) -> int:
     return height * (depth if file.fortran_order else width) * file.dtype.itemsize
 
 
-def together(
+def read_together(
     files: Sequence[VoxelSource], share: int = 0, of: int = 1
 ) -> Iterator[tuple[Box, list[NDArray[Any]]]]:
-    """The same boxes of several files of one shape at a time; each file is read once.
+    """Read the same boxes of several files of one shape; each file is read once.
 
     If the files have different orders, Fortran-ordered ones are read once for each `BAND`.
 
     Parameters
     ----------
     share, of
-        Read only share number `share` of `of` shares, for several threads. Files of different orders have one
-        share only.
+        Read part number `share` of `of` equal parts, one for each thread. `of` must be 1 for files of
+        different orders.
 
     Yields
     ------

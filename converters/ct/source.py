@@ -27,7 +27,7 @@ the source is in Fortran order. It may be of any n, and calls may come in any or
 
 @dataclass(frozen=True, kw_only=True)
 class VoxelSource(ABC):
-    """A volume in a file, of which only the header has been read. It holds no open file.
+    """A volume in a file: its header, and how to open it. It holds no open file.
 
     It is a frozen dataclass with hashable fields, as it is the key of caches.
 
@@ -42,13 +42,13 @@ class VoxelSource(ABC):
     dtype
         As in the file, byte order included.
     fortran_order
-        Whether the last axis is the slowest in the file: (W, H, D) in C order.
+        Whether the file is in Fortran order: the last axis varies slowest.
     spacing, origin
         Three numbers each, in mm, in the order of `shape`; None if the file does not state them.
     direction
         Nine direction cosines, row by row; None if the file does not state them.
     memory
-        Bytes in memory while the file is open, besides the planes that are read.
+        Bytes of memory that the open file needs, without the planes that are read.
     """
 
     path: Path
@@ -78,7 +78,7 @@ class VoxelSource(ABC):
 
 
 class Planes(Protocol):
-    """Voxels of a volume, read without a `VoxelSource`; a NumPy memory map, for example."""
+    """Voxels of a volume, read without a `VoxelSource`: a NumPy memory map, for example."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ class Format:
     open
         ``open(path, location)`` reads the header and checks the file's size against it; raises `InputError`.
     original
-        Opens a file for ``verify --against``, with other code than `open`, so that mistakes are found.
+        Opens a file for ``verify --against``, with code independent of `open`, so that its bugs are found.
     ct_only
         Whether every such file is a CT volume; if not, file names and headers decide.
     """

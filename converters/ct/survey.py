@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.inside import Inside, inside
-from unistore.converters.ct.slabs import SLAB, same_order, slab_bytes, slabs, together
+from unistore.converters.ct.inside import VoxelTest, inside
+from unistore.converters.ct.slabs import SLAB, read_together, same_order, slab_bytes, slabs
 from unistore.converters.ct.source import VoxelSource
 from unistore.schemas.ct.limiting import limit
 from unistore.schemas.ct.windows import Window
@@ -81,7 +81,7 @@ class Ones:
     scaled: bool = False
 
 
-def survey(image: VoxelSource, tests: Mapping[str, Inside], masks: Mapping[str, VoxelSource]) -> Survey:
+def survey(image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource]) -> Survey:
     """Look at every voxel of an image, and at the same voxels of masks, once; `THREADS` at a time.
 
     Nothing is read where nothing can be found: no windows, and a dtype without NaN.
@@ -115,12 +115,12 @@ def max_threads(files: Sequence[VoxelSource]) -> int:
 
 
 def _survey(
-    image: VoxelSource, tests: Mapping[str, Inside], masks: Mapping[str, VoxelSource], share: int, of: int
+    image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource], share: int, of: int
 ) -> Survey:
     counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
     agreed = {name: MaskComparison() for name in masks}
     floats, nan = image.dtype.kind == "f", 0
-    for box, (values, *given) in together([image, *masks.values()], share, of):
+    for box, (values, *given) in read_together([image, *masks.values()], share, of):
         if floats:
             nan += int(np.count_nonzero(np.isnan(values)))
         at = dict(zip(masks, given, strict=True))
@@ -156,7 +156,7 @@ def scaled_differences(image: VoxelSource, given: VoxelSource, window: Window) -
     is NaN, any value will do.
     """
     tolerance, differing = scaled_tolerance(given.dtype), 0
-    for _, (values, scaled) in together([image, given]):
+    for _, (values, scaled) in read_together([image, given]):
         expected = limit(values, window.low, window.high, scale=True)
         close = np.abs(expected - scaled) <= tolerance
         differing += int(np.count_nonzero(~(close | np.isnan(expected))))

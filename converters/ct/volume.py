@@ -131,10 +131,11 @@ class VolumeReader:
         return depth, height, width
 
     def read_planes(self, table: str, lo: int, hi: int | None, out: Mapping[str, NDArray[Any]]) -> None:
-        """Read planes ``lo:hi`` of the one row of ``volumes``, ``masks``, ``labels`` or ``windows``.
+        """Read planes ``lo:hi`` of this volume's row of ``volumes``, ``masks``, ``labels`` or ``windows``.
 
-        Masks and windows that this volume lacks stay zero, and so do planes that it has not. Windows that
-        came as files, which `facts` found equal to the image's, are read from them; all others in one pass.
+        Masks and windows that this volume lacks stay zero, and so do planes beyond its depth. Windows that
+        are files, which `facts` has compared with the image, are read from them; all others in one pass of
+        the image.
         """
         if "extent" in out:
             out["extent"][0] = self.extent()
@@ -169,7 +170,7 @@ class VolumeReader:
                 read_bits(label, {name: inside(None, label.dtype)}, {name: out[f"{name}/mask"][0]}, lo, hi)
 
     def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
-        """Read points number `lo` to `hi` of a window, in C order."""
+        """Read points ``lo:hi`` of a window, in C order."""
         sparse = self.source.detail["sparse"].get(name)
         if sparse is not None and self._image is None:
             index, values = _sparse_points(
@@ -191,7 +192,7 @@ class VolumeReader:
             out["values"][at] = values
 
     def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
-        """Read points `lo` to `hi` of a distance field, in the file's order."""
+        """Read points ``lo:hi`` of a distance field, in the file's order."""
         file = self.source.detail["sdf"][name]
         at = 0
         for index, values in point_blocks(self._path(file), SDF_MEMBERS, self._location(file), lo, hi):
@@ -202,21 +203,20 @@ class VolumeReader:
     def _check_window(
         self, name: str, image: VoxelSource, agreed: MaskComparison, count: int, problems: list[Problem]
     ) -> None:
-        """A Problem where a window that also came as a file is no mask, or differs from the image."""
+        """Collect a Problem if a window's file is not a mask, or differs from the image."""
         file = self.source.detail["windows"][name]
         location, differing = self._location(file), agreed.differing
-        told = f"it has {agreed.ones} ones, the volume {count} voxels inside"
+        detail = f"it has {agreed.ones} ones, the volume {count} voxels inside"
         if agreed.others and self._is_scaled(file):
             differing = scaled_differences(image, self._file(file), self.windows[name])
-            told = "it holds floats from 0 to 1, but not (value - low) / width"
+            detail = "it holds floats from 0 to 1, but not (value - low) / width"
         elif agreed.others:
             problems.append(_not_a_mask(agreed.others, location))
             return
         if differing:
-            message = (
-                f"differs from window {self.windows[name]} of {image.location} in {differing} voxels: {told}"
-            )
-            cure = "make it again from this volume, or take it away: it is computed anyway"
+            window = f"window {self.windows[name]} of {image.location}"
+            message = f"differs from {window} in {differing} voxels: {detail}"
+            cure = "make it again from this volume, or remove it: it is computed anyway"
             problems.append(Problem(location, message, cure, "window"))
 
     def _is_scaled(self, file: int) -> bool:
@@ -225,7 +225,7 @@ class VolumeReader:
         return mask.dtype.kind == "f" and cached_ones(mask, state_of([mask.path])).scaled
 
     def _check_mask(self, file: int, problems: list[Problem]) -> int:
-        """Number of ones in a mask, or above 0 in a scaled window; a Problem if it is neither."""
+        """Count ones of a mask, or voxels above 0 of a scaled window; collect a Problem if it is neither."""
         mask = self._file(file)
         found = cached_ones(mask, state_of([mask.path]))
         if found.others and not found.scaled:
@@ -233,19 +233,19 @@ class VolumeReader:
         return int(found.counts.sum())
 
     def _check_classes(self, family: str, file: int, problems: list[Problem]) -> int:
-        """How many voxels of a label or mask are neither 0 nor 1; a Problem if these are floats."""
+        """Count voxels of a label or mask other than 0 and 1; collect a Problem if they are floats."""
         label = self._file(file)
         others = cached_ones(label, state_of([label.path])).others
         if others and label.dtype.kind == "f" and family == MASKS:
             problems.append(_not_a_mask(others, self._location(file)))
         elif others and label.dtype.kind == "f":
-            message = f"is taken for a label by its name, but is {label.dtype} and no mask of 0 and 1"
+            message = f"is taken for a label by its name, but is {label.dtype} and not a mask of 0 and 1"
             cure = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
             problems.append(Problem(self._location(file), message, cure, "dtype"))
         return others
 
     def _survey_image(self, image: VoxelSource) -> Survey:
-        """What the image holds of all windows, and how those that also came as files agree with it."""
+        """Counts of all windows in the image, and how it agrees with windows that are files, too."""
         masks = tuple((name, self._file(file)) for name, file in self._files("windows"))
         state = state_of([image.path, *(file.path for _, file in masks)])
         return cached_survey(image, masks, tuple(self.windows.items()), state)
@@ -265,7 +265,7 @@ class VolumeReader:
             problems += error.problems
 
     def _point_bounds(self, name: str) -> Extent | None:
-        """Where a point file's indices must lie: the cube it states, else its volume, else unknown."""
+        """Bounds of a point file's indices: the cube that it states, else its volume; None: unknown."""
         stated = self.source.detail["resolution"].get(name, 0)
         if stated:
             return stated, stated, stated
@@ -291,12 +291,12 @@ class VolumeReader:
 
 
 def _not_a_mask(others: int, location: str) -> Problem:
-    message = f"holds {others} values that are neither 0 nor 1: it is no mask"
+    message = f"holds {others} values that are neither 0 nor 1: it is not a mask"
     cure = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
     return Problem(location, message, cure, "values")
 
 
 @lru_cache(maxsize=1)
 def _sparse_points(path: Path, state: State, location: str) -> tuple[NDArray[Any], NDArray[Any]]:  # noqa: ARG001
-    """Points of a sparse window in C order, kept for the next shard of the same volume."""
+    """Points of a sparse window in C order, cached for the next shard of the same volume."""
     return sort_points(*load_points(path, SPARSE_MEMBERS, location), location)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.inside import Inside
+from unistore.converters.ct.inside import VoxelTest
 from unistore.converters.ct.slabs import Box, planes, slabs
 from unistore.converters.ct.source import VoxelSource
 
@@ -21,7 +21,7 @@ LISTED = 1 << 19
 
 def read_bits(
     file: VoxelSource,
-    tests: Mapping[str, Inside],
+    tests: Mapping[str, VoxelTest],
     out: Mapping[str, NDArray[np.uint8]],
     lo: int = 0,
     hi: int | None = None,
@@ -44,7 +44,7 @@ def list_bytes(file: VoxelSource) -> int:
 
 
 def read_points(
-    file: VoxelSource, test: Inside, lo: int, hi: int, counts: NDArray[np.int64] | None = None
+    file: VoxelSource, test: VoxelTest, lo: int, hi: int, counts: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[slice, int, NDArray[np.int64], NDArray[Any]]]:
     """Points number `lo` to `hi` of a window in C order, some planes at a time.
 

@@ -27,7 +27,7 @@ from unistore import export, verify
 from unistore.data.kinds.locality import samples_per_chunk
 from unistore.errors import StoreError, UnistoreError
 from unistore.report.inspection import inspect
-from unistore.report.speed import measure
+from unistore.report.speed import measure_speed
 from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
 
@@ -184,7 +184,7 @@ def read_as_doctor(path: Path) -> None:
     _ = dataset.digest, dataset.block_offsets()
     if len(dataset):
         dataset.source_of(len(dataset) - 1)
-        measure(dataset, 0.001)
+        measure_speed(dataset, 0.001)
 
 
 def outcome(path: Path, read: Callable[[], Any]) -> str:

@@ -191,7 +191,7 @@ def test_a_family_that_cannot_be_imported_is_named_and_the_others_work(
     assert capsys.readouterr().err.splitlines() == [
         "unistore: family bad is left out: unistore_bad:FAMILY cannot be imported: ImportError: no sonarlib",
         "unistore: family odd is left out: unistore_odd:FAMILY is object, expected a Family",
-        "unistore: family ct is left out: unistore_ct:FAMILY has the name of a family that is there already",
+        "unistore: family ct is left out: unistore_ct:FAMILY has the name of an existing family",
     ]
     assert get_family("ct").converter.startswith("unistore.converters.ct.")
     assert get_family("sonar") is SONAR

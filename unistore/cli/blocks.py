@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 
-def show(blocks: Sequence[Block], *, every: bool = False) -> None:
-    """Print blocks; those that are folded where `every` one is asked for."""
-    from unistore.report.blocks import plain, unfolded
+def show(blocks: Sequence[Block], *, show_all: bool = False) -> None:
+    """Print blocks; collapsed ones as one line, unless `show_all`."""
+    from unistore.report.blocks import to_text, visible_blocks
 
     if sys.stdout.isatty() or OUTPUT.color == "always":
-        _show_on_terminal(unfolded(blocks, every=every))
+        _show_on_terminal(visible_blocks(blocks, show_all=show_all))
     else:
-        say(plain(blocks, every=every))
+        say(to_text(blocks, show_all=show_all))
 
 
 def _show_on_terminal(blocks: Iterable[Block]) -> None:
@@ -86,7 +86,7 @@ def _visible_columns(block: Block, width: int) -> tuple[list[int], list[str]]:
         for number, name in enumerate(block.columns)
     ]
     shown, hidden = list(range(len(widths))), []
-    for name in block.spare:
+    for name in block.optional_columns:
         if sum(widths[number] for number in shown) <= width:
             break
         shown.remove(block.columns.index(name))

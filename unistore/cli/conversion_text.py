@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.verdicts import counted_scan
-from unistore.report.measures import noun
+from unistore.report.measures import sample_noun
 from unistore.report.verdicts import verdicts_line
 from unistore.system.sizes import count_of, size
 
@@ -58,7 +58,10 @@ def report_text(report: Report) -> str:
     from unistore.report.sealed import label_lines
 
     ratio = report.raw_bytes / max(1, report.stored_bytes)
-    samples, sources = count_of(report.samples, noun(report.sample_table)), count_of(report.sources, "source")
+    samples, sources = (
+        count_of(report.samples, sample_noun(report.sample_table)),
+        count_of(report.sources, "source"),
+    )
     sizes, files = (size(report.source_bytes), size(report.stored_bytes)), count_of(report.files, "file")
     compression = f"{size(report.raw_bytes)} uncompressed, ratio {ratio:.2f}"
     lines = [

@@ -36,9 +36,9 @@ def command(store: str | None, samples: str | None, measure: bool, seconds: floa
     (mean, deviation, longest, the first one), memory.
     """
     from unistore import doctor
-    from unistore.report.suggestions import kind_from
+    from unistore.report.suggestions import parse_kind
 
-    kind = None if samples is None else kind_from(samples)
+    kind = None if samples is None else parse_kind(samples)
     with progress_bar() as bar:
         found = doctor(store, samples=kind, measure=measure, seconds=seconds, progress=bar)
     if as_json:

@@ -81,7 +81,7 @@ def command(
     if as_json:
         say_json(found.to_json(), indent=1)
     elif html is None:
-        show(found.blocks, every=every)
+        show(found.blocks, show_all=every)
     else:
         say(f"{html}: written; open it in a browser")
     return 0 if found.is_good else DAMAGED if found.kind == "store" else BAD_INPUT

@@ -97,7 +97,7 @@ class Build(ABC):
 
     def __enter__(self) -> Self:
         self._made = [parent for parent in self.folder.parents if not parent.exists()]
-        check_plain(self.folder, apart=("old",))  # a store that is being replaced may hold links
+        check_plain(self.folder, ignore=("old",))  # a store that is being replaced may hold links
         try:
             self._lock.__enter__()
         except OSError:

@@ -20,10 +20,10 @@ from unistore.converters.instead import nothing_found
 from unistore.converters.options import Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family
-from unistore.converters.scanning import LookAtAll, scan_here
+from unistore.converters.scanning import ScanParts, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
-from unistore.progress import shown
+from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
 from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
@@ -65,25 +65,25 @@ def convert(
     sources
         Files and folders.
     destination
-        Folder of the store to make. While it is made it is called ``<destination>.unistore-build``; the same
-        call after a kill continues there. Or the URL of a place in a bucket, ``s3://``, ``gs://``, ``az://``:
-        shards are put straight there, the root object last; see `work`.
+        Folder of the store. It is written as ``<destination>.unistore-build`` and renamed when finished;
+        after a kill the same call continues there. Or a URL in a bucket, ``s3://``, ``gs://``, ``az://``:
+        shards are written directly, the root object last; see `work`.
     family
-        Family of the sources, as ``unistore convert --help`` lists them; None: the only one that has all the
-        given options of its own, or else from the content.
+        Family of the sources, as listed by ``unistore convert --help``; None: the only one that has all given
+        options, else detected from the content.
     codec
-        ``"auto"`` chooses for each column by trial: none where compression saves little, else lz4, or zstd
-        where that saves much more. ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or
-        ``"none"`` insist on one for all columns.
+        ``"auto"`` chooses a codec for each column by trial: none if compression saves little, else lz4, or
+        zstd if that saves much more. ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) and
+        ``"none"`` use one for all columns.
     split
-        Shares of the samples, dealt out by whole sources: ``"train=0.8,val=0.2"``. None: from the sources.
+        Shares of the samples, assigned by whole sources: ``"train=0.8,val=0.2"``. None: from the sources.
     split_by
-        What `split` deals out whole: ``"source"``, or what a sample is called: ``"episode"``. Samples keep
+        Unit that `split` never divides: ``"source"``, or the name of a sample: ``"episode"``. Samples keep
         the splits that the sources name (masks).
     overwrite
         Replace a finished store; it stays in place until the new one is sealed.
     restart
-        Forget an unfinished conversion instead of continuing it.
+        Discard an unfinished conversion instead of continuing it.
     work
         For a destination in a bucket: folder that holds ``<name>.unistore-build`` with the journal and the
         spilled rows; None: the current one.
@@ -93,11 +93,11 @@ def convert(
         Address of an existing dask scheduler, the file that its ``--scheduler-file`` names (``….json``), or a
         `distributed.Client`, which may have a `Security` of its own.
     memory
-        What all processes together may hold: ``"4GB"``, or bytes. Fewer workers are started if need be; a
-        limit that one step alone would break is refused. What does not fit into a worker's share (512 MiB
-        where nothing is given) is sorted on disk. The store's bytes do not depend on it.
+        Limit for all processes together: ``"4GB"``, or bytes. Fewer workers are started if necessary; a limit
+        too small for one step is refused. What does not fit into a worker's share (512 MiB without a limit)
+        is sorted on disk. The store's bytes do not depend on it.
     on_error
-        ``"fail"``: any problem refuses all. ``"skip"``: files, cases and episodes with problems of their own
+        ``"fail"``: any problem refuses the conversion. ``"skip"``: files, cases and episodes with problems
         are left out and listed in the store's ``unistore-report.json`` and in ``Report.skipped``.
     progress
         True shows bars, False none; None shows them in a terminal and in a notebook. Or an object with
@@ -148,7 +148,7 @@ def convert(
     paths = source_paths(sources)
     chosen = family or implied_family(options) or detect_family(paths).family
 
-    def start(executor: Any, scan_all: LookAtAll, told: Progress) -> Report:
+    def start(executor: Any, scan_all: ScanParts, callbacks: Progress) -> Report:
         return run(
             make_converter(chosen, options),
             paths,
@@ -163,22 +163,22 @@ def convert(
             on_error=on_error,
             executor=executor,
             scan_all=scan_all,
-            progress=told,
+            progress=callbacks,
         )
 
-    with shown(progress) as told:
+    with resolve_progress(progress) as callbacks:
         if workers == 0 and scheduler is None:
-            return start(Threaded(limit), scan_here, told)
+            return start(Threaded(limit), scan_here, callbacks)
         if scheduler is not None:
             from unistore.conversion.executors.dask_executor import Dask
 
-            with Dask(scheduler, memory=limit, tell=told.tell) as cluster:
-                return start(cluster, partial(scan_on, cluster), told)
+            with Dask(scheduler, memory=limit, tell=callbacks.tell) as cluster:
+                return start(cluster, partial(scan_on, cluster), callbacks)
         from unistore.conversion.executors.processes import Processes
 
         imports = (get_family(chosen).converter.partition(":")[0],)
-        with Processes(workers, memory=limit, imports=imports, tell=told.tell) as processes:
-            return start(processes, partial(scan_on, processes), told)
+        with Processes(workers, memory=limit, imports=imports, tell=callbacks.tell) as processes:
+            return start(processes, partial(scan_on, processes), callbacks)
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
@@ -217,7 +217,7 @@ def check_exist(paths: Sequence[Path]) -> None:
 
 
 def detect_family(paths: Sequence[Path]) -> Detection:
-    """What the sources are.
+    """Detect the family of the sources.
 
     Raises
     ------
@@ -237,7 +237,7 @@ def detect_family(paths: Sequence[Path]) -> Detection:
 
 
 def implied_family(options: Iterable[str]) -> str | None:
-    """The only family that has options of these names; None where there is none, or several are."""
+    """The only family that has options of these names; None if there is none, or there are several."""
     shared = {each.name for each in declared(Options)}
     names = set(options) - shared
     having = []
@@ -249,7 +249,7 @@ def implied_family(options: Iterable[str]) -> str | None:
 
 
 def several_families(paths: Sequence[Path], surveyed: Survey) -> Problem:
-    """What is said of paths that hold sources of several families."""
+    """Problem of paths that hold sources of several families."""
     listed, given = ", ".join(map(str, paths)), shlex.join(map(str, paths))
     each = "\n    ".join(
         f"{count} of {family.replace('_', ' ')}: unistore convert {get_family(family).command} {given} DST"
@@ -264,7 +264,7 @@ def several_families(paths: Sequence[Path], surveyed: Survey) -> Problem:
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
-    """Converter of a family with its options; one value will do where several may be given.
+    """Converter of a family with its options; a single value is accepted for an option of several.
 
     Raises
     ------
@@ -281,7 +281,7 @@ def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
 
 
 def _classes(found: Family) -> tuple[Any, type[Options]]:
-    """Converter and options of a family, which belong together."""
+    """Converter and options classes of a family, checked to match."""
     converter, taken = found.part("converter"), found.part("options")
     if not issubclass(taken, Options):
         message = f"{found.options} does not inherit Options"
@@ -296,12 +296,12 @@ def _classes(found: Family) -> tuple[Any, type[Options]]:
 
 
 def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:
-    """Converter as it was, from the options that a store records.
+    """Converter of a store, from its recorded options.
 
     Raises
     ------
     InputError
         If the options are not those of the family's converter.
     """
-    beside = ("codec", "split", "split_by", "found", "skipped")
-    return make_converter(family, {name: value for name, value in options.items() if name not in beside})
+    not_options = ("codec", "split", "split_by", "found", "skipped")
+    return make_converter(family, {name: value for name, value in options.items() if name not in not_options})

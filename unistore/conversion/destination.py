@@ -1,4 +1,4 @@
-"""Which kind of build a destination needs."""
+"""`open_build`: the build folder for a destination."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["open_build"]
 def open_build(
     destination: str | os.PathLike[str], *, work: Path | None = None, restart: bool = False
 ) -> Build:
-    """Build of a folder (or ``file://`` URL), or of a place in an object store; to be entered.
+    """Build for a folder (or ``file://`` URL), or for a URL of an object store; not entered yet.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def open_build(
     work
         For an object store: folder that holds the build folder; None: the current one.
     restart
-        Forget an unfinished conversion.
+        Discard an unfinished conversion.
 
     Raises
     ------

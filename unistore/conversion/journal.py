@@ -1,4 +1,4 @@
-"""The journal of a conversion: one fsynced JSON line a finished step, so that the same command continues."""
+"""The journal of a conversion: one fsynced JSON line for each finished step, to continue after a kill."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ __all__ = ["Journal"]
 class Journal:
     """Append-only record of finished steps.
 
-    A line that a killed process left unfinished is cut off when the journal is opened; every other line was
-    on disk before the step after it began.
+    An unfinished last line of a killed process is removed when the journal is opened.
 
     Parameters
     ----------
     path
-        The file; made with the first record.
+        The file; created if absent.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +35,7 @@ class Journal:
                     if not line.endswith(b"\n"):
                         break
                     try:
-                        self._note(_record(line), len(line))
+                        self._index(_record(line), len(line))
                     except (ValueError, RecursionError) as error:
                         msg = f"{path}: line {number} of the journal is damaged; start over with --restart"
                         raise ConversionError(msg) from error
@@ -48,7 +47,7 @@ class Journal:
             self._file.close()
             raise
 
-    def _note(self, record: Mapping[str, Any], length: int) -> None:
+    def _index(self, record: Mapping[str, Any], length: int) -> None:
         self._lines.setdefault(record["step"], []).append((self._bytes, length))
         self._bytes += length
 
@@ -58,7 +57,7 @@ class Journal:
         return not self._bytes
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write one record and wait until it is on disk; a record that does not fit is cut off again."""
+        """Write and fsync one record; a partly written record is removed before the error is raised."""
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         left = memoryview(line)
         try:
@@ -69,18 +68,18 @@ class Journal:
             error.filename = str(self.path)
             self._file.truncate(self._bytes)
             raise
-        self._note(record, len(line))
+        self._index(record, len(line))
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def of(self, step: str) -> list[dict[str, Any]]:
-        """Records of one kind of step, in order."""
+        """All records of one kind of step, in order."""
         return list(self.each(step))
 
     def each(self, step: str) -> Iterator[dict[str, Any]]:
-        """The same one by one, read as they are taken: those of all shards name every source."""
+        """Iterate over the records of one kind of step, reading one at a time: together they may be large."""
         if step not in self._lines:
             return
         with self.path.open("rb") as file:
@@ -90,16 +89,10 @@ class Journal:
 
 
 def _record(line: bytes) -> dict[str, Any]:
-    """A line of the journal.
-
-    Raises
-    ------
-    ValueError
-        If it is no step: an object that names its step, and what it did by numbers.
-    """
+    """Parse a line; ValueError unless it is an object with a step, and batch and round are integers."""
     record = json.loads(line)
     named = isinstance(record, dict) and isinstance(record.get("step"), str)
     if not named or not all(isinstance(record.get(key, 0), int) for key in ("batch", "round")):
-        msg = "no step"
+        msg = "not a step"
         raise ValueError(msg)
     return cast("dict[str, Any]", record)

@@ -1,8 +1,8 @@
-"""Chunk and shard shapes from shape, dtype and access pattern: pure arithmetic.
+"""Chunk and shard shapes from shape, dtype and access pattern.
 
-A chunk holds about what one sample needs, 16–256 KiB uncompressed; a shard holds many chunks of one table
-and is the unit of writing. All columns of a table are cut into shards at the same rows, so that one task
-reads each source block once and owns whole shards.
+A chunk holds about what one sample needs, 16–256 KiB uncompressed; a shard holds many chunks and is the unit
+of writing. All columns of a table have the same rows in each shard, so that one task reads each source block
+once and writes whole shards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIB = 1 << 20
 SMALLEST_CHUNK = 16 * KIB
 """Below this the cost of a chunk (index, checksum, decoder call) outweighs its bytes."""
 ROW_CHUNK = 32 * KIB
-"""Chunk of rows that samples read one at a time.
+"""Bytes of a chunk of rows that samples read one at a time.
 
 Measured with rows of 64 to 1,024 bytes: a random row costs the same from chunks of 4 to 32 KiB (9 µs), three
 times that from 64 KiB; blocks of rows are read three to four times as fast from 32 as from 4 KiB.
@@ -53,8 +53,8 @@ def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
     """
     row_bytes = max(1, sum(field.row_bytes for field in fields))
     most = _power_of_two(SHARD // row_bytes)
-    wished = [chunk_shape(field) for field in fields]
-    chunks = [(min(chunk[0], most), *chunk[1:]) for chunk in wished]
+    preferred = [chunk_shape(field) for field in fields]
+    chunks = [(min(chunk[0], most), *chunk[1:]) for chunk in preferred]
     group = max(chunk[0] for chunk in chunks)
     wanted = max(1, SHARD // (row_bytes * group))
     present = max(1, -(-rows // group))
@@ -84,7 +84,7 @@ def chunk_shape(field: Field) -> tuple[int, ...]:
 
 
 def amplification(field: Field, chunk: Sequence[int]) -> float:
-    """Bytes decoded over bytes wanted when one sample is read: the mean over positions.
+    """Bytes decoded over bytes needed to read one sample, averaged over positions.
 
     A run of n rows in chunks of c rows touches (n + c − 1)/c chunks on average; a box of one tile a side,
     placed anywhere, touches 2 − 1/t tiles an axis of t cells.

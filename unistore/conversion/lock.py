@@ -1,4 +1,4 @@
-"""One converter a destination: a lock file with its owner and a heartbeat."""
+"""Lock file with owner and heartbeat: only one process converts to a destination."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ DEAD_AFTER = 60.0
 
 
 class Lock:
-    """Held while converting; a dead owner's lock is taken over.
+    """Context manager that locks while converting; the lock of a dead owner is taken over.
 
-    On one machine an owner is alive while its process is (same number and same start time). On another
-    machine, or in another container, it is alive while its heartbeat, the file's modification time, keeps
-    coming. The file system's clock tells how old that is: those of two machines may differ.
+    On the same machine an owner is alive while its process is (same pid and start time). On another machine,
+    or in another container, it is alive while its heartbeat, the file's modification time, is recent. Its age
+    is measured with the file system's clock, as those of two machines may differ.
 
     Raises
     ------
     ConversionError
-        On entering, if another converter lives; names its machine and process.
+        On entering, if another converter is at work; names its host and process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,8 +45,8 @@ class Lock:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        while not self._taken():
-            self._clear_away()
+        while not self._try_lock():
+            self._remove_dead()
         self._thread = threading.Thread(target=self._beat, name="unistore-lock", daemon=True)
         self._thread.start()
         return self
@@ -57,7 +57,7 @@ class Lock:
         self.release()
 
     def release(self) -> None:
-        """Stop the heartbeat and remove the file, once, and only if it is still this owner's."""
+        """Stop the heartbeat and remove the file if it is still this owner's; may be called again."""
         if self._thread is None:
             return
         self._stop.set()
@@ -72,24 +72,24 @@ class Lock:
             with suppress(OSError):
                 os.utime(self._path)
 
-    def _taken(self) -> bool:
-        """Make the lock appear whole, or not at all; where there are no hard links, alone at least."""
+    def _try_lock(self) -> bool:
+        """Create the lock file with its content atomically (by a hard link, if possible)."""
         mine = self._path.with_name(f"{self._path.name}.{socket.gethostname()}.{os.getpid()}.{get_ident()}")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             mine.write_text(_owner(os.getpid()))
             self._path.hardlink_to(mine)
-        except (FileExistsError, FileNotFoundError):  # taken, or its last owner just cleared the folder
+        except (FileExistsError, FileNotFoundError):  # locked, or its last owner just removed the folder
             return False
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                 raise
-            return self._made()
+            return self._try_create()
         finally:
             mine.unlink(missing_ok=True)
         return True
 
-    def _made(self) -> bool:
+    def _try_create(self) -> bool:
         try:
             with self._path.open("x") as file:
                 file.write(_owner(os.getpid()))
@@ -100,14 +100,14 @@ class Lock:
             raise
         return True
 
-    def _clear_away(self) -> None:
-        """Remove the lock of a dead owner, or refuse; one at a time, so that no newer lock is removed."""
+    def _remove_dead(self) -> None:
+        """Remove the lock of a dead owner, or raise; one process at a time, to spare newer locks."""
         clearing = self._path.with_name(f"{self._path.name}.clearing")
-        with suppress(FileNotFoundError), _alone(clearing):
+        with suppress(FileNotFoundError), _exclusive(clearing):
             text = self._path.read_text()
             os.utime(clearing)
             age = clearing.stat().st_mtime - self._path.stat().st_mtime
-            if owner := _living(text, age):
+            if owner := _live_owner(text, age):
                 msg = (
                     f"{self._path.parent}: another converter is at work ({owner}); "
                     "wait for it, or stop it and run the same command again"
@@ -117,17 +117,17 @@ class Lock:
 
 
 def owner_of(path: Path) -> str | None:
-    """Who holds a lock, as text (``"process 12 on host"``); None if nobody living does."""
+    """Owner of a lock (``"process 12 on host"``); None if there is no lock or its owner is dead."""
     try:
         text, age = path.read_text(), time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return None
-    return _living(text, age)
+    return _live_owner(text, age)
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait until nobody else is inside; where there is no ``flock``, go on without. The file stays."""
+def _exclusive(path: Path) -> Iterator[None]:
+    """Exclusive ``flock`` on a file, if available; the file stays."""
     with path.open("a") as file:
         if file_locks.available:
             with suppress(OSError):
@@ -135,10 +135,10 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _living(text: str, age: float) -> str | None:
-    """Who holds a lock with this text and so many seconds since its last heartbeat; None if nobody lives.
+def _live_owner(text: str, age: float) -> str | None:
+    """Owner in a lock's text, or None if it is dead; `age` is in seconds since the last heartbeat.
 
-    A text that is no owner is one being written, or one that a power cut left: its age tells.
+    Invalid text is of a lock being written if it is young, else left by a crash.
     """
     try:
         owner = json.loads(text)
@@ -155,7 +155,7 @@ def _owner(pid: int) -> str:
 
 
 def _machine() -> str:
-    """Where process numbers mean the same: a boot and a namespace; many machines are called localhost."""
+    """Identity of boot and pid namespace: pids are comparable within it; host names are not unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -164,7 +164,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Start time of a living process as text (field 22 of /proc/PID/stat, proc(5)), or None if it is gone."""
+    """Start time of a process (field 22 of /proc/PID/stat, proc(5)); None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def _started(pid: int) -> str | None:
 
 
 def _alive(pid: int) -> str | None:
-    """Where there is no /proc: whether a signal could be sent."""
+    """Without /proc: "alive" if the process exists, else None."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

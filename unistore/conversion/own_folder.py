@@ -1,4 +1,4 @@
-"""Folders to work in beside a destination: this user's own, and nothing in them leads out."""
+"""Checks of a working folder: owned by this user, and without links."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["check_own", "check_plain"]
 _CURE = "remove it, or choose another destination"
 
 
-def check_plain(folder: Path, *, apart: tuple[str, ...] = ()) -> None:
-    """Refuse a folder that is a link, or holds anything but files and folders; one that is absent is fine.
+def check_plain(folder: Path, *, ignore: tuple[str, ...] = ()) -> None:
+    """Refuse a folder that is a link, or holds anything but files and folders; it may be absent.
 
-    What is written and removed below it must lie there.
+    So nothing is written or removed outside of it.
 
     Parameters
     ----------
     folder
         The folder.
-    apart
-        Folders in it whose content may be links.
+    ignore
+        Folders in it that may hold links.
 
     Raises
     ------
@@ -35,13 +35,13 @@ def check_plain(folder: Path, *, apart: tuple[str, ...] = ()) -> None:
     if folder.is_symlink() or not folder.is_dir():
         msg = f"{folder}: is not a folder that unistore made, and will not be touched: {_CURE}"
         raise ConversionError(msg)
-    left_out = {os.fspath(folder / name) for name in apart}
+    ignored = {os.fspath(folder / name) for name in ignore}
     todo = [os.fspath(folder)]
     while todo:
         with suppress(FileNotFoundError), os.scandir(todo.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    todo += [] if entry.path in left_out else [entry.path]
+                    todo += [] if entry.path in ignored else [entry.path]
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                     msg = (
                         f"{entry.path}: is a link or a special file, which unistore does not make: remove it"
@@ -50,14 +50,14 @@ def check_plain(folder: Path, *, apart: tuple[str, ...] = ()) -> None:
 
 
 def check_own(folder: Path, made: Path) -> None:
-    """Refuse a folder of another user: what it holds would become part of the result.
+    """Refuse a folder of another user, whose files would become part of the result.
 
     Parameters
     ----------
     folder
         The folder.
     made
-        A file that was made in it just now. It tells who this user is there: file systems may map users.
+        A file that was just made in it; its owner is this user as the file system maps it.
 
     Raises
     ------

@@ -18,10 +18,10 @@ class Report:
     ``samples`` counts the rows of ``sample_table``: frames, episodes, volumes, segments. A `Dataset` may make
     more or fewer samples of them: clips of frames, transitions of episodes. ``source_bytes`` are the sizes of
     the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the stored sizes of all arrays;
-    ``resumed`` counts the tasks that an earlier run had finished; ``skipped`` has an entry for each
-    problem for which something was left out (see `unistore.conversion.skipping`). ``verdicts`` counts the files under the given paths:
-    ``verdict`` (``"taken"``, ``"left out"``, ``"refused"``), ``why``, ``files``, and the names of the first
-    as ``examples``.
+    ``resumed`` counts the tasks that an earlier run had finished; ``skipped`` has an entry for each problem
+    for which something was left out (see `unistore.conversion.skipping`). ``verdicts`` counts the files under
+    the given paths: ``verdict`` (``"taken"``, ``"left out"``, ``"refused"``), ``why``, ``files``, and the
+    names of the first as ``examples``.
     """
 
     destination: str

@@ -22,7 +22,7 @@ from unistore.conversion.skipping import Skipping, check_mode, check_resumed, sc
 from unistore.conversion.splits import Shares
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
-from unistore.converters.scanning import LookAtAll, scan_here
+from unistore.converters.scanning import ScanParts, scan_here
 from unistore.errors import InputError, Problem
 from unistore.system.packed import view
 from unistore.system.progress import NO_PROGRESS, Progress
@@ -44,7 +44,7 @@ def run(
     budget: int = STEP_BUDGET,
     on_error: str = "fail",
     executor: Executor | None = None,
-    scan_all: LookAtAll = scan_here,
+    scan_all: ScanParts = scan_here,
     progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`.

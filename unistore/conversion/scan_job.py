@@ -10,7 +10,7 @@ from typing import Any
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.job import Outcome
 from unistore.converters.parts import Part
-from unistore.converters.scanning import Looked, Scans, scan_here, scan_part
+from unistore.converters.scanning import PartResult, PartScanner, scan_here, scan_part
 from unistore.system.packed import Packed
 
 __all__ = ["ScanJob", "scan_on"]
@@ -25,7 +25,7 @@ MIN_STEPS = 32
 class ScanJob:
     """Scan sources: ``job(numbers)`` returns the result of each in its record."""
 
-    converter: Scans
+    converter: PartScanner
     parts: Packed[Part]
 
     def __call__(self, numbers: range) -> Outcome:
@@ -50,7 +50,7 @@ class ScanJob:
         return {"parts": self.parts.only(numbers)}
 
 
-def scan_on(executor: Executor, converter: Scans, parts: Sequence[Part]) -> Iterator[Looked]:
+def scan_on(executor: Executor, converter: PartScanner, parts: Sequence[Part]) -> Iterator[PartResult]:
     """Like `scan_here`, on an executor."""
     if len(parts) < MIN_STEPS:
         yield from scan_here(converter, parts)
@@ -58,7 +58,7 @@ def scan_on(executor: Executor, converter: Scans, parts: Sequence[Part]) -> Iter
     step = min(MAX_SOURCES, len(parts) // MIN_STEPS)
     todo = [range(lo, min(lo + step, len(parts))) for lo in range(0, len(parts), step)]
     job = ScanJob(converter=converter, parts=parts if isinstance(parts, Packed) else Packed(parts))
-    early: dict[int, list[Looked]] = {}
+    early: dict[int, list[PartResult]] = {}
     wanted = 0
     with closing(executor.run(job, todo)) as done:
         for numbers, outcome in done:

@@ -238,5 +238,5 @@ class Convert(Protocol):
 
 
 def typed(convert: Callable[..., Report]) -> Convert:
-    """Give the function its signatures."""
+    """Declare the function with the signatures of all families."""
     return cast("Convert", convert)

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast, get_args
 from unistore.conversion.journal import Journal
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import Converter, Scan
-from unistore.converters.scanning import LookAtAll, scan_here, scan_sources
+from unistore.converters.scanning import ScanParts, scan_here, scan_sources
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.store.names import file_name_problem
 
@@ -70,7 +70,7 @@ def scan_valid_sources(
     skipped: Iterable[Problem] = (),
     *,
     skip: bool,
-    scan_all: LookAtAll = scan_here,
+    scan_all: ScanParts = scan_here,
 ) -> tuple[Converter, Scan, list[Problem]]:
     """Scan; with `skip`, repeat without the sources that have problems until there are none.
 
@@ -148,7 +148,7 @@ class Skipping:
         first: tuple[Converter, Scan, list[Problem]],
         paths: Sequence[Path],
         journal: Journal,
-        scan_all: LookAtAll = scan_here,
+        scan_all: ScanParts = scan_here,
     ) -> None:
         self._converter, self._scan, found = first
         self._scan_all = scan_all

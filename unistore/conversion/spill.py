@@ -1,8 +1,7 @@
-"""Spilled rows: what sources contribute to tables whose length is known only after reading them.
+"""Spilled rows: rows of tables whose length is known only after the sources are read.
 
-One folder a batch of sources: a flat binary file a column and one of the index facts, with the rows of one
-source after those of another, and a description of them. Local scratch of one conversion, never part of a
-store.
+Each batch of sources has a folder: a flat binary file for each column and one for the facts, source after
+source, and ``spill.json``, which describes them. Scratch files of one conversion, never part of a store.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ __all__ = ["Spill", "SpillWriter", "SpilledBatch"]
 DESCRIPTION = "spill.json"
 FACTS = "facts.bin"
 OPEN = 16
-"""Descriptions of batches that a process keeps."""
+"""Batches that a process keeps open."""
 
 
 class SpillWriter:
-    """Receives what the sources of a batch emit, one source after the other.
+    """Writes the rows and facts of a batch of sources, one source after the other.
 
     Parameters
     ----------
     folder
-        The batch's folder; emptied first, so that a killed attempt leaves nothing behind.
+        The batch's folder; emptied first, as a killed run may have left files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,17 +56,17 @@ class SpillWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(*([OSError] if error is not None else [])):  # the first failure is the one to tell
+        with suppress(*([OSError] if error is not None else [])):  # keep the first error
             for file in self._files.values():
                 file.close()
 
     def emit(self, table: str, column: str, rows: NDArray[Any]) -> None:
-        """Append rows (axis 0) to a column; their dtype may be another than that of the rows before.
+        """Append rows (axis 0) to a column; the dtype may differ from that of earlier rows.
 
         Raises
         ------
         ValueError
-            If the row shape differs from what was emitted before: a fault of the converter.
+            If the row shape differs from that of earlier rows: a bug of the converter.
         ConversionError
             If the rows cannot be written.
         """
@@ -100,7 +99,7 @@ class SpillWriter:
         counts[-1] += len(rows)
 
     def end_source(self, key: str | None, facts: Facts) -> None:
-        """What was emitted since the last call is one source's; `key` is None if it is not to be used."""
+        """End a source, whose rows were emitted since the last call; `key` None marks it as invalid."""
         forms = {}
         for name, value in facts.items():
             array = np.ascontiguousarray(value).reshape(np.shape(value))
@@ -112,7 +111,7 @@ class SpillWriter:
         self._sources.append({"of": key, "facts": forms})
 
     def finish(self) -> None:
-        """Write facts, wait until everything is on disk, then the same with the description.
+        """Write the facts and sync all files, then write and sync the description.
 
         Raises
         ------
@@ -136,7 +135,7 @@ class SpillWriter:
 
 
 class SpilledBatch:
-    """What the sources of a batch spilled, for reading; sources are numbered inside of it."""
+    """Reads the rows and facts of a batch; sources are numbered inside the batch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -149,7 +148,7 @@ class SpilledBatch:
 
     @staticmethod
     def is_complete(folder: Path) -> bool:
-        """Whether the sources of a batch have spilled everything into a folder."""
+        """Whether the batch in a folder was finished."""
         return (folder / DESCRIPTION).exists()
 
     def facts(self) -> list[Facts]:
@@ -170,7 +169,7 @@ class SpilledBatch:
         Raises
         ------
         ConversionError
-            If columns of the table have different lengths: a fault of the converter.
+            If columns of the table have different lengths: a bug of the converter.
         """
         lengths = {
             column: known["rows"][source] if source < len(known["rows"]) else 0
@@ -183,7 +182,7 @@ class SpilledBatch:
         return next(iter(lengths.values()), 0)
 
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
-        """Rows ``lo:hi`` of a source's column, one run of a dtype after the other, (n, *row_shape) each."""
+        """Yield rows ``lo:hi`` of a source's column, one array (n, *row_shape) for each run of one dtype."""
         known = self._columns[table, column]
         row_shape = tuple(known["row_shape"])
         items = math.prod(row_shape)
@@ -193,10 +192,10 @@ class SpilledBatch:
             row_bytes = items * np.dtype(form).itemsize
             first, last = max(lo, start), min(hi, start + rows)
             if first < last:
-                place = offset + (first - start) * row_bytes
+                position = offset + (first - start) * row_bytes
                 file = self._folder / known["file"]
                 try:
-                    flat = np.fromfile(file, dtype=form, count=(last - first) * items, offset=place)
+                    flat = np.fromfile(file, dtype=form, count=(last - first) * items, offset=position)
                 except OSError as error:
                     msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
                     raise ConversionError(msg) from error
@@ -209,14 +208,14 @@ class SpilledBatch:
 
 
 class Spill(Sequence[Facts]):
-    """What all sources spilled: the facts of each, in order, and its rows.
+    """Spilled rows of all sources, and a sequence of their facts.
 
     Parameters
     ----------
     root
-        Folder that the batches' folders lie in.
+        Folder of the batches' folders.
     sources
-        How many sources there are.
+        Number of sources.
     """
 
     def __init__(self, root: Path, sources: int) -> None:
@@ -228,7 +227,7 @@ class Spill(Sequence[Facts]):
         self._open: dict[int, tuple[SpilledBatch, list[Facts]]] = {}
 
     def only(self, lo: int, hi: int) -> Spill:
-        """The same of sources ``lo:hi`` alone, under their numbers: to be sent where no others are read."""
+        """The part for sources ``lo:hi``, which keep their numbers, to be sent to another process."""
         found = Spill(self._root, 0)
         found._first, found._at = lo, self._at[lo:hi]
         names, numbers = np.unique(self._batch[lo:hi], return_inverse=True)
@@ -243,14 +242,14 @@ class Spill(Sequence[Facts]):
         return len(self._batch)
 
     def add(self, batch: str, sources: Sequence[int], at: Sequence[int]) -> None:
-        """Say that sources are those numbered `at` in the batch of a name."""
+        """Register the sources of a batch folder; `at` are their numbers inside the batch."""
         self._batch[list(sources)] = len(self._batches)
         self._at[list(sources)] = at
         self._batches.append(batch)
 
     @property
     def missing(self) -> list[int]:
-        """Sources that are in no batch."""
+        """Numbers of the sources that are in no batch."""
         found: list[int] = np.flatnonzero(self._batch < 0).tolist()
         return found
 

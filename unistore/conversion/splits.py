@@ -1,4 +1,4 @@
-"""Which split every sample belongs to: by source folder, by the converter, or by shares of the samples."""
+"""The split of every sample: from the sources, or by shares of the samples."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from unistore.system.sizes import count_of
 __all__ = ["Codes", "Shares", "assign_splits", "keeps_splits", "parse_shares"]
 
 Codes: TypeAlias = NDArray[np.uint8] | Repeated
-"""Split code a sample, (samples,) u1."""
+"""Split code of each sample, (samples,) uint8."""
 
 SOURCE = "source"
 OTHER = "other"
-"""Split of the sources that name none, where others do."""
+"""Split of sources without one, if others have one."""
 
 
 class Shares(dict[str, float]):
@@ -30,34 +30,34 @@ class Shares(dict[str, float]):
     Attributes
     ----------
     by
-        What is dealt out whole: ``"source"``, or what a row of the sample table is called: ``"episode"``.
+        Unit that is never divided between splits: ``"source"``, or the name of a sample: ``"episode"``.
     """
 
     by: str = SOURCE
 
     def check(self, scan: Scan) -> None:
-        """Refuse what is not there to be dealt out, and more splits than there are sources.
+        """Refuse an unknown `by`, and more splits than sources.
 
         Raises
         ------
         InputError
-            Naming what there is.
+            Naming the alternatives.
         """
         single = scan.sample_table.rpartition("/")[2].removesuffix("s")
         if self.by not in (SOURCE, single):
-            msg = f"--split-by {self.by}: samples are dealt out by {SOURCE} or by {single} here"
+            msg = f"--split-by {self.by}: splits can be assigned by {SOURCE} or by {single} here"
             raise InputError(msg)
         if self.by == SOURCE and len(scan.sources) < len(self):
             msg = (
                 f"--split: {len(self)} splits ({', '.join(self)}) of "
-                f"{count_of(len(scan.sources), 'source')}: a source is never cut in two, so give "
-                f"at least one source a split, or take --split-by {single}"
+                f"{count_of(len(scan.sources), 'source')}: a source is never divided, so give "
+                f"at least one source for each split, or --split-by {single}"
             )
             raise InputError(msg)
 
     @classmethod
     def recorded(cls, options: Mapping[str, Any]) -> Shares | None:
-        """Shares that a store's options tell."""
+        """Shares from a store's recorded options."""
         found = options["split"]
         if found is None:
             return None
@@ -66,12 +66,12 @@ class Shares(dict[str, float]):
         return shares
 
     def to_json(self) -> dict[str, Any]:
-        """What a store's options tell."""
+        """Options that a store records."""
         return {"split": dict(self), **({} if self.by == SOURCE else {"split_by": self.by})}
 
 
 def parse_shares(split: str | Mapping[str, float], by: str = SOURCE) -> Shares:
-    """Read ``"train=0.8,val=0.2"``, or a mapping of the same.
+    """Parse ``"train=0.8,val=0.2"``, or a mapping of the same.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def parse_shares(split: str | Mapping[str, float], by: str = SOURCE) -> Shares:
             shares[name.strip()] = float(share)
         except ValueError:
             shares[name.strip()] = 0.0
-    # written so that NaN, which compares false, is refused
+    # NaN compares false and is refused
     fair = all(share > 0 for share in shares.values()) and abs(sum(shares.values()) - 1) <= 1e-6
     if not fair or "" in shares or len(shares) < text.count(",") + 1:
         msg = f"--split {text}: expected shares above 0 that add up to 1, as in train=0.8,val=0.2"
@@ -96,18 +96,18 @@ def parse_shares(split: str | Mapping[str, float], by: str = SOURCE) -> Shares:
 
 
 def assign_splits(scan: Scan, finalized: Finalized, shares: Shares | None) -> tuple[Codes, tuple[str, ...]]:
-    """Split code a sample, (samples,) u1, and the names by code; no names: the store has no splits.
+    """Split code of each sample, (samples,) uint8, and the names by code; no names: the store has no splits.
 
-    With `shares`, whole sources are dealt out: sources in the order of the xxh3-64 of their names are given,
-    one after the other, to the split whose share of the samples so far is furthest below what it asked for.
-    So no source straddles two splits, and adding a source moves few others. Dealt out by sample, samples are
-    taken in the order of the hashes of source and name; what the sources themselves say of samples wins.
+    With `shares`, sources are visited in the order of the xxh3-64 of their names, and each is assigned to the
+    split that is furthest below its share of the samples so far. So a source is never divided, and adding one
+    moves few others. With ``shares.by`` a sample, samples are visited in the order of the hash of source and
+    name, unless the sources themselves name the splits of samples.
     """
     if shares is not None and not keeps_splits(finalized, shares):
         return (
-            _dealt_samples(scan, finalized, shares)
+            _assign_samples(scan, finalized, shares)
             if shares.by != SOURCE
-            else _dealt(scan, finalized, shares)
+            else _assign_sources(scan, finalized, shares)
         )
     if finalized.splits is not None:
         return finalized.splits, finalized.split_names
@@ -122,24 +122,24 @@ def assign_splits(scan: Scan, finalized: Finalized, shares: Shares | None) -> tu
 
 
 def keeps_splits(finalized: Finalized, shares: Shares | None) -> bool:
-    """Whether splits that the sources tell of samples win over shares."""
+    """Whether splits that the sources name for samples take precedence over shares."""
     return shares is not None and shares.by != SOURCE and finalized.splits is not None
 
 
 def _of_samples(code: NDArray[np.uint8], finalized: Finalized) -> Codes:
-    """Codes of the samples, from those of their sources."""
+    """Codes of samples from those of sources."""
     codes = code[finalized.sample_source]
     return codes if finalized.sample_runs is None else Repeated(codes, finalized.sample_runs)
 
 
-def _dealt(scan: Scan, finalized: Finalized, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
+def _assign_sources(scan: Scan, finalized: Finalized, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
     sizes = np.zeros(len(scan.sources), np.int64)
     np.add.at(sizes, finalized.sample_source, 1 if finalized.sample_runs is None else finalized.sample_runs)
-    code = _deal(scan.sources.names, sizes, shares)
+    code = _assign(scan.sources.names, sizes, shares)
     return _of_samples(code, finalized), tuple(shares)
 
 
-def _dealt_samples(scan: Scan, finalized: Finalized, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
+def _assign_samples(scan: Scan, finalized: Finalized, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
     owner = finalized.sample_source
     if finalized.sample_runs is not None:
         owner = np.repeat(owner, finalized.sample_runs)
@@ -152,20 +152,20 @@ def _dealt_samples(scan: Scan, finalized: Finalized, shares: Shares) -> tuple[Co
         own = numbers.tolist()
     sources = scan.sources.names
     names = (f"{sources[at]}: {name}" for at, name in zip(owner.tolist(), own, strict=True))
-    return _deal(names, np.ones(len(owner), np.int64), shares), tuple(shares)
+    return _assign(names, np.ones(len(owner), np.int64), shares), tuple(shares)
 
 
-def _deal(names: Iterable[str], sizes: NDArray[np.int64], shares: Shares) -> NDArray[np.uint8]:
-    """Split code of each name, (n,) u1."""
+def _assign(names: Iterable[str], sizes: NDArray[np.int64], shares: Shares) -> NDArray[np.uint8]:
+    """Split code of each name, (n,) uint8; `sizes` are the samples of each, (n,)."""
     hashed = np.fromiter((xxhash.xxh3_64_intdigest(name.encode()) for name in names), np.uint64, len(sizes))
     order = np.argsort(hashed, kind="stable")
     wanted, given, total = list(shares.values()), [0] * len(shares), 0
-    dealt = bytearray()
-    for size in sizes[order].tolist():  # plain numbers: there may be millions
+    codes = bytearray()
+    for size in sizes[order].tolist():  # Python ints are faster than numpy scalars
         total += size
         missing = [share * total - have for share, have in zip(wanted, given, strict=True)]
-        dealt.append(missing.index(max(missing)))
-        given[dealt[-1]] += size
+        codes.append(missing.index(max(missing)))
+        given[codes[-1]] += size
     code = np.empty(len(sizes), np.uint8)
-    code[order] = np.frombuffer(dealt, np.uint8)
+    code[order] = np.frombuffer(codes, np.uint8)
     return code

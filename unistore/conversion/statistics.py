@@ -1,4 +1,4 @@
-"""Moments of a column, accumulated shard by shard in float64 and merged in row order."""
+"""Moments of a column, in float64, merged over shards in row order."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 __all__ = ["Moments"]
 
 BLOCK = 1 << 20
-"""Values converted to float64 at a time."""
+"""Values that are converted to float64 at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Count of finite values, mean, sum of squared deviations, minimum and maximum, one a row component.
+    """Count of finite values, mean, sum of squared deviations, minimum and maximum of each row component.
 
-    All arrays have the column's row shape. Values that are not finite are left out (and so counted less).
+    All arrays have the column's row shape. Values that are not finite are ignored.
     """
 
     count: NDArray[np.int64]
@@ -29,7 +29,7 @@ class Moments:
 
     @classmethod
     def of(cls, rows: NDArray[Any]) -> Moments:
-        """Moments of a block, axis 0 first; float64's own overflow ends as infinity."""
+        """Moments of rows (axis 0); overflow of float64 gives infinity."""
         with np.errstate(over="ignore", invalid="ignore"):
             return cls._of_rows(rows)
 
@@ -84,7 +84,7 @@ class Moments:
     def summary(self) -> dict[str, Any]:
         """Plain JSON: count, mean, std (ddof 0), min, max.
 
-        None where no value was finite, or where the moment is beyond float64.
+        None where no value was finite, or a moment overflows float64.
         """
         empty = self.count == 0
         std = np.sqrt(self.deviation / np.maximum(self.count, 1))

@@ -1,4 +1,4 @@
-"""Where the files of a store are written: a folder of its own, or a prefix of an object store."""
+"""Where the files of a store are written: a folder, or a prefix of an object store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Files", "Folder", "Target"]
 
 
 class Files(Protocol):
-    """Takes files, each of them whole or not at all."""
+    """Writes files; each appears complete or not at all."""
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
         """Write a file.
@@ -30,18 +30,18 @@ class Files(Protocol):
 
 
 class Target(Files, Protocol):
-    """Takes the files of a store; ``put`` waits until one would survive a crash. Pickles small."""
+    """Writes the files of a store; `put` returns once the file is durable (fsynced). Can be pickled."""
 
     def together(self) -> AbstractContextManager[Files]:
-        """Take files that are all there, and would survive a crash, once the context is left."""
+        """Context in which several files are written; all are durable once it is left."""
         ...
 
     def sizes(self) -> Mapping[str, int]:
-        """Keys and sizes of all files that are there."""
+        """Sizes in bytes of all files, by key."""
         ...
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
-        """Remove whatever is none of `keys`, and make sure that all others would survive a crash."""
+        """Remove all files but `keys`, and make the names of these durable."""
         ...
 
 
@@ -56,7 +56,7 @@ class Folder:
         return write_shard(self.root, key, buffers)
 
     def together(self) -> AtomicFiles:
-        """Files that are fsynced together; see `Target.together`."""
+        """Write several files and fsync them together; see `Target.together`."""
         return AtomicFiles(self.root)
 
     def sizes(self) -> Mapping[str, int]:
@@ -68,7 +68,7 @@ class Folder:
         }
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
-        """Remove what killed writers left, and bring every folder's names to disk, theirs included."""
+        """Remove files left by killed writers, and fsync every folder; see `Target.keep_only`."""
         folders = []
         for folder, _, names in os.walk(self.root, topdown=False):
             folders.append(Path(folder))

@@ -1,4 +1,4 @@
-"""``codec="auto"``: a codec a column, chosen by encoding some of its chunks, from values and plan alone."""
+"""``codec="auto"``: choose the codec of each column by encoding some of its chunks; deterministic."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from unistore.zarr3.writer import Box, chunk_slices, pad_chunk
 __all__ = ["choose_codecs"]
 
 SAMPLE = 1 << 20
-"""Bytes of a column that are encoded by each codec, or one chunk where that is more."""
+"""Bytes of a column that are encoded with each codec; at least one chunk."""
 READ = 16 << 20
-"""Bytes of a table that are read, or one row where that is more."""
-PLACES = 4
-"""Where rows are read, at most: evenly over the table, its beginning and end among them."""
-MANY = 64
-"""Sources of which no more are read than the chunks that are encoded need."""
-FEWEST = 4 << 10
-"""Bytes that tell too little: the column is encoded as by ``fast``."""
+"""Bytes of a table that are read; at least one row."""
+MAX_RANGES = 4
+"""Most row ranges that are read, evenly spaced from the first row to the last."""
+LAZY_SOURCES = 64
+"""Ranges with rows of more sources are read lazily: only the rows of encoded chunks."""
+MIN_SAMPLE = 4 << 10
+"""Columns with fewer sampled bytes get ``fast``."""
 
 
 def choose_codecs(job: ShardJob, *, bad_sources: bool = False) -> dict[str, str]:
@@ -38,10 +38,10 @@ def choose_codecs(job: ShardJob, *, bad_sources: bool = False) -> dict[str, str]
     Parameters
     ----------
     job
-        Reads the rows, and keeps them.
+        Reads the rows, and caches them for writing.
     bad_sources
-        Whether sources that cannot be read are left to the writers, who find all of them at once: their
-        tables are then as by ``fast``, until they are planned again without them.
+        Whether to ignore sources that cannot be read: writing the shards reports all of them. Their tables
+        get ``fast``, and are planned again without these sources.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def choose_codecs(job: ShardJob, *, bad_sources: bool = False) -> dict[str, str]
 
 
 def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
-    if sum(chunk.nbytes for chunk in chunks) < FEWEST:
+    if sum(chunk.nbytes for chunk in chunks) < MIN_SAMPLE:
         return "fast"
     dtype = np.dtype(array.field.dtype)
 
@@ -74,11 +74,11 @@ def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
 
 
 def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
-    """Chunks of each column as they are written: whole, padded at the table's end, and not of fill alone."""
+    """Sampled chunks of each column as they would be written: padded, and not only fill values."""
     found: dict[str, list[NDArray[Any]]] = defaultdict(list)
-    rows = min(max(1, READ // PLACES // max(1, table.row_bytes)), table.rows)
-    places = min(PLACES, READ // max(1, rows * table.row_bytes), table.rows // max(1, rows))
-    starts = np.linspace(0, table.rows - rows, max(1, places)).astype(int).tolist() if rows else []
+    rows = min(max(1, READ // MAX_RANGES // max(1, table.row_bytes)), table.rows)
+    ranges = min(MAX_RANGES, READ // max(1, rows * table.row_bytes), table.rows // max(1, rows))
+    starts = np.linspace(0, table.rows - rows, max(1, ranges)).astype(int).tolist() if rows else []
     for lo in starts:
         for array, block in _blocks(job, table, lo, lo + rows):
             blank = np.full(array.chunk, array.field.fill, array.field.dtype)
@@ -94,8 +94,8 @@ def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
     return found
 
 
-class _Asked:
-    """Rows of a column, of which those are read that are asked for."""
+class _LazyRows:
+    """Rows of a column that are read when they are indexed."""
 
     def __init__(
         self, array: ArrayPlan, rows: int, read: Callable[[int, int], Mapping[str, NDArray[Any]]]
@@ -113,8 +113,8 @@ class _Asked:
 
 def _blocks(
     job: ShardJob, table: TablePlan, lo: int, hi: int
-) -> Iterator[tuple[ArrayPlan, NDArray[Any] | _Asked]]:
-    """Rows of every column, or, of rows that are read in planes, the chunks in the middle of one."""
+) -> Iterator[tuple[ArrayPlan, NDArray[Any] | _LazyRows]]:
+    """Rows ``lo:hi`` of every column; if they are read in planes, only the middle chunks of row `lo`."""
     if not in_planes(job.converter, table):
 
         def read(first: int, last: int) -> dict[str, NDArray[Any]]:
@@ -123,9 +123,9 @@ def _blocks(
 
         if (hi - lo) * table.row_bytes > 2 * SAMPLE * len(table.arrays) and sum(
             1 for _ in table.pieces(lo, hi)
-        ) > MANY:
+        ) > LAZY_SOURCES:
             some = cache(read)
-            yield from ((array, _Asked(array, hi - lo, some)) for array in table.arrays)
+            yield from ((array, _LazyRows(array, hi - lo, some)) for array in table.arrays)
             return
         blocks = read(0, hi - lo)
         job.row_cache.add(table.name, lo, hi, blocks)

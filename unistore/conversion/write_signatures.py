@@ -38,7 +38,7 @@ Sources = PathLike | Iterable[PathLike]
 _TAIL = '''
 
 def typed(convert: Callable[..., Report]) -> Convert:
-    """Give the function its signatures."""
+    """Declare the function with the signatures of all families."""
     return cast("Convert", convert)
 '''
 _WIDTH = 110
@@ -54,7 +54,7 @@ def _shared() -> str:
     """Options of every conversion: keyword arguments of `convert`, and what `Options` declares."""
     own = [each for each in inspect.signature(convert).parameters.values() if each.kind is each.KEYWORD_ONLY]
     lines = [f"    {each.name}: {each.annotation}" for each in own]
-    lines += [f"    {each.name}: {_spelled(each)}" for each in declared(Options)]
+    lines += [f"    {each.name}: {_annotation(each)}" for each in declared(Options)]
     return "\n\nclass _Shared(TypedDict, total=False):\n" + "\n".join(lines) + "\n"
 
 
@@ -62,7 +62,7 @@ def _options(family: Family) -> str:
     shared = declared(Options)
     own = [each for each in declared(family.part("options")) if each not in shared]
     described = "".join(f"    {each.name}\n{_help(each)}\n" for each in own)
-    fields = "".join(f"    {each.name}: {_spelled(each)}\n" for each in own)
+    fields = "".join(f"    {each.name}: {_annotation(each)}\n" for each in own)
     return (
         f'\n\nclass {_class(family)}(_Shared, total=False):\n    """{family.summary}\n\n'
         f'    Attributes\n    ----------\n{described}    """\n\n{fields}'
@@ -77,8 +77,8 @@ def _help(option: Option) -> str:
     )
 
 
-def _spelled(option: Option) -> str:
-    """The annotation, as users may give it: one value stands for several."""
+def _annotation(option: Option) -> str:
+    """Annotation of an option; options of several values also accept a single one."""
     words = ", ".join(f'"{each}"' for each in option.choices)
     one = f"Literal[{words}]" if option.choices else option.kind.__name__
     forms = {
@@ -95,16 +95,16 @@ def _class(family: Family) -> str:
 
 
 def _protocol(families: list[Family]) -> str:
-    spelled = [("None = None", "Unpack[_Shared]")]
+    overloads_of = [("None = None", "Unpack[_Shared]")]
     for each in families:
         names = ", ".join(f'"{name}"' for name in dict.fromkeys((each.name, each.command)))
-        spelled.append((f"Literal[{names}]", f"Unpack[{_class(each)}]"))
-    spelled.append(("str | None", "Any"))
+        overloads_of.append((f"Literal[{names}]", f"Unpack[{_class(each)}]"))
+    overloads_of.append(("str | None", "Any"))
     overloads = "".join(
         f"    @overload\n    def __call__(\n        self,\n        sources: Sources,\n"
         f"        destination: PathLike,\n        family: {family},\n        **options: {options},\n"
         f"    ) -> Report: ...\n"
-        for family, options in spelled
+        for family, options in overloads_of
     )
     return (
         f'\n\nclass Convert(Protocol):\n    """Convert research files into one sealed store; see '

@@ -16,7 +16,7 @@ from unistore.errors import ConversionError, InputError, Problem, StoreError
 from unistore.exporting.naming import FileNames
 from unistore.exporting.temporary_folder import temporary_folder
 from unistore.exporting.writing import write
-from unistore.progress import shown
+from unistore.progress import resolve_progress
 from unistore.remote.storage import local_path
 from unistore.remote.url import require_local_path
 from unistore.schemas.indices import whole
@@ -65,8 +65,8 @@ def export(
     Raises
     ------
     InputError
-        If an argument is invalid, the destination exists, lies in the store, or is a URL, or the store cannot
-        be exported to that format.
+        If an argument is invalid, the destination exists, is inside the store or is a URL, or the store
+        cannot be exported in that format.
     StoreError
         If the store cannot be read, or names files outside the destination; nothing is left behind.
     ConversionError
@@ -82,8 +82,8 @@ def export(
     _check_destination(target, local_path(store))
     files = _exporter(opened, to)
     try:
-        with shown(progress) as told, temporary_folder(target, "unistore-export") as work:
-            done = _write_all(opened, files(opened), work / "files", told)
+        with resolve_progress(progress) as callbacks, temporary_folder(target, "unistore-export") as work:
+            done = _write_all(opened, files(opened), work / "files", callbacks)
             _check_destination(target, local_path(store))
             os.sync()
             (work / "files").rename(target)
@@ -120,7 +120,7 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
 
 
 def _checked(store: Store, files: Iterator[File]) -> Iterator[File]:
-    """The same files, with the exceptions of `_store_errors`."""
+    """Iterate over files inside `_store_errors`."""
     while True:
         with _store_errors(store):
             file = next(files, None)
@@ -160,11 +160,11 @@ def _exporter(store: Store, to: str | None) -> Callable[[Store], Iterator[File]]
 
 
 def _check_destination(target: Path, store: Path | None) -> None:
-    """Refuse a destination that exists or lies in the store."""
+    """Refuse a destination that exists or is inside the store."""
     if os.path.lexists(target):
-        msg = f"{target}: exists; an export never writes into an existing folder, choose another place"
+        msg = f"{target}: exists; an export never writes into an existing folder, choose another folder"
         raise InputError(msg)
     real = target.parent.resolve() / target.name
     if store is not None and real.is_relative_to(store.resolve()):
-        msg = f"{target}: lies in the store; choose another place"
+        msg = f"{target}: is inside the store; choose another folder"
         raise InputError(msg)

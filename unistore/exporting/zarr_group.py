@@ -21,7 +21,7 @@ from unistore.zarr3.presets import codec_chain
 from unistore.zarr3.writer import chunk_slices, pad_chunk
 
 _EDGE = 64
-"""Of chunks: a plane of a volume touches few of them, whichever way it is cut."""
+"""Voxels along each axis of a chunk: a plane across any axis reads few chunks."""
 
 
 def write_zarr(file: File, path: Path) -> None:
@@ -71,7 +71,7 @@ def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
 
 
 def _layers(values: Values, depth: int) -> Iterator[NDArray[Any]]:
-    """Rows, `depth` at a time, in memory that is used again."""
+    """Rows, `depth` at a time, in a reused buffer."""
     layer = np.empty((depth, *values.shape[1:]), values.dtype)
     filled = 0
     for block in values.blocks():

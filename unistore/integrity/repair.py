@@ -27,7 +27,7 @@ from unistore.integrity.regenerate import Regenerated, StoreFile, read_entry, re
 from unistore.integrity.root_repair import repaired_root
 from unistore.integrity.steps import make_executor
 from unistore.integrity.verify import Verified, verify_with
-from unistore.progress import shown
+from unistore.progress import resolve_progress
 from unistore.remote.storage import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, make_seal, manifest_bytes
 from unistore.store.names import MANIFEST, REPAIR, ROOT
@@ -102,7 +102,7 @@ def repair(
         msg = f"{os.fspath(store)}: only a store in a local folder can be repaired: repair a copy of it"
         raise StoreError(msg)
     folder = folder.absolute()
-    with shown(progress) as told, make_executor(workers) as executor:
+    with resolve_progress(progress) as told, make_executor(workers) as executor:
         checked = check_files(str(folder), told, executor)
         keys: list[str] = []
         # a repair that was killed after its last step left an intact store, and its folder

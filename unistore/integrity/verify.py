@@ -18,7 +18,7 @@ from unistore.integrity.receipt import Receipt
 from unistore.integrity.rules import RULES, run_rules
 from unistore.integrity.steps import make_executor
 from unistore.integrity.structure import check_structure
-from unistore.progress import shown
+from unistore.progress import resolve_progress
 from unistore.remote.storage import open_storage
 from unistore.schemas.rules import View
 from unistore.store.reader import Store
@@ -112,7 +112,7 @@ def verify(
     check.integer("workers", workers, most=MAX_WORKERS)
     check.raise_problems()
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
-    with shown(progress) as told, make_executor(workers) as executor:
+    with resolve_progress(progress) as told, make_executor(workers) as executor:
         return verify_with(executor, os.fspath(store), sources, sample, told)
 
 

@@ -1,13 +1,13 @@
-"""Decoded samples kept in one memory-mapped file that all processes of a machine share.
+"""A cache of decoded samples: one memory-mapped file that all processes of a machine share.
 
-The file is sparse: how much of it is given away, and an index of one number a sample, come first. Every
-process takes a stretch at a time for itself, under a lock, appends to it, and then writes a sample's number
-into the index, for which no lock is needed: what is in the index is whole, whoever is killed meanwhile. A
-sample that two processes add at once is stored twice and found once. Samples are admitted until the file is
-full, and none is ever dropped.
+The file is sparse. It begins with the number of allocated bytes and an index: the offset of each sample.
+A process allocates a region for itself under a lock and appends samples to it. It writes the offset of a
+sample into the index, without a lock, after the sample itself, so that samples in the index are complete
+even if a process is killed. A sample that two processes add at the same time is stored twice and found once.
+Samples are added until the file is full and never removed.
 
-Datasets that say which samples they hold share by name with all loaders of this user on the machine, see
-`unistore.loader.cache_folder`. The file of any other one has no name, and is shared by its loader's workers.
+Loaders of one user on a machine share the file of a `unistore.Dataset` by its name, see
+`unistore.loader.cache_folder`. The file of any other dataset has no name; the workers of its loader share it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["CacheFile", "CacheRegion", "parse_size"]
 
 ALIGNMENT = 64
 _NUMBER = struct.Struct("=q")
-EVERYTHING = 1 << 42
+UNLIMITED = 1 << 42
 """Bytes of the sparse file under ``cache="all"``: more than any disk that samples would be cached on."""
-STRETCHES, LARGEST = 256, 64 << 20
-"""A process takes one part in so many of the capacity at a time, and not more than so many bytes."""
+REGIONS, MAX_REGION = 256, 64 << 20
+"""A process allocates 1/256 of the capacity at a time, at most 64 MiB; more for a larger sample."""
 
 
 def parse_size(size: str | int) -> int:
@@ -44,13 +44,13 @@ def parse_size(size: str | int) -> int:
     Raises
     ------
     InputError
-        It is none of these.
+        If `size` is anything else.
     """
-    return EVERYTHING if size == "all" else parse_bytes(size, "cache")
+    return UNLIMITED if size == "all" else parse_bytes(size, "cache")
 
 
 class CacheFile:
-    """The file, as the process has it that made the loader; travels to workers without its descriptor.
+    """The cache file in the process of the loader. It is pickled without its descriptor.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ class CacheFile:
     capacity
         Bytes of decoded samples.
     name
-        Under which it is shared; None: it is this loader's alone.
+        Name under which loaders share it; None: only this loader uses it.
     extent
-        Bytes that samples lie in where each has a place of its own; None: they follow one another.
+        Bytes of samples with fixed offsets (`CacheRegion.add_at`); None: samples are appended.
 
     Raises
     ------
     InputError
-        The folder of shared files, or the file, is not this user's own, or there is no room for its index.
+        If the file or its folder belongs to another user, or the disk has no room for the index.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CacheFile:
             raise InputError(Problem("cache", message, cure, "option")) from error
 
     def close(self) -> None:
-        """Give the file up, which also happens when this object goes, and at the end of the process."""
+        """Close the file. Also done when this object is deleted, and at exit."""
         self._end()
 
     def __getstate__(self) -> dict[str, int]:
@@ -102,43 +102,43 @@ class CacheFile:
 
     @property
     def start(self) -> int:
-        """Bytes before the samples: what is given away, and the index, on whole pages."""
+        """Offset of the samples: the header, number of allocated bytes and index, in whole pages."""
         return _aligned(8 * (1 + self.samples), mmap.ALLOCATIONGRANULARITY)
 
     def create(self) -> int:
-        """Return a descriptor of the file, which is the caller's to close."""
+        """Return a new descriptor of the file, which the caller closes."""
         return os.dup(self.descriptor)
 
     def region(self, descriptor: int) -> CacheRegion:
-        """The file as a process sees it that reads and adds samples; the descriptor stays the caller's."""
+        """The mapped file, for a process that reads and adds samples; the caller closes `descriptor`."""
         return CacheRegion(os.dup(descriptor), self.samples, self.start, self.capacity)
 
 
 def _leave(name: str, descriptor: int, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child has a copy, and is no user of its own
+    if os.getpid() == owner:  # not in a forked child
         from unistore.loader.cache_folder import leave
 
         leave(name, descriptor)
 
 
 class CacheRegion:
-    """All cached samples, and room to add more.
+    """The mapped cache: finds and adds samples.
 
     Parameters
     ----------
     descriptor
-        Of the file; closed with this object.
+        Descriptor of the file; closed with this object.
     samples
         Length of the index.
     start, capacity
-        Where samples lie.
+        Offset and bytes of the samples.
     """
 
     def __init__(self, descriptor: int, samples: int, start: int, capacity: int) -> None:
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
-        head: NDArray[np.int64] = np.frombuffer(self._map, np.int64, 1 + samples)
-        self._given, self._index = head[:1], head[1:]
+        header: NDArray[np.int64] = np.frombuffer(self._map, np.int64, 1 + samples)
+        self._allocated, self._index = header[:1], header[1:]
         self.start, self._capacity = start, capacity
         self._next = self._end = 0
         self.full = False
@@ -148,67 +148,67 @@ class CacheRegion:
             os.close(self._descriptor)
 
     def find(self, samples: NDArray[np.int64] | slice) -> NDArray[np.int64]:
-        """Where samples lie in the file, (n,) int64; 0: not there."""
+        """Offsets of samples in the file, (n,) int64; 0: not cached."""
         return self._index[samples]
 
     def add(self, sample: int, parts: Sequence[Any]) -> None:
-        """Keep a sample: buffers one behind the other, each aligned; nothing happens when it does not fit."""
+        """Add a sample, its buffers aligned one after the other; does nothing if it does not fit."""
         padded = b"".join(data.ljust(_aligned(len(data)), b"\0") for data in map(bytes, parts))
         self._add(sample, padded, len(padded), None)
 
-    def add_at(self, sample: int, data: Any, place: int) -> None:
-        """Keep a sample at its own place; it takes whole pages."""
-        self._add(sample, data, _aligned(len(data), mmap.PAGESIZE), self.start + place)
+    def add_at(self, sample: int, data: Any, offset: int) -> None:
+        """Add a sample at an offset from `start`; it takes whole pages."""
+        self._add(sample, data, _aligned(len(data), mmap.PAGESIZE), self.start + offset)
 
-    def _add(self, sample: int, data: Any, size: int, place: int | None) -> None:
+    def _add(self, sample: int, data: Any, size: int, offset: int | None) -> None:
         if not self.full and self._has_room(size):
-            place = self._next if place is None else place
-            if self._write(data, place) and self._note(1 + sample, place):
+            offset = self._next if offset is None else offset
+            if self._write(data, offset) and self._write_number(1 + sample, offset):
                 self._next += size
                 return
         self.full = True
 
     def _has_room(self, size: int) -> bool:
-        """Whether so many bytes fit, if need be into a new stretch."""
+        """Whether `size` bytes fit; allocates a new region if necessary."""
         if self._next + size <= self._end:
             return True
-        from unistore.loader.cache_folder import alone
+        from unistore.loader.cache_folder import lock_folder
 
         try:
-            with alone():
-                given = self.start + int(self._given[0])
-                if given != self._end:  # others have taken what follows
-                    self._next = given
-                left = self.start + self._capacity - given
-                missing = size - (given - self._next)
-                taken = min(left, max(missing, min(self._capacity // STRETCHES, LARGEST)))
+            with lock_folder():
+                end = self.start + int(self._allocated[0])
+                if end != self._end:  # other processes have allocated what follows
+                    self._next = end
+                left = self.start + self._capacity - end
+                missing = size - (end - self._next)
+                taken = min(left, max(missing, min(self._capacity // REGIONS, MAX_REGION)))
                 if taken < missing:
                     return False
-                self._end = given + taken
-                return self._note(0, self._end - self.start)
-        except (InputError, OSError):  # the folder for temporary files is gone: what is cached stays
+                self._end = end + taken
+                return self._write_number(0, self._end - self.start)
+        except (InputError, OSError):  # the folder for temporary files was removed
             return False
 
-    def _note(self, number: int, value: int) -> bool:
-        """Write a number of the head; not through the map, where a full disk would be a crash."""
+    def _write_number(self, number: int, value: int) -> bool:
+        """Write a number of the header; not through the map, where a full disk would raise SIGBUS."""
         return self._write(_NUMBER.pack(value), number * _NUMBER.size)
 
-    def _write(self, data: bytes, place: int) -> bool:
-        """Whether there was room on the disk; if not, what is cached stays, and no more is added."""
+    def _write(self, data: bytes, offset: int) -> bool:
+        """Write data; returns whether the disk had room."""
         try:
-            return os.pwrite(self._descriptor, data, place) == len(data)
+            return os.pwrite(self._descriptor, data, offset) == len(data)
         except OSError:
             return False
 
-    def array(self, place: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Array at a place, not to be written to."""
-        found: NDArray[Any] = np.ndarray(shape, dtype, buffer=self._map, offset=place)
+    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Read-only array at an offset."""
+        found: NDArray[Any] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
         found.flags.writeable = False
         return found
 
-    def view(self, place: int, size: int) -> memoryview:
-        """``size`` bytes at a place."""
-        return memoryview(self._map)[place : place + size].toreadonly()
+    def view(self, offset: int, size: int) -> memoryview:
+        """Read-only view of `size` bytes at an offset."""
+        return memoryview(self._map)[offset : offset + size].toreadonly()
 
 
 def _aligned(size: int, unit: int = ALIGNMENT) -> int:

@@ -1,8 +1,8 @@
-"""Files that processes of one user share on a machine: found by name, gone with their last user.
+"""Named files that processes of one user share; a file is removed with its last user.
 
-They lie in a folder of the user's own below the one for temporary files. Everything that opens or removes one
-holds the lock of the folder. Whoever uses a file holds a shared lock on it, which ends with the process,
-whatever ended it: a file that can be locked exclusively has no user, and is removed by whoever comes by next.
+They are in a private folder below the one for temporary files, and are opened and removed under the lock of
+that folder. A process that uses a file holds a shared lock on it, which ends with the process, even if it is
+killed. So a file that can be locked exclusively is unused, and the next process that comes removes it.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from unistore.memory.segments import reserve
 from unistore.system import file_locks
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 
-__all__ = ["alone", "join", "leave"]
+__all__ = ["join", "leave", "lock_folder"]
 
 _LOCK = "lock"
 
 
-def join(name: str, size: int, head: int) -> int:
-    """Descriptor of the file of a name, made if nobody uses it; `leave` gives it back.
+def join(name: str, size: int, header: int) -> int:
+    """Open the file of a name, or create it. `leave` closes the returned descriptor.
 
     Parameters
     ----------
     name
-        Stands for what the file holds: equal names share.
+        Digest of the contents: equal names share a file.
     size
-        Of the file in bytes, all zero at first, and sparse.
-    head
-        Bytes at its beginning that have their place on the disk at once.
+        Bytes of the file, sparse and zero at first.
+    header
+        Bytes at its beginning that are allocated on the disk at once.
 
     Raises
     ------
     InputError
-        Folder or file are not this user's own, or not what they should be: names them, and the cure.
+        If the folder or file belongs to another user, or is not a cache of this size.
     OSError
-        The disk has no room for the head.
+        If the disk has no room for the header.
     """
-    with alone() as folder:
-        _sweep(folder)
+    with lock_folder() as folder:
+        _remove_stale(folder)
         try:
             descriptor = _open(name, folder)
         except FileNotFoundError:
             descriptor = _open(name, folder, os.O_CREAT | os.O_EXCL)
             try:
-                reserve(descriptor, head, size)
+                reserve(descriptor, header, size)
             except OSError:
                 os.unlink(name, dir_fd=folder)
                 os.close(descriptor)
                 raise
         if os.fstat(descriptor).st_size != size:
             os.close(descriptor)
-            raise _refused(_path() / name, f"is not a cache of {size:,} bytes")
+            raise _cache_error(_path() / name, f"is not a cache of {size:,} bytes")
         file_locks.lock(descriptor, shared=True)
     return descriptor
 
 
 def leave(name: str, descriptor: int) -> None:
-    """Close a file of `join`, and remove it if nobody else uses it."""
-    with suppress(InputError, OSError), alone() as folder:
+    """Close a file of `join`, and remove it if it is unused."""
+    with suppress(InputError, OSError), lock_folder() as folder:
         file_locks.unlock(descriptor)
         _remove_unused(name, folder)
     os.close(descriptor)
@@ -74,13 +74,13 @@ def _path() -> Path:
 
 
 @contextmanager
-def alone() -> Iterator[int]:
-    """Hold the lock of the folder, alone among this user's processes and threads; gives its descriptor.
+def lock_folder() -> Iterator[int]:
+    """Hold the folder's lock, exclusive among processes and threads; yields the folder's descriptor.
 
     Raises
     ------
     InputError
-        The folder is not this user's own.
+        If the folder belongs to another user.
     """
     path = _path()
     with suppress(FileExistsError):
@@ -88,7 +88,7 @@ def alone() -> Iterator[int]:
     try:
         folder = open_own_folder(path, 0o077)
     except NotOwnError as error:
-        raise _refused(path, str(error)) from error
+        raise _cache_error(path, str(error)) from error
     try:
         lock = _open(_LOCK, folder, os.O_CREAT)
         try:
@@ -104,11 +104,11 @@ def _open(name: str, folder: int, flags: int = 0) -> int:
     try:
         return open_own_file(name, folder, flags)
     except NotOwnError as error:
-        raise _refused(_path() / name, str(error)) from error
+        raise _cache_error(_path() / name, str(error)) from error
 
 
-def _sweep(folder: int) -> None:
-    """Remove what processes left behind that were killed."""
+def _remove_stale(folder: int) -> None:
+    """Remove files that killed processes left behind."""
     for name in os.listdir(folder):
         if name != _LOCK:
             with suppress(InputError, FileNotFoundError):
@@ -124,6 +124,6 @@ def _remove_unused(name: str, folder: int) -> None:
         os.close(descriptor)
 
 
-def _refused(path: Path, reason: str) -> InputError:
+def _cache_error(path: Path, reason: str) -> InputError:
     cure = "remove it, or set TMPDIR to a folder of your own"
     return InputError(Problem("cache", f"{path} {reason}", cure, "option"))

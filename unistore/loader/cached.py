@@ -26,16 +26,16 @@ __all__ = ["cache_file", "cached", "check_cacheable"]
 
 _LENGTH = struct.Struct("<Q")
 _VERSION = 3
-"""Of how chunks lie in the file."""
+"""Version of the layout of chunks in the file; part of its name."""
 
 
 def check_cacheable(dataset: Any) -> None:
-    """Refuse datasets that are neither of stores nor give samples one by one.
+    """Check that a dataset has chunks or single samples to cache.
 
     Raises
     ------
     InputError
-        If it is one.
+        If it has neither.
     """
     if not _has_chunks(dataset) and hasattr(dataset, "read_batch"):
         message = "keeps chunks of a unistore.Dataset, or samples of a dataset without read_batch"
@@ -43,7 +43,7 @@ def check_cacheable(dataset: Any) -> None:
 
 
 def cache_file(dataset: Any, collate: Collate | None, capacity: int) -> CacheFile:
-    """The file for a dataset's samples or chunks.
+    """Make or open the cache file of a dataset's chunks or samples.
 
     Loaders share one by its name, which stands for the stores that the dataset was opened from, by the same
     paths in the same folder, for the capacity, and, where samples are kept, for which they are. Samples of
@@ -52,33 +52,33 @@ def cache_file(dataset: Any, collate: Collate | None, capacity: int) -> CacheFil
     if not _has_chunks(dataset):
         return CacheFile(len(dataset), capacity)
     stores = [(part.store.path, part.store.attributes["seal"]) for part in dataset.parts]
-    said = [_VERSION, str(Path.cwd()), stores, capacity]
+    identity = [_VERSION, str(Path.cwd()), stores, capacity]
     if _keeps_samples(dataset, choose_fetch(dataset, collate)):
-        said += [dataset.digest, dataset.fields, dataset.names]
-        return CacheFile(len(dataset), capacity, _digest(said))
-    counts, places = _layout(dataset.arrays())
-    return CacheFile(counts[-1], capacity, _digest(said), places[-1])
+        identity += [dataset.digest, dataset.fields, dataset.names]
+        return CacheFile(len(dataset), capacity, _digest(identity))
+    counts, offsets = _layout(dataset.arrays())
+    return CacheFile(counts[-1], capacity, _digest(identity), offsets[-1])
 
 
-def _digest(said: Any) -> str:
-    return xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True).encode())
+def _digest(identity: Any) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
 
 
 def _layout(arrays: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """First number and first byte of the chunks of each array, each array from a page on; then those of all.
+    """First chunk number and first byte of each array, which starts on a page; last, the totals.
 
-    Chunks of whole rows so follow one another as the rows of the array do.
+    The chunks of an array are contiguous; if they are of whole rows, so are the rows.
     """
-    counts, places = [0], [0]
+    counts, offsets = [0], [0]
     for array in arrays:
         counts.append(counts[-1] + array.chunk_count)
         nbytes = array.chunk_count * array.metadata.chunk_bytes
-        places.append(places[-1] + -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
-    return counts, places
+        offsets.append(offsets[-1] + -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+    return counts, offsets
 
 
 def cached(dataset: Any, collate: Collate | None, region: CacheRegion) -> Fetch:
-    """Return a fetch that looks into the cache first."""
+    """Return a `Fetch` that reads through the cache."""
     fetch = choose_fetch(dataset, collate)
     if _keeps_samples(dataset, fetch):
         return CachedBatches(fetch, region)
@@ -102,7 +102,7 @@ class CachedBatches:
     Parameters
     ----------
     fetch
-        Reads what is missing.
+        Reads samples that are not cached.
     region
         The cache.
     """
@@ -146,14 +146,14 @@ class CachedBatches:
 
 
 class CachedChunks:
-    """A cache of the decoded chunks that a dataset reads; what is random is drawn from them anew.
+    """A cache of the decoded chunks that a dataset reads; random crops are drawn anew from them.
 
     Parameters
     ----------
     fetch
         Reads batches of `dataset`.
     dataset
-        Its arrays use the cache from now on.
+        Its arrays read through the cache from now on.
     region
         The cache.
     """
@@ -163,14 +163,14 @@ class CachedChunks:
         self.packed = fetch.packed
         arrays = dataset.arrays()
         starts = zip(arrays, *_layout(arrays), strict=False)
-        self._chunks = [_ArrayChunks(region, array, first, place) for array, first, place in starts]
+        self._chunks = [_ArrayChunks(region, array, first, offset) for array, first, offset in starts]
         for array, chunks in zip(arrays, self._chunks, strict=True):
             array.share(chunks)
-        weakref.finalize(self, _forget, arrays)
+        weakref.finalize(self, _stop_sharing, arrays)
 
     @property
     def hits(self) -> int:
-        """Chunks, and rows and ranges of them, that were found."""
+        """Reads of chunks, rows and ranges that the cache had."""
         return sum(chunks.hits for chunks in self._chunks)
 
     @property
@@ -183,25 +183,25 @@ class CachedChunks:
         return self._fetch(indices, epoch, allocate)
 
 
-def _forget(arrays: Sequence[Any]) -> None:
+def _stop_sharing(arrays: Sequence[Any]) -> None:
     for array in arrays:
         array.share(None)
 
 
 class _ArrayChunks:
-    """The chunks of one array: numbers from `first` on, bytes from `place` on. See `SharedChunks`."""
+    """The chunks of one array: numbers from `first` on, bytes from `offset` on. See `SharedChunks`."""
 
-    def __init__(self, region: CacheRegion, array: Any, first: int, place: int) -> None:
-        self._region, self._first, self._place = region, first, place
+    def __init__(self, region: CacheRegion, array: Any, first: int, offset: int) -> None:
+        self._region, self._first, self._offset = region, first, offset
         count, nbytes = array.chunk_count, array.metadata.chunk_bytes
-        self.chunks = region.array(region.start + place, (count, nbytes), np.dtype(np.uint8))
+        self.chunks = region.array(region.start + offset, (count, nbytes), np.dtype(np.uint8))
         self.there = region.find(slice(first, first + count))
         self.hits = self.misses = 0
 
     def add(self, number: int, chunk: NDArray[Any]) -> None:
         self.misses += 1
         data = np.ascontiguousarray(chunk).reshape(-1).view(np.uint8)
-        self._region.add_at(self._first + number, data, self._place + number * len(data))
+        self._region.add_at(self._first + number, data, self._offset + number * len(data))
 
 
 class CachedSamples:
@@ -233,8 +233,8 @@ class CachedSamples:
         for index, offset in zip(indices, offsets, strict=True):
             if offset:
                 (size,) = _LENGTH.unpack(self._region.view(offset, _LENGTH.size))
-                kept = self._region.view(offset + ALIGNMENT, size)
-                samples.append(pickle.loads(kept))  # noqa: S301 - written by a worker of this loader
+                pickled = self._region.view(offset + ALIGNMENT, size)
+                samples.append(pickle.loads(pickled))  # noqa: S301 - written by a worker of this loader
                 continue
             sample = next(read)
             samples.append(sample)

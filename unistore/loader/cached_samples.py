@@ -1,4 +1,4 @@
-"""How one sample of a packed batch lies in the cache: its description, and a buffer a key."""
+"""Format of a sample in the cache: a description, and one buffer for each key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def dump_sample(batch: Batch, number: int) -> list[bytes]:
-    """Buffers of a sample: length of the description, description, and values in their order in memory."""
+    """Buffers of a sample: length of its description, description, and values in memory order."""
     described, buffers = {}, []
     for key, packed in batch.items():
         if packed.offsets is None:
@@ -36,13 +36,13 @@ def dump_sample(batch: Batch, number: int) -> list[bytes]:
 
 
 def load_sample(region: CacheRegion, offset: int) -> Batch:
-    """The batch of one sample, as it lies in the cache."""
+    """The batch of one sample: views of the cache."""
     (size,) = _LENGTH.unpack(region.view(offset, _LENGTH.size))
     offset += ALIGNMENT
     description = bytes(region.view(offset, size))
     offset += -(-size // ALIGNMENT) * ALIGNMENT
     batch: Batch = {}
-    for key, dtype, shape, axes, offsets, group, shapes in _described(description):
+    for key, dtype, shape, axes, offsets, group, shapes in _parse_description(description):
         values = region.array(offset, shape, dtype)
         offset += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
         batch[key] = Packed(values if axes is None else values.transpose(axes), offsets, group, shapes)
@@ -50,8 +50,8 @@ def load_sample(region: CacheRegion, offset: int) -> Batch:
 
 
 @lru_cache(4096)
-def _described(description: bytes) -> list[tuple[Any, ...]]:
-    """Of each key: its name; dtype, shape and axes of the values as they lie there; the rest of `Packed`."""
+def _parse_description(description: bytes) -> list[tuple[Any, ...]]:
+    """For each key: name; dtype, shape and axes of the stored values; the other fields of `Packed`."""
     found = []
     for key, (dtype, stored, moved, ragged, group, box) in json.loads(description).items():
         shape = stored if ragged else [1, *stored]

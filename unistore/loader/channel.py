@@ -1,4 +1,4 @@
-"""One socket a worker: framed messages with file descriptors riding on them."""
+"""The socket to a worker: framed messages, with file descriptors as ancillary data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unistore.errors import LoaderError
 __all__ = ["Channel", "open_channel"]
 
 _HEADER = struct.Struct("<QB")
-_AT_ONCE = 64 * 1024
+_RECEIVE_BYTES = 64 * 1024
 _DESCRIPTOR = array.array("i").itemsize
 _ANCILLARY = socket.CMSG_SPACE(250 * _DESCRIPTOR)  # Linux sends at most 253 with a message
 _NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -28,11 +28,10 @@ _parent_ends: weakref.WeakSet[Channel] = weakref.WeakSet()
 class Channel:
     """One end of a pair of connected sockets.
 
-    The sockets are streams, so the other end's death reads as end of file whatever kills it. That holds
-    only while nobody else has a copy of that end: forked children close the ones they inherit.
+    When the other process dies, however it dies, the stream ends. That holds only while no other process has
+    a copy of that end, so forked children close the ones they inherit.
 
-    Descriptors arrive no later than the first byte of their message and in order, so messages take them from
-    a queue.
+    Descriptors arrive in order, no later than the first byte of their message, so they wait in a queue.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -50,7 +49,7 @@ class Channel:
         Raises
         ------
         OSError
-            The other end is gone.
+            If the other end is closed.
         """
         data = pickle.dumps(message, protocol=5)
         data = _HEADER.pack(len(data), len(descriptors)) + data
@@ -62,30 +61,30 @@ class Channel:
             self.socket.sendall(memoryview(data)[sent:])
 
     def receive(self, *, wait: bool = True) -> list[tuple[Any, list[int]]]:
-        """Return messages that have come, each with its descriptors, which are the caller's to close.
+        """Return received messages, each with its descriptors, which the caller closes.
 
         Parameters
         ----------
         wait
-            Whether to wait for one; the rest of one that has begun is waited for anyway.
+            Whether to wait for a message; the rest of an incomplete one is waited for in any case.
 
         Raises
         ------
         EOFError
-            The other end is gone.
+            If the other end is closed.
         """
         messages: list[tuple[Any, list[int]]] = []
         while not messages or self._buffer:
             if not self._read(wait=wait or bool(self._buffer)):
                 break
-            while (message := self._cut()) is not None:
+            while (message := self._pop_message()) is not None:
                 messages.append(message)
         return messages
 
     def _read(self, *, wait: bool) -> bool:
         flags = _NOT_INHERITED | (0 if wait else socket.MSG_DONTWAIT)
         try:
-            data, ancillary, flags, _ = self.socket.recvmsg(_AT_ONCE, _ANCILLARY, flags)
+            data, ancillary, flags, _ = self.socket.recvmsg(_RECEIVE_BYTES, _ANCILLARY, flags)
         except BlockingIOError:
             return False
         except ConnectionError as error:
@@ -106,8 +105,8 @@ class Channel:
         self._buffer += data
         return True
 
-    def _cut(self) -> tuple[Any, list[int]] | None:
-        """Take one message off the buffer, if a whole one is there."""
+    def _pop_message(self) -> tuple[Any, list[int]] | None:
+        """Remove the first message from the buffer; None if it is incomplete."""
         if len(self._buffer) < _HEADER.size:
             return None
         length, count = _HEADER.unpack_from(self._buffer)
@@ -120,14 +119,14 @@ class Channel:
         return message, [self._descriptors.popleft() for _ in range(count)]
 
     def close(self) -> None:
-        """Close this end, and descriptors that nobody took."""
+        """Close this end and unclaimed descriptors."""
         self.socket.close()
         while self._descriptors:
             os.close(self._descriptors.popleft())
 
 
 def open_channel() -> tuple[Channel, socket.socket]:
-    """Return the parent's end, and the socket that the worker gets."""
+    """Return the parent's end, and the worker's socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     channel = Channel(ours)
     _parent_ends.add(channel)

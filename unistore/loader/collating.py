@@ -1,4 +1,4 @@
-"""torch's default collation, stacking straight into the memory that a batch travels in."""
+"""torch's default collation, stacking directly into the memory of a batch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def collate_into(samples: Sequence[Any], allocate: Allocate) -> Any:
 
 
 def _numpy_dtype(tensor: Any) -> np.dtype[Any] | None:
-    """Dtype of a tensor in numpy's terms; None for those that numpy lacks."""
+    """NumPy dtype of a tensor; None if NumPy has no such dtype."""
     if tensor.is_conj() or tensor.is_neg():
         return None
     name = str(tensor.dtype).removeprefix("torch.")

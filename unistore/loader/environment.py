@@ -1,4 +1,4 @@
-"""What user code finds in a worker: one torch thread, seeded generators, ``get_worker_info()``."""
+"""The environment of user code in a worker: seeded generators, one thread, ``get_worker_info()``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ import numpy as np
 from unistore.data.packed import Allocate
 from unistore.system.malloc import keep_freed_memory
 
-__all__ = ["Environment", "settle"]
+__all__ = ["Environment", "prepare_process"]
 
-_DRAWS = struct.Struct("<QIq")
+_SEEDS = struct.Struct("<QIq")
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Environment:
     """Reseeds ``random``, numpy and torch before every batch, from (seed, epoch, first position) alone.
 
-    Torch is prepared as soon as it is there, and never imported for it: one thread, ``get_worker_info()``,
-    and the shared memory that collation functions ask for (torch's ``default_collate`` does in a worker, and
-    code written after it) is memory of the slab.
+    Torch is prepared once user code has imported it: one thread, ``get_worker_info()``, and shared memory
+    that collation functions allocate, as torch's ``default_collate`` does in a worker, is memory of the slab.
 
     Parameters
     ----------
@@ -46,22 +45,22 @@ class Environment:
         self._allocate: Allocate = np.empty
 
     def lend(self, allocate: Allocate) -> None:
-        """Give out a batch's memory where shared memory is asked for."""
+        """Allocate the shared memory of torch with `allocate` from now on."""
         self._allocate = allocate
 
     def reseed(self, epoch: int, position: int) -> None:
         """Reseed for the batch that starts at a position of an epoch."""
         key = f"{self._info[2]} {epoch} {position}".encode()
-        draws = _DRAWS.unpack(hashlib.blake2b(key, digest_size=_DRAWS.size).digest())
-        random.seed(draws[0])
-        np.random.seed(draws[1])  # noqa: NPY002 - the generator that user code draws from
+        seeds = _SEEDS.unpack(hashlib.blake2b(key, digest_size=_SEEDS.size).digest())
+        random.seed(seeds[0])
+        np.random.seed(seeds[1])  # noqa: NPY002 - the generator that user code draws from
         if self._torch is None:
-            self.settle_torch()
+            self.prepare_torch()
         if self._torch is not None:
             # not torch.manual_seed: it queues one more call for every accelerator each time
-            self._torch.default_generator.manual_seed(draws[2])
+            self._torch.default_generator.manual_seed(seeds[2])
 
-    def settle_torch(self) -> None:
+    def prepare_torch(self) -> None:
         """Prepare torch, if it has been imported."""
         torch = sys.modules.get("torch")
         data = sys.modules.get("torch.utils.data._utils.worker")
@@ -75,13 +74,13 @@ class Environment:
         self._torch = torch
 
     def _new_shared(self, size: int, *, device: Any = "cpu") -> Any:
-        """Replace ``torch.UntypedStorage._new_shared``, which makes a file in ``/dev/shm`` a tensor."""
+        """Replace ``torch.UntypedStorage._new_shared``, which makes a file in ``/dev/shm``."""
         del device
         return self._torch.from_numpy(self._allocate((size,), np.dtype(np.uint8))).untyped_storage()
 
 
-def settle() -> None:
-    """Settle a new worker process: Ctrl-C is the parent's, one thread in every numeric library."""
+def prepare_process() -> None:
+    """Prepare a new worker process: Ctrl-C is ignored, numeric libraries use one thread."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in _ONE_THREAD:
         os.environ[name] = "1"

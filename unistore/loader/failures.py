@@ -1,4 +1,4 @@
-"""Errors on their way from where batches are made to the consumer."""
+"""Errors that travel from a worker to the consumer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Failure", "pack_failure", "raise_failure"]
 
 
 class Failure(NamedTuple):
-    """What to raise, and its cause pickled, or None where that fails."""
+    """An error, and its pickled cause; None if the cause cannot be pickled."""
 
     error: LoaderError
     cause: bytes | None
 
 
 def pack_failure(error: LoaderError) -> Failure:
-    """Make an error fit to travel, with its cause if that can be pickled and read back."""
+    """Pack an error with its cause, if that can be pickled and unpickled."""
     cause: bytes | None = None
     with contextlib.suppress(Exception):  # a cause that does not travel is still in the traceback's text
         packed = pickle.dumps(error.__cause__)
@@ -29,6 +29,6 @@ def pack_failure(error: LoaderError) -> Failure:
 
 
 def raise_failure(failure: Failure) -> NoReturn:
-    """Raise an error that came from a worker, with its cause."""
+    """Raise a packed error with its cause."""
     cause = None if failure.cause is None else pickle.loads(failure.cause)  # noqa: S301 - from our worker
     raise failure.error from cause

@@ -1,4 +1,4 @@
-"""From sample indices to a batch: datasets that read whole batches, and any other map-style dataset."""
+"""Reads the batch of some sample indices: from datasets with ``read_batch``, or any map-style dataset."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class BatchDataset(Protocol):
 
 
 class Fetch(Protocol):
-    """Makes batches."""
+    """Reads batches."""
 
     packed: bool
-    """Whether batches are packed ones, which the parent still has to present."""
+    """Whether batches are dicts of `Packed`, which the parent still turns into tensors."""
 
     @property
     def hits(self) -> int:
@@ -42,7 +42,7 @@ class Fetch(Protocol):
 
     @property
     def misses(self) -> int:
-        """Those that were not."""
+        """Chunks or samples that were not found in the cache; 0 without one."""
         return 0
 
     def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
@@ -70,12 +70,12 @@ class SampleFetch:
     Parameters
     ----------
     dataset
-        Anything with ``__getitem__``. If it has ``set_epoch``, it is told the epoch.
+        Anything with ``__getitem__``. Its ``set_epoch``, if it has one, is called with each new epoch.
     collate
         From a list of samples to a batch. None: ``unistore.collate`` for samples of a `unistore.Dataset`,
         else as torch's ``default_collate``, straight into the slab.
     carry_epoch
-        Whether indices are `At`.
+        Whether indices carry the epoch, as `At`.
     """
 
     packed = False
@@ -118,7 +118,7 @@ def choose_fetch(dataset: Any, collate: Collate | None) -> Fetch:
     """Return the fastest way to read a dataset.
 
     Whole batches are read in one go where nothing has to see single samples: without a transform, and with a
-    collation that only arranges the arrays that were read.
+    collation that only only_arranges the arrays that were read.
 
     Raises
     ------
@@ -132,12 +132,12 @@ def choose_fetch(dataset: Any, collate: Collate | None) -> Fetch:
         msg = f"the loader reads map-style datasets (__len__ and __getitem__), got {type(dataset).__name__}"
         raise TypeError(msg)
     batched = hasattr(dataset, "read_batch")
-    if batched and arranges(collate) and getattr(dataset, "transform", None) is None:
+    if batched and only_arranges(collate) and getattr(dataset, "transform", None) is None:
         return BatchFetch(dataset)
     return SampleFetch(dataset, collate, carry_epoch=batched)
 
 
-def arranges(collate: Collate | None) -> bool:
+def only_arranges(collate: Collate | None) -> bool:
     """Whether a collation only arranges the arrays of a packed batch: the parent does that without a copy."""
     ours = getattr(collate, "__module__", None) == "unistore.data.collate"
     return collate is None or (ours and getattr(collate, "ragged", "packed") in ("packed", "list"))
@@ -146,7 +146,7 @@ def arranges(collate: Collate | None) -> bool:
 def sample_error(
     error: Exception, fetch: Fetch, dataset: Any, indices: Sequence[int], epoch: int, allocate: Allocate
 ) -> SampleError:
-    """Find out which sample of a batch failed, by reading them one at a time.
+    """Find the sample of a batch that fails, by reading them one at a time.
 
     Parameters
     ----------
@@ -159,8 +159,8 @@ def sample_error(
     for index in indices:
         try:
             fetch([index], epoch, allocate)
-        except Exception as alone:  # noqa: BLE001 - whatever a dataset raises is what is looked for
-            culprit, error = index, alone
+        except Exception as single:  # noqa: BLE001 - a dataset may raise anything
+            culprit, error = index, single
             break
     if culprit is None:
         return batch_error(error, indices, epoch)
@@ -171,14 +171,14 @@ def sample_error(
 
 
 def batch_error(error: BaseException, indices: Sequence[int], epoch: int) -> SampleError:
-    """Name the samples of a batch of which none alone is known to have failed."""
+    """Error that names the samples of a batch, when no single one is known to fail."""
     listed = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
     message = f"the batch of samples {listed} (epoch {epoch}): {type(error).__name__}: {error}"
     return SampleError(message, None, "", "".join(traceback.format_exception(error)))
 
 
 def _source(dataset: Any, index: int) -> str:
-    """Where a sample comes from, in the dataset's own words."""
+    """The source of a sample, from ``dataset.source_of``."""
     describe = getattr(dataset, "source_of", None)
     if describe is None:
         return ""

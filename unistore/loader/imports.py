@@ -1,4 +1,4 @@
-"""Forking beside threads that import: a child must not inherit a module that is half imported.
+"""Safe forks in processes whose other threads import: a child must not inherit a half-imported module.
 
 Python holds a lock for every module while it is being imported. A forked child inherits the locks that other
 threads hold at this moment, and these threads are not there to let them go: its first import of such a module
@@ -16,19 +16,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["imports_settled", "let_import"]
+__all__ = ["no_imports_running", "release_import_lock"]
 
-PATIENCE = 10.0
-"""Seconds that imports of other threads are waited for: one of them may be waiting for this thread."""
+IMPORT_TIMEOUT = 10.0
+"""Seconds to wait for imports of other threads; one of them may itself wait for this thread."""
 
 
 @contextmanager
-def imports_settled() -> Iterator[None]:
-    """Fork within: no other thread is in the middle of an import, and none begins one meanwhile.
+def no_imports_running() -> Iterator[None]:
+    """Context to fork in: no other thread is importing, and none can begin to.
 
-    The child has to call `let_import`.
+    The child has to call `release_import_lock`.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + IMPORT_TIMEOUT
     _imp.acquire_lock()
     while _others_import() and time.monotonic() < deadline:
         _imp.release_lock()
@@ -40,8 +40,8 @@ def imports_settled() -> Iterator[None]:
         _imp.release_lock()
 
 
-def let_import() -> None:
-    """Let all threads of a child import that was forked within `imports_settled`."""
+def release_import_lock() -> None:
+    """Release the import lock in a child that was forked inside `no_imports_running`."""
     if _imp.lock_held():
         _imp.release_lock()
 

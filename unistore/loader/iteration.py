@@ -1,4 +1,4 @@
-"""Passes over epochs: requests go out ahead, batches come back in order."""
+"""Iterations over epochs: batches are requested ahead and delivered in order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from unistore.order.sequences import EpochSequence, RankShare
 __all__ = ["Iteration", "Positions", "Requests"]
 
 WINDOW = 4096
-"""Positions whose samples are computed at a time: hashing many costs little more than hashing few."""
-QUICK = 0.002
-"""Seconds that a batch may take to make to count as quick, see `Requests.ahead`."""
+"""Positions whose samples are computed at a time; computing many costs little more than a few."""
+QUICK_SECONDS = 0.002
+"""Batches that are made in less time are requested several at a time, see `Requests.request_ahead`."""
 
 
 class Positions:
@@ -26,7 +26,7 @@ class Positions:
     Parameters
     ----------
     sequence, epoch
-        Of which epoch.
+        The order, and the number of the epoch.
     """
 
     def __init__(self, sequence: EpochSequence, epoch: int) -> None:
@@ -64,66 +64,71 @@ class _Epoch(NamedTuple):
 class Requests:
     """Batches that a producer makes ahead of the consumer, epoch after epoch.
 
-    The next epoch is known before this one ends, so its first batches are made while the last ones of this
-    are consumed. They are forgotten if another epoch, or another place in it, is wanted then.
+    The order of the next epoch is known, so its first batches are made while the last ones of this epoch are
+    consumed. They are dropped if the next iteration starts elsewhere.
 
     Parameters
     ----------
     producer, sequence
-        Who makes batches, and of which samples.
+        What makes batches, and the order of samples.
     share
         This rank's part of an epoch.
-    beyond
-        Whether batches of later epochs are requested before they are asked for.
+    across_epochs
+        Whether batches of the next epoch are requested before this one ends.
     """
 
     def __init__(
-        self, producer: Producer, sequence: EpochSequence, share: RankShare, *, beyond: bool
+        self, producer: Producer, sequence: EpochSequence, share: RankShare, *, across_epochs: bool
     ) -> None:
         self._producer, self._sequence, self._share = producer, sequence, share
-        self._beyond = beyond
+        self._across_epochs = across_epochs
         self._epochs: list[_Epoch] = []
-        self._taken = self._offered = 0
+        self._taken = self._requested = 0
 
     def begin(self, epoch: int, start: int) -> RankShare:
-        """Turn to an epoch, from a position on."""
+        """Start at a position of an epoch."""
         wanted = self._taken, epoch, start
         while self._epochs and self._epochs[0].beginning != wanted:
             del self._epochs[0]
         if not self._epochs:
             self._producer.begin()
-            self._taken = self._offered = 0
+            self._taken = self._requested = 0
             self._append(epoch, start, 0)
-        self.ahead(at_once=True)
+        self.request_ahead(at_once=True)
         return self._epochs[0].share
 
     def take(self) -> Arrival:
         """Wait for the next batch."""
-        while self._offered == self._taken:
-            self.ahead(at_once=True)
-            if self._offered == self._taken:
-                self._producer.settle()
+        while self._requested == self._taken:
+            self.request_ahead(at_once=True)
+            if self._requested == self._taken:
+                self._producer.wait()
         number, self._taken = self._taken, self._taken + 1
         arrival = self._producer.take(number)
-        self.ahead(at_once=arrival.seconds > QUICK)
+        self.request_ahead(at_once=arrival.seconds > QUICK_SECONDS)
         return arrival
 
-    def ahead(self, *, at_once: bool) -> None:
+    def request_ahead(self, *, at_once: bool) -> None:
         """Request as many batches as there is room for.
 
         Parameters
         ----------
         at_once
-            False: only when half of what may be under way can be requested together, so that batches which
-            are quick to make do not cost a message each.
+            False: only when half of the producer's capacity is free, so that quick batches share messages.
         """
         room = self._producer.room()
-        while (last := self._epochs[-1]).stop < self._offered + room and self._beyond and last.share.steps:
+        while (
+            (last := self._epochs[-1]).stop < self._requested + room
+            and self._across_epochs
+            and last.share.steps
+        ):
             self._append(last.epoch + 1, 0, last.stop)
-        room = min(room, last.stop - self._offered)
+        room = min(room, last.stop - self._requested)
         if room <= 0 or (not at_once and 2 * room < self._producer.capacity):
             return
-        self._offered += self._producer.submit([self._request(self._offered + each) for each in range(room)])
+        self._requested += self._producer.submit(
+            [self._request(self._requested + each) for each in range(room)]
+        )
 
     def _append(self, epoch: int, start: int, first: int) -> None:
         self._epochs.append(
@@ -131,20 +136,20 @@ class Requests:
         )
 
     def _request(self, number: int) -> Request:
-        of = next(each for each in self._epochs if number < each.stop)
-        start, stop = of.share.span(number - of.first)
-        return Request(number, of.epoch, start, of.positions(start, stop))
+        in_epoch = next(each for each in self._epochs if number < each.stop)
+        start, stop = in_epoch.share.span(number - in_epoch.first)
+        return Request(number, in_epoch.epoch, start, in_epoch.positions(start, stop))
 
 
 class Iteration:
-    """Iterator over the batches of one rank, from where the loader stands to the end of the epoch.
+    """Iterator over the batches of one rank, from the loader's position to the end of the epoch.
 
     Parameters
     ----------
     deliver
-        The loader's method that hands out the next batch of an iteration; keeps the loader alive.
+        The loader's method that returns the next batch; the reference keeps the loader alive.
     requests, epoch, share
-        Where batches come from, and which epoch they are of.
+        Source of the batches, the epoch, and this rank's part of it.
 
     Attributes
     ----------
@@ -185,10 +190,10 @@ class Iteration:
 
     @property
     def delivered(self) -> int:
-        """Positions of the epoch that all ranks have delivered once this one has handed out its batch."""
+        """Samples of the epoch that all ranks together have delivered after this rank's last batch."""
         return self._share.delivered(self._next)
 
     @property
-    def place(self) -> tuple[int, int]:
+    def epoch_and_batch(self) -> tuple[int, int]:
         """Epoch and batches delivered in this iteration."""
         return self.epoch, self._next

@@ -1,4 +1,4 @@
-"""`Loader`: batches of a dataset, made ahead, delivered in order, exact to resume."""
+"""`Loader`: prefetched batches of a dataset, in a reproducible order that can be resumed exactly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unistore.loader.cache import parse_size
 from unistore.loader.cached import check_cacheable
 from unistore.loader.fetch import choose_fetch
 from unistore.loader.iteration import Iteration, Requests
-from unistore.loader.options import Placement, place, refuse_torch_alone, workers_for
+from unistore.loader.options import Placement, refuse_torch_options, resolve_placement, workers_for
 from unistore.loader.ordering import drops_last, sequence_for
 from unistore.loader.production import Arrival, Producer
 from unistore.loader.setup import make_producer
@@ -35,12 +35,12 @@ __all__ = ["Loader"]
 class Loader:
     """Iterate over the batches of a dataset.
 
-    Worker processes decode into a ring of shared memory slabs; a batch is a set of views of a slab, which is
-    used again when the last view is gone. Holding batches is always safe: as many as the ring can spare lie
-    where they are, further ones are copied.
+    Worker processes decode into a ring of slabs in shared memory. A batch is a set of views of a slab, which
+    is reused when the last view is gone. Batches may be kept for as long as they are needed: once the ring
+    can spare no more slabs, further batches are copied.
 
-    Every epoch is a sequence of samples that depends on (seed, epoch) alone. Each iteration is one epoch; an
-    iteration that is left early ends its epoch. Only one iteration is alive at a time; threads may share it.
+    The order of an epoch depends on (seed, epoch) alone. Each iteration is one epoch; leaving an iteration
+    early ends its epoch. There is one active iteration at a time, which threads may share.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Loader:
     batch_size
         Samples of a batch, on this rank.
     shuffle
-        False: in order. ``"full"``: any order is as likely. ``"blocks"``: groups of samples that share chunks
+        False: in order. ``"full"``: a random permutation. ``"blocks"``: groups of samples that share chunks
         are shuffled, see `unistore.order.blocks`. True: blocks where a full shuffle would decode more than 8
         samples for each that it delivers, which a warning says; else full. ``"sources"``: one source file
         after the other, in random order, the samples of each shuffled.
@@ -61,8 +61,8 @@ class Loader:
         or drops to make them even; the order itself is ours, of (seed, epoch). Ranks share what a sampler
         yields. ``set_epoch`` of a sampler sets the loader's epoch, and is not needed.
     num_workers
-        Processes; ``"auto"``: what the cores allow; 0: none. A thread of this process then makes batches
-        while the consumer is away, or the consumer itself where it hardly ever is. Random numbers that
+        Number of processes. ``"auto"``: from the usable cores. 0: a thread of this process reads ahead, or
+        batches are read when they are asked for if reading ahead would not be faster. Random numbers that
         samples draw from global generators are reseeded in processes only.
     collate_fn
         From a list of samples to a batch; runs in the workers. None: packed batches of a
@@ -77,19 +77,19 @@ class Loader:
         Called with its number in every worker once.
     multiprocessing_context
         ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context of `multiprocessing`; None: the dataset's
-        wish, else fork where it exists.
+        ``start_method`` if it has one, else fork on Linux and spawn elsewhere.
     prefetch_factor
         Batches made ahead for each worker; None: 4. Fewer where all together would take more than 256 MB, but
         one a worker at least; fewer still where they would take more than a quarter of the memory.
     persistent_workers
-        Accepted for torch's sake: workers always live until the loader is closed.
+        Accepted for compatibility with torch: workers always live until the loader is closed.
     batch_sampler, timeout, generator, pin_memory_device, in_order
-        Of torch's DataLoader, and without a meaning here: anything but torch's default is refused, with what
-        to write instead.
+        Arguments of torch's DataLoader that have no meaning here: anything but torch's default is refused,
+        with what to write instead.
     seed
-        Of the order, and of the generators that workers reseed before every batch.
+        Seed of the order, and of the generators that workers reseed before every batch.
     rank, world_size
-        Which part of every step this process delivers. None: from ``torch.distributed`` where it is
+        This process among those that share each step. None: from ``torch.distributed`` where it is
         initialised, else from the environment (``RANK``, ``WORLD_SIZE``), else 0 of 1.
     subset
         Indices of the samples to use; None: all.
@@ -110,7 +110,7 @@ class Loader:
     Raises
     ------
     InputError
-        Options that do not fit; all of them at once.
+        If options are invalid; with all problems at once.
     TypeError
         The dataset is not map-style.
     """
@@ -154,7 +154,7 @@ class Loader:
         right = shuffle is None or isinstance(shuffle, bool) or shuffle in NAMED
         expected = "True, False, 'full', 'blocks' or 'sources' (an order of your own is a sampler)"
         check.expect("shuffle", shuffle, right, expected)
-        refuse_torch_alone(
+        refuse_torch_options(
             check,
             {
                 "batch_sampler": batch_sampler,
@@ -164,7 +164,7 @@ class Loader:
                 "in_order": in_order,
             },
         )
-        self.placement: Placement = place(
+        self.placement: Placement = resolve_placement(
             check,
             batch_size=batch_size,
             seed=seed,
@@ -181,7 +181,7 @@ class Loader:
             check_cacheable(dataset)
         self.dataset = dataset
         self.batch_size, self.seed = int(batch_size), int(seed)
-        self.sampler, self._told_epoch = sampler, 0
+        self.sampler, self._sampler_epoch = sampler, 0
         self.sequence = sequence_for(
             dataset,
             shuffle or False,
@@ -210,22 +210,22 @@ class Loader:
 
     def __repr__(self) -> str:
         order, workers = type(self.sequence).__name__, f"num_workers={self.num_workers}"
-        said = f"batch_size={self.batch_size}, {workers}, {order}, epoch {self.epoch}, {len(self)} batches"
-        return f"Loader({self.dataset!r},\n       {said})"
+        summary = f"batch_size={self.batch_size}, {workers}, {order}, epoch {self.epoch}, {len(self)} batches"
+        return f"Loader({self.dataset!r},\n       {summary})"
 
     def _repr_html_(self) -> str:
         from unistore.pictures.html import text_html
 
         inner = getattr(self.dataset, "_repr_html_", lambda: text_html(repr(self.dataset)))()
-        said = repr(self).rpartition("\n")[2].strip().removesuffix(")")
-        return f"<div><strong>Loader</strong> {text_html(said)}{inner}</div>"
+        summary = repr(self).rpartition("\n")[2].strip().removesuffix(")")
+        return f"<div><strong>Loader</strong> {text_html(summary)}{inner}</div>"
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch."""
         return self._share().steps
 
     def __iter__(self) -> Iterator[Any]:
-        with self._alone():
+        with self._exclusive():
             requests = self._ready_requests()
             self._follow_sampler()
             epoch, start = self._progress.begin()
@@ -239,11 +239,11 @@ class Loader:
             return iteration
 
     def _follow_sampler(self) -> None:
-        """Take over the epoch that a sampler was told since the last iteration."""
-        told = getattr(self.sampler, "epoch", 0) if hasattr(self.sampler, "set_epoch") else 0
-        if told != self._told_epoch:
-            self._told_epoch = told
-            self.set_epoch(told)
+        """Use the epoch that ``sampler.set_epoch`` was called with since the last iteration."""
+        epoch = getattr(self.sampler, "epoch", 0) if hasattr(self.sampler, "set_epoch") else 0
+        if epoch != self._sampler_epoch:
+            self._sampler_epoch = epoch
+            self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next one to be iterated. Not needed: every iteration moves on by itself."""
@@ -255,14 +255,14 @@ class Loader:
         return self._progress.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the run stands, as JSON: the same on every rank after the same step.
+        """Return the position in the run, as JSON values: the same on every rank after the same step.
 
-        Batches made ahead do not count, only those that were handed out.
+        Prefetched batches do not count, only delivered ones.
         """
         return self._progress.save(self.sequence)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where a state was taken, in the middle of an epoch too.
+        """Continue from the position of a state, in the middle of an epoch too.
 
         Workers, prefetching, batch size, ranks and their number may differ from the run that saved it.
 
@@ -273,7 +273,7 @@ class Loader:
         """
         order = state.get("order") if isinstance(state, Mapping) else None
         sequence = self.sequence.arranged(order) if isinstance(order, Mapping) else self.sequence
-        with self._alone():
+        with self._exclusive():
             self._progress.load(state, sequence)
             self.sequence = sequence
             self._current = self._requests = None
@@ -288,8 +288,8 @@ class Loader:
         return self._producer[0].pids if self._producer else []
 
     def close(self) -> None:
-        """End workers and free memory; batches that are held stay intact. Iterating again starts anew."""
-        with self._alone():
+        """End workers and free memory. Batches stay valid; iterating again starts new workers."""
+        with self._exclusive():
             self._current = self._requests = None
             _close_all(self._producer)
 
@@ -301,8 +301,8 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _alone(self) -> threading.RLock:
-        """Held by the one thread that uses producer and iteration.
+    def _exclusive(self) -> threading.RLock:
+        """The lock of producer and iteration.
 
         A forked child has neither: the parent's workers are not its own, nor are threads that held the lock.
         """
@@ -332,20 +332,20 @@ class Loader:
                     seed=self.seed,
                     workers=self.num_workers,
                     placement=self.placement,
-                    in_turn=getattr(self.sequence, "lanes", None) is not None,
+                    round_robin=getattr(self.sequence, "lanes", None) is not None,
                     cache=self._cache,
                 )
             )
             self._requests = None
         if self._requests is None:
             self._requests = Requests(
-                self._producer[0], self.sequence, self._share(), beyond=self.num_workers > 0
+                self._producer[0], self.sequence, self._share(), across_epochs=self.num_workers > 0
             )
         return self._requests
 
     def _deliver(self, iteration: Iteration) -> Any:
-        """Hand out the next batch of an iteration."""
-        with self._alone():
+        """Return the next batch of an iteration."""
+        with self._exclusive():
             return self._next_batch(iteration)
 
     def _next_batch(self, iteration: Iteration) -> Any:
@@ -369,7 +369,9 @@ class Loader:
             batch = as_tensors(arrival.batch, self._collate) if self._packed else arrival.batch
         except (StopIteration, SampleError):
             raise
-        except BaseException:  # Ctrl-C may have cut a message in half; a death has ended the crew
+        except (
+            BaseException
+        ):  # Ctrl-C may have cut a message in half; the death of a worker has closed the pool
             self.close()
             raise
         self._count(arrival, samples, time.perf_counter() - started)
@@ -393,7 +395,7 @@ class Loader:
     def _report(self, iteration: Iteration) -> None:
         earlier, then = self._reported
         now = time.perf_counter()
-        report(self._stats.since(earlier).line(*iteration.place, now - then))
+        report(self._stats.since(earlier).line(*iteration.epoch_and_batch, now - then))
         self._reported = replace(self._stats), now
 
 

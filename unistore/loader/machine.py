@@ -1,4 +1,4 @@
-"""How much memory the loader may plan with."""
+"""Available memory of this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def available_memory(proc: Path = Path("/proc"), cgroups: Path = MOUNTS) -> int:
     Parameters
     ----------
     proc, cgroups
-        Where the kernel shows them.
+        Mount points of procfs and of the cgroups.
     """
     left = [max(0, limit - used) for limit, used in memory_limits(proc / "self", cgroups)]
     return min([_meminfo(proc), *left])

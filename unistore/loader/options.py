@@ -1,4 +1,4 @@
-"""From what the user says to what the loader does: ranks, start method, number of workers."""
+"""Resolves arguments of the Loader: rank, world size, start method, number of workers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from unistore.loader.samplers import is_distributed
 from unistore.system.arguments import Arguments
 from unistore.system.workers import MAX_WORKERS, environment_number, plan
 
-__all__ = ["DEFAULT_PREFETCH", "Placement", "place", "refuse_torch_alone", "workers_for"]
+__all__ = ["DEFAULT_PREFETCH", "Placement", "refuse_torch_options", "resolve_placement", "workers_for"]
 
 DEFAULT_PREFETCH = 4
-"""Batches made ahead for each worker, unless the user says."""
+"""Default of ``prefetch_factor``: batches made ahead for each worker."""
 
-_TORCH_ALONE = {
+_TORCH_OPTIONS = {
     "batch_sampler": (None, "batch_size=…, with shuffle=… or sampler=… for the order"),
     "timeout": (0, "leave it out: a worker that dies raises WorkerDiedError at once"),
     "generator": (None, "seed=…: the order and the generators of workers follow from it"),
@@ -32,7 +32,7 @@ _TORCH_ALONE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where and how this process takes part.
+    """Rank of this process, and how its workers run.
 
     Attributes
     ----------
@@ -50,15 +50,15 @@ class Placement:
     prefetch: int
 
 
-def refuse_torch_alone(check: Arguments, given: Mapping[str, Any]) -> None:
+def refuse_torch_options(check: Arguments, given: Mapping[str, Any]) -> None:
     """Note options of torch's DataLoader that have no meaning here, unless they are torch's defaults."""
     for name, value in given.items():
-        default, cure = _TORCH_ALONE[name]
+        default, cure = _TORCH_OPTIONS[name]
         if not (value is default or (type(value) in (int, float, str) and value == default)):
             check.refuse(name, f"is {value!r}, and has no meaning here", cure)
 
 
-def place(
+def resolve_placement(
     check: Arguments,
     *,
     batch_size: int | None,
@@ -70,12 +70,12 @@ def place(
     world_size: int | None,
     dataset: Any,
 ) -> Placement:
-    """Settle rank, world size and start method.
+    """Resolve rank, world size, start method and prefetching.
 
     Raises
     ------
     InputError
-        Everything that does not fit, what `check` has found before included.
+        With all invalid arguments, including those already in `check`.
     """
     if batch_size is None:
         cure = "batch_size=1, collate_fn=operator.itemgetter(0) delivers samples one by one"
@@ -101,8 +101,8 @@ def place(
 def _start_method(check: Arguments, context: str | BaseContext | None, dataset: Any) -> str:
     known = multiprocessing.get_all_start_methods()
     if context is None:
-        wished: object = getattr(dataset, "start_method", None)
-        context = str(wished) if wished else "fork" if sys.platform == "linux" else "spawn"
+        preferred: object = getattr(dataset, "start_method", None)
+        context = str(preferred) if preferred else "fork" if sys.platform == "linux" else "spawn"
     method = context.get_start_method() if isinstance(context, BaseContext) else context
     listed = ", ".join(map(repr, known))
     expected = f"one of {listed}, or a context of multiprocessing"
@@ -122,7 +122,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def workers_for(num_workers: int | str, samples: int) -> int:
-    """Return the number of processes; ``"auto"`` shares the cores between the ranks of this machine.
+    """Return the number of worker processes; ``"auto"`` shares the cores among the ranks of this machine.
 
     0 in a process that may start no others, such as a dask worker with its nanny.
     """
@@ -135,7 +135,7 @@ def workers_for(num_workers: int | str, samples: int) -> int:
     ranks = environment_number("LOCAL_WORLD_SIZE", 1)
     try:
         if isinstance(num_workers, int):
-            plan(num_workers, quiet=True)  # refuses what is no number of workers
+            plan(num_workers, quiet=True)  # raises unless it is a valid number of workers
             return num_workers
         return plan(num_workers, ranks, samples, quiet=True).train
     except InputError as error:

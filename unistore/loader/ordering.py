@@ -1,4 +1,4 @@
-"""From ``shuffle``, ``sampler``, ``subset`` and ``weights`` to the order of every epoch."""
+"""Resolves ``shuffle``, ``sampler``, ``subset`` and ``weights`` to the order of epochs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["drops_last", "sequence_for"]
 def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, world_size: int) -> bool:
     """Whether only whole batches are delivered.
 
-    Unless the user says: where several ranks share a shuffled order, so that all take equally many steps.
-    Orders of torch's ``DistributedSampler`` are of equal length on all ranks as they are.
+    By default if several ranks share a shuffled order, so that all take the same number of steps. Orders of
+    torch's ``DistributedSampler`` have the same length on all ranks anyway.
     """
     if drop_last is not None or world_size == 1 or is_distributed(sampler):
         return bool(drop_last)
@@ -42,7 +42,7 @@ def sequence_for(
     Raises
     ------
     InputError
-        Options that contradict each other, or indices outside the dataset.
+        If options contradict each other, or indices are outside the dataset.
     """
     check = Arguments()
     check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)

@@ -1,4 +1,4 @@
-"""What processes and the reading thread have in common: requests in, arrivals out, in any order."""
+"""`Producer`, the interface of worker processes and the reading thread: requests in, batches out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["Arrival", "Producer", "Request"]
 
 
 class Request(NamedTuple):
-    """A batch that the consumer will want.
+    """A batch to make.
 
     Attributes
     ----------
     number
-        Its place among the batches of the iteration.
+        Its index among the batches that were requested.
     epoch, position
         Epoch, and the position in it of the first sample.
     indices
@@ -31,20 +31,20 @@ class Request(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A batch as it is handed to the consumer.
+    """A batch that was made, with statistics.
 
     Attributes
     ----------
     batch
-        The batch, in place or copied.
+        The batch: views of a slab, or copies.
     needed
         Bytes of memory it took.
     seconds
         Time it took to make.
     missed, copied
-        Whether it did not fit into a slab; whether it was copied out of one.
+        Whether it did not fit into its slab; whether it was copied, as the consumer holds too many.
     hits, misses
-        Samples from the cache and beside it.
+        Reads that the cache had and had not.
     """
 
     batch: Any
@@ -60,41 +60,41 @@ class Producer(Protocol):
     """Makes batches ahead of the consumer. Used by one thread at a time."""
 
     def begin(self) -> None:
-        """Forget all requests: an iteration starts."""
+        """Drop all requests: an iteration starts."""
         ...
 
     def room(self) -> int:
-        """Batches that may be requested now, beside those that are under way, stale ones included."""
+        """Number of batches that may be requested now."""
         ...
 
     @property
     def capacity(self) -> int:
-        """Batches that may be under way at a time."""
+        """Largest number of batches that may be under way."""
         ...
 
     def submit(self, requests: Sequence[Request]) -> int:
-        """Take requests, the next ones by number, not more than there is room for; return how many."""
+        """Accept requests with consecutive numbers, at most `room`; return how many were accepted."""
         ...
 
-    def settle(self) -> None:
-        """Wait until something that is under way is done."""
+    def wait(self) -> None:
+        """Wait until a batch under way is done."""
         ...
 
     def take(self, number: int) -> Arrival:
-        """Wait for a batch that was offered.
+        """Wait for a requested batch.
 
         Raises
         ------
         SampleError
-            It could not be made.
+            If it could not be made.
         WorkerDiedError
-            A worker ended on its own.
+            If a worker died.
         """
         ...
 
     @property
     def usable(self) -> bool:
-        """Whether it still makes batches, in this process."""
+        """Whether it can still make batches, in this process."""
         ...
 
     @property

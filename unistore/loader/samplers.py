@@ -1,4 +1,4 @@
-"""What may be given as ``sampler``: an order of our own, sample indices, or one of torch's samplers."""
+"""Resolves ``sampler``: a sequence, sample indices, or one of torch's samplers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from unistore.order.sequences import EpochSequence, InOrder, Repeated, Shuffled,
 
 __all__ = ["is_distributed", "sample_indices", "sampler_sequence"]
 
-_OWN = (
+_CUSTOM_ORDER = (
     "an order of your own is an object with the methods of unistore.order.sequences.EpochSequence, "
     "or a list of indices"
 )
 
 
 def sampler_sequence(sampler: Any, samples: int, seed: int) -> EpochSequence:
-    """Return the order that a sampler stands for.
+    """Return the order of a sampler.
 
     Torch's samplers keep their meaning: which samples an epoch has, how often and with what chance. The order
     itself is ours, a function of (seed, epoch).
@@ -38,28 +38,30 @@ def sampler_sequence(sampler: Any, samples: int, seed: int) -> EpochSequence:
     Raises
     ------
     InputError
-        If it is none of these, or leads to samples that the dataset does not have.
+        If it is of another type, or has indices outside the dataset.
     """
     known = _torch_name(sampler)
     if known in _TORCH:
         if getattr(sampler, "generator", None) is not None:
             message = f"{known} has a generator"
-            raise _refused(message, "leave it out: seed=… of the Loader decides the order")
-        return _within(*_TORCH[known](sampler, seed), samples)
+            raise _sampler_error(message, "leave it out: seed=… of the Loader decides the order")
+        return _check_length(*_TORCH[known](sampler, seed), samples)
     if known == "BatchSampler":
-        raise _refused("is a BatchSampler", "batch_size=…, drop_last=… and its own sampler as sampler=…")
+        raise _sampler_error(
+            "is a BatchSampler", "batch_size=…, drop_last=… and its own sampler as sampler=…"
+        )
     if isinstance(sampler, Shuffle):
-        return _within(sampler.sequence, sampler.samples, samples)
+        return _check_length(sampler.sequence, sampler.samples, samples)
     if isinstance(sampler, SequenceSampler):
         cure = "give the sequence that it was made of, and rank and world_size to the Loader"
-        raise _refused("is a SequenceSampler, which serves torch's DataLoader", cure)
+        raise _sampler_error("is a SequenceSampler, which serves torch's DataLoader", cure)
     if isinstance(sampler, Sequence) or hasattr(sampler, "__array__"):
         chosen = sample_indices("sampler", sampler, samples)
         return Subset(InOrder(len(chosen)), chosen)
     if callable(getattr(sampler, "indices", None)):
         return cast("EpochSequence", sampler)
     message = f"is of type {type(sampler).__name__}, whose order is not a function of (seed, epoch)"
-    raise _refused(message, _OWN)
+    raise _sampler_error(message, _CUSTOM_ORDER)
 
 
 def is_distributed(sampler: Any) -> bool:
@@ -73,7 +75,7 @@ def sample_indices(name: str, given: Any, samples: int) -> NDArray[np.int64]:
     Raises
     ------
     InputError
-        If they are no indices of samples; `name` is the argument's.
+        If they are not valid indices. `name` is that of the argument.
     """
     try:
         chosen = np.asarray(given)
@@ -96,15 +98,15 @@ def _torch_name(sampler: Any) -> str:
     return type(sampler).__name__ if type(sampler).__module__ in known else ""
 
 
-def _within(sequence: EpochSequence, over: int, samples: int) -> EpochSequence:
-    """A sequence over the first `over` samples of a dataset: torch's samplers are made for any length."""
+def _check_length(sequence: EpochSequence, over: int, samples: int) -> EpochSequence:
+    """Return a sequence over the first `over` samples, if the dataset has as many."""
     if over > samples:
         message = f"draws from {over} samples, and the dataset has {samples}"
-        raise _refused(message, "make it for the dataset that the Loader reads")
+        raise _sampler_error(message, "make it for the dataset that the Loader reads")
     return sequence
 
 
-def _refused(message: str, cure: str = "") -> InputError:
+def _sampler_error(message: str, cure: str = "") -> InputError:
     return InputError(Problem("sampler", message, cure, "option"))
 
 
@@ -129,12 +131,12 @@ def _subset_random(sampler: Any, seed: int) -> tuple[EpochSequence, int]:
 def _weighted(sampler: Any, seed: int) -> tuple[EpochSequence, int]:
     if not sampler.replacement:
         message = "WeightedRandomSampler draws without replacement"
-        raise _refused(message, "replacement=True, or every sample once: shuffle=True, subset=…")
+        raise _sampler_error(message, "replacement=True, or every sample once: shuffle=True, subset=…")
     weights = np.asarray(sampler.weights, np.float64)
     try:
         return Weighted(weights, None, int(sampler.num_samples), seed), len(weights)
     except ValueError as error:
-        raise _refused(str(error)) from error
+        raise _sampler_error(str(error)) from error
 
 
 def _distributed(sampler: Any, seed: int) -> tuple[EpochSequence, int]:  # noqa: ARG001 - has its own

@@ -1,4 +1,4 @@
-"""Starting what makes batches: worker processes over shared slabs, or a thread over private ones."""
+"""Starts the producer of batches: worker processes with shared slabs, or a thread with private ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from unistore.memory.slabs import SlabRing
 
 __all__ = ["make_producer"]
 
-HELD = 4
+HELD_BATCHES = 4
 """Batches that the consumer may hold before further ones are copied."""
-MEMORY_SHARE = 4
-"""Slabs take at most one part in so many of the memory that is available."""
+MEMORY_DIVISOR = 4
+"""Slabs take at most a quarter of the available memory."""
 
 
 def make_producer(
@@ -31,7 +31,7 @@ def make_producer(
     seed: int,
     workers: int,
     placement: Placement,
-    in_turn: bool,
+    round_robin: bool,
     cache: int | None,
 ) -> Producer:
     """Start a producer.
@@ -39,30 +39,30 @@ def make_producer(
     Parameters
     ----------
     dataset, collate, worker_init_fn, seed
-        The user's.
+        Arguments of the Loader.
     workers
         Processes; 0: a thread.
     placement
         Start method and prefetching.
-    in_turn
+    round_robin
         Whether workers take batches in turn.
     cache
-        Bytes of decoded samples to keep; None: none.
+        Capacity of the cache in bytes; None: no cache.
     """
     file = None
     if cache is not None:
         file = cache_file(dataset, collate, cache)
     ring = SlabRing(
         in_flight=placement.prefetch * max(1, workers),
-        held=HELD,
-        budget=available_memory() // MEMORY_SHARE,
+        held=HELD_BATCHES,
+        budget=available_memory() // MEMORY_DIVISOR,
         least=max(1, workers),
     )
     if workers == 0:
-        return _keeping(file, ReadingThread(_own_fetch(dataset, collate, file), dataset, ring))
-    # sockets, descriptors that travel, polling: not on every platform, and not needed for a thread
-    from unistore.loader.crew import Crew
+        return _with_cache(file, ReadingThread(_own_fetch(dataset, collate, file), dataset, ring))
+    # needs sockets that carry descriptors, and poll: not on every platform
     from unistore.loader.worker import WorkerConfig
+    from unistore.loader.worker_pool import WorkerPool
 
     config = WorkerConfig(
         workers=workers,
@@ -72,11 +72,11 @@ def make_producer(
         worker_init_fn=worker_init_fn,
         cache=file,
     )
-    return _keeping(file, Crew(config, placement.start_method, ring, in_turn=in_turn))
+    return _with_cache(file, WorkerPool(config, placement.start_method, ring, round_robin=round_robin))
 
 
-def _keeping(file: CacheFile | None, producer: Producer) -> Producer:
-    """A producer that keeps its cache for as long as it lives."""
+def _with_cache(file: CacheFile | None, producer: Producer) -> Producer:
+    """Close the cache file together with the producer."""
     if file is not None:
         weakref.finalize(producer, file.close)
     return producer

@@ -1,4 +1,4 @@
-"""Where a run stands, exactly: which samples were delivered, and of which sequence."""
+"""The exact position of a run: epoch, delivered samples, and the order they belong to."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ VERSION = 1
 
 
 def dataset_digest(dataset: Any) -> str:
-    """Digest of which samples a dataset holds: its own ``digest``, or its length where it has none."""
+    """Digest of a dataset's number of samples, and of its own ``digest`` if it has one."""
     own = getattr(dataset, "digest", None)
     known = own() if callable(own) else own
-    said = json.dumps({"samples": len(dataset), "dataset": None if known is None else str(known)})
-    return xxhash.xxh3_128_hexdigest(said.encode())
+    identity = json.dumps({"samples": len(dataset), "dataset": None if known is None else str(known)})
+    return xxhash.xxh3_128_hexdigest(identity.encode())
 
 
 class Progress:
     """Epoch, and samples delivered in it by all ranks together.
 
-    What was prefetched and not delivered does not count. An epoch that an iteration left early is over: the
-    next iteration is the next epoch. An epoch that a state was loaded into goes on where the state says.
+    Prefetched samples do not count until they are delivered. Leaving an iteration early ends its epoch; an
+    epoch resumed from a state continues at the state's position.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the loader did and how long it took: `Loader.stats`, and one line every ``log_every`` batches."""
+"""Statistics of a Loader: `Loader.stats`, and the line that ``log_every`` prints."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Stats:
     batches, samples
         Delivered.
     bytes
-        Of memory that delivered batches took.
+        Bytes of memory that delivered batches took.
     wait_seconds
-        That the consumer waited for batches (``data_time``).
+        Seconds that the consumer waited for batches (``data_time``).
     decode_seconds
-        That workers spent making batches, added up over workers.
+        Seconds that workers spent making batches, summed over workers.
     slab_misses
-        Batches, of those delivered, that did not fit into a slab and brought their own memory.
+        Delivered batches that did not fit into a slab and got memory of their own.
     copies
-        Batches that were copied, or read into fresh memory, because as many as the ring can spare were held.
+        Batches that were copied, or read into new memory, because the consumer held too many.
     cache_hits, cache_misses
-        Samples taken from the cache, and decoded beside it.
+        Chunks (or samples, of plain datasets) that the cache had, and had not.
     """
 
     batches: int = 0

@@ -1,4 +1,4 @@
-"""``workers=0``: batches are made ahead on one thread while the consumer computes, or when it wants them."""
+"""``num_workers=0``: a thread reads ahead while the consumer computes, or the consumer reads itself."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from unistore.memory.slabs import SlabRing
 
 __all__ = ["ReadingThread"]
 
-HIDDEN = 0.001
-"""Seconds hidden of every batch that are worth a thread in any case: handing batches over costs less."""
-PACE = 0.25
-"""Weight of the newest batch in how long batches take, and in how long the consumer is away."""
+MIN_OVERLAP = 0.001
+"""Seconds of overlap a batch from which on a thread always pays: handing a batch over takes less."""
+SMOOTHING = 0.25
+"""Weight of the newest batch in the moving averages of reading and of computing time."""
 
 
 class _Job(NamedTuple):
@@ -51,26 +51,26 @@ class _Done(NamedTuple):
 class ReadingThread:
     """Makes batches on a thread of this process, see `unistore.loader.production.Producer`.
 
-    Slabs are ordinary memory here, reused so that no batch pays for fresh pages. While the consumer holds as
-    many as the ring can spare, batches get memory of their own.
+    Slabs are private memory here, reused so that batches need no new pages. While the consumer holds as many
+    slabs as the ring can spare, batches get memory of their own.
 
-    A thread works while the consumer is away. Where that hides little, handing batches over and waiting for
-    the interpreter's lock costs more: datasets that read whole batches are then asked by the consumer itself,
-    when it wants a batch. Others are asked by the thread alone: what they open may belong to a thread.
+    The thread reads while the consumer computes. Where that saves less than handing batches over and waiting
+    for the GIL costs, the consumer itself reads, when it takes a batch. Datasets without ``read_batch`` are
+    always read by the thread, as what they open may belong to one thread.
 
     Parameters
     ----------
     fetch, dataset
-        How batches are made.
+        What reads the batches, and of which dataset.
     ring
-        Where they are made.
+        Memory that they are read into.
     """
 
     def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
         self._ring = ring
         self._fetch, self._dataset = fetch, dataset
         self._generation = [0]
-        self._kept: deque[_Job] = deque()
+        self._pending: deque[_Job] = deque()
         self._under_way = 0
         self._ahead = True
         self._away = self._making = 0.0
@@ -93,7 +93,7 @@ class ReadingThread:
         """See `Producer.begin`."""
         self._generation[0] += 1
         self._ready.clear()
-        self._kept.clear()
+        self._pending.clear()
         self._left = None
 
     @property
@@ -103,17 +103,17 @@ class ReadingThread:
 
     def room(self) -> int:
         """See `Producer.room`."""
-        return self.capacity - self._under_way - len(self._ready) - len(self._kept)
+        return self.capacity - self._under_way - len(self._ready) - len(self._pending)
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
-        self._kept += [_Job(self._generation[0], request) for request in requests]
+        self._pending += [_Job(self._generation[0], request) for request in requests]
         if self._ahead:
-            self._begin(len(self._kept))
+            self._begin(len(self._pending))
         return len(requests)
 
     def _begin(self, count: int) -> None:
-        """Have the thread make the next batches, or with it at rest, one be made here."""
+        """Give the next pending batches to the thread, or make them here if it does not read ahead."""
         self._under_way += count
         leases = []
         while self._lent < self._under_way and (slab := self._ring.take()) is not None:
@@ -121,7 +121,7 @@ class ReadingThread:
             self._lent += 1
         self._leases += reversed(leases)
         for _ in range(count):
-            job = self._kept.popleft()
+            job = self._pending.popleft()
             if self._ahead:
                 self._jobs.put(job)
             else:
@@ -130,24 +130,24 @@ class ReadingThread:
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""
         if self._fetch.packed and self._left is not None:
-            self._away += PACE * (time.perf_counter() - self._left - self._away)
-            self._ahead = worthwhile(self._away, self._making)
+            self._away += SMOOTHING * (time.perf_counter() - self._left - self._away)
+            self._ahead = thread_helps(self._away, self._making)
             if self._ahead:
-                self._begin(len(self._kept))
+                self._begin(len(self._pending))
         while number not in self._ready:
             if not self._under_way:
                 self._begin(1)
-            self.settle()
+            self.wait()
         done, all_held = self._ready.pop(number)
-        self._making += PACE * (done.seconds - self._making)
+        self._making += SMOOTHING * (done.seconds - self._making)
         self._left = time.perf_counter()
         if done.error is not None:
             raise done.error
         missed = done.needed > done.room and not all_held
         return Arrival(done.batch, done.needed, done.seconds, missed, all_held, done.hits, done.misses)
 
-    def settle(self) -> None:
-        """See `Producer.settle`."""
+    def wait(self) -> None:
+        """See `Producer.wait`."""
         done = self._done.get()
         self._under_way -= 1
         self._lent -= done.room > 0
@@ -166,7 +166,7 @@ class ReadingThread:
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self._ready.clear()
-        self._kept.clear()
+        self._pending.clear()
         self._leases.clear()
         self._ring.close()
 
@@ -177,19 +177,19 @@ class ReadingThread:
 
     @property
     def usable(self) -> bool:
-        """Whether the thread can still be asked; it does not survive a fork."""
+        """Whether the thread is running; it does not survive a fork."""
         return not self._closed and self._thread.is_alive()
 
 
-def worthwhile(away: float, making: float) -> bool:
-    """Whether a thread helps: it hides all of a batch, or much.
+def thread_helps(away: float, making: float) -> bool:
+    """Whether reading ahead on a thread pays.
 
     Parameters
     ----------
     away, making
-        Seconds that the consumer is away between batches, and that a batch takes to make.
+        Seconds that the consumer computes between two batches, and seconds to make a batch.
     """
-    return away > 2 * making or min(away, making) > HIDDEN
+    return away > 2 * making or min(away, making) > MIN_OVERLAP
 
 
 def _read(
@@ -211,7 +211,7 @@ def _read(
 
 
 def _make(fetch: Fetch, dataset: Any, job: _Job, leases: list[_SlabLease]) -> _Done:
-    """Make a batch, in the slab that was lent last: it is still in the processor's caches."""
+    """Make a batch in the slab that was lent last, which may still be in the processor's caches."""
     request = job.request
     started = time.perf_counter()
     slab, lease = leases.pop() if leases else (None, None)

@@ -1,8 +1,9 @@
-"""How a batch of any structure travels: a small pickle, and arrays that stay where they are.
+"""Serialisation of batches: a small pickle, and arrays that stay in shared memory.
 
-Arrays and CPU tensors are replaced by the number of a description (dtype, shape, strides, place in the
-batch's memory), as views too, so that permuted images keep their layout. Those that do not lie there yet are
-copied in once. Everything else is pickled with protocol 5, its out-of-band buffers beside the arrays.
+In the pickle, arrays and CPU tensors are replaced by the number of a description: dtype, shape, strides and
+offset in the batch's memory. Views stay views, so that permuted images keep their layout. Arrays that are not
+in that memory are copied into it once. Everything else is pickled with protocol 5, its out-of-band buffers in
+the same memory.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from unistore.memory.arena import Arena, SegmentOffset
 __all__ = ["Message", "decode", "encode"]
 
 INLINE_BYTES = 8 * 1024
-"""Longer pickles travel in the batch's memory: messages stay far below the buffer of a socket."""
-PACKED = 4
-"""Length of what stands for a `Packed`; an array takes six items."""
+"""Longer pickles are put into the batch's memory, so that messages stay far below a socket's buffer."""
+PACKED_ITEMS = 4
+"""Items in the description of a `Packed`; that of an array has six."""
 
 _plain_dtypes: dict[np.dtype[Any], str | np.dtype[Any]] = {}
 
 
 Message: TypeAlias = bytes | tuple[int, int, int]
-"""A batch without its memory: pickled, or segment, offset and length of where the pickle lies."""
+"""The pickle of a batch, or its segment, offset and length in the batch's memory."""
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str | np.dtype[Any]:
-    """Return the short name of a dtype where it says everything, else the dtype."""
+    """Return ``dtype.str`` if it describes the dtype completely, else the dtype."""
     known = _plain_dtypes.get(dtype)
     if known is None:
         plain = dtype.names is None and dtype.metadata is None and np.dtype(dtype.str) == dtype
@@ -43,7 +44,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str | np.dtype[Any]:
 
 
 def _like(array: NDArray[Any], arena: Arena) -> NDArray[Any]:
-    """Return memory for a copy of an array, its axes in the same order of strides."""
+    """Return memory for a copy of an array with the same order of axes in memory."""
     if array.flags.c_contiguous:
         return arena.allocate(array.shape, array.dtype)
     axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
@@ -63,9 +64,9 @@ class _Packer(pickle.Pickler):
         super().__init__(file, protocol=5, buffer_callback=self._keep_buffer)
 
     def persistent_id(self, obj: Any) -> int | None:
-        """Number of the description of an array, tensor or `Packed`; None, which pickles as usual, else.
+        """Number of the description of an array, tensor or `Packed`; None for anything else.
 
-        Not the description itself: each of its items would be asked about in turn.
+        Not the description itself: the pickler would call this method for each of its items.
         """
         description = None
         if type(obj) is np.ndarray:
@@ -81,7 +82,7 @@ class _Packer(pickle.Pickler):
         return len(self.described) - 1
 
     def packed(self, batch: Any) -> list[tuple[Any, ...]] | None:
-        """Describe a batch of packed keys, which needs no pickling; None for any other."""
+        """Describe a dict of `Packed`, which needs no pickling; None for any other batch."""
         if type(batch) is not dict:
             return None
         found = []
@@ -93,7 +94,7 @@ class _Packer(pickle.Pickler):
         return found
 
     def _array(self, array: NDArray[Any] | None) -> Any:
-        return None if array is None or array.dtype.hasobject else self._once(array, array, None)
+        return None if array is None or array.dtype.hasobject else self._describe_once(array, array, None)
 
     def _tensor(self, tensor: Any) -> Any:
         torch = self._torch
@@ -102,51 +103,51 @@ class _Packer(pickle.Pickler):
         if not plain or tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
             return None
         try:
-            return self._once(tensor, tensor.numpy(), "")
+            return self._describe_once(tensor, tensor.numpy(), "")
         except TypeError:  # bfloat16, float8: torch has them, numpy does not
             carrier = {1: torch.uint8, 2: torch.int16}.get(tensor.element_size())
             if carrier is None or tensor.ndim == 0:
                 return None
-            return self._once(tensor, tensor.view(carrier).numpy(), tensor.dtype)
+            return self._describe_once(tensor, tensor.view(carrier).numpy(), tensor.dtype)
 
-    def _once(self, owner: Any, array: NDArray[Any], tensor_dtype: Any) -> Any:
-        """Describe an array, and the same object the same way each time it occurs."""
+    def _describe_once(self, owner: Any, array: NDArray[Any], tensor_dtype: Any) -> Any:
+        """Describe an array once, however often the object occurs."""
         seen = self._seen.get(id(owner))
         if seen is None:
             seen = self._seen[id(owner)] = (owner, self._describe(array, tensor_dtype))
         return seen[1]
 
     def _describe(self, array: NDArray[Any], tensor_dtype: Any) -> Any:
-        place = self._place(array)
-        if place is None:
+        location = self._locate(array)
+        if location is None:
             copy = _like(array, self._arena)
             np.copyto(copy, array)
-            array, place = copy, self._place(copy)
-        assert place is not None
+            array, location = copy, self._locate(copy)
+        assert location is not None
         strides = None if array.flags.c_contiguous else array.strides
-        return place[0], place[1], _dtype_name(array.dtype), array.shape, strides, tensor_dtype
+        return location[0], location[1], _dtype_name(array.dtype), array.shape, strides, tensor_dtype
 
-    def _place(self, array: NDArray[Any]) -> SegmentOffset | None:
+    def _locate(self, array: NDArray[Any]) -> SegmentOffset | None:
         if array.size == 0:
             return 0, -1
         address: int = array.__array_interface__["data"][0]
         if array.flags.c_contiguous:
             return self._arena.find(address, array.nbytes)
         low, high = np.lib.array_utils.byte_bounds(array)
-        place = self._arena.find(low, high - low)
-        return place and (place[0], place[1] + address - low)
+        location = self._arena.find(low, high - low)
+        return location and (location[0], location[1] + address - low)
 
     def _keep_buffer(self, buffer: pickle.PickleBuffer) -> bool:
         with buffer.raw() as raw:
             memory = self._arena.allocate((raw.nbytes,), np.dtype(np.uint8))
             memory[:] = np.frombuffer(raw, np.uint8)
-            segment, offset = self._place(memory) or (0, 0)
+            segment, offset = self._locate(memory) or (0, 0)
             self.buffers.append((segment, offset, raw.nbytes, raw.readonly))
         return False
 
 
 class _Unpacker(pickle.Unpickler):
-    """Puts a batch together over the memory it was decoded into."""
+    """Rebuilds a batch over its memory."""
 
     def __init__(
         self,
@@ -162,13 +163,13 @@ class _Unpacker(pickle.Unpickler):
     def persistent_load(self, number: int) -> Any:
         """Build what `_Packer.persistent_id` described."""
         description = self._described[number]
-        if len(description) == PACKED:
+        if len(description) == PACKED_ITEMS:
             return self._build.packed(*description)
         return self._build.array(description)
 
 
 class _Builder:
-    """Builds what `_Packer` described, arrays as views or private copies."""
+    """Builds arrays that `_Packer` described, as views or copies."""
 
     __slots__ = ("_copy", "_memory")
 
@@ -199,7 +200,7 @@ class _Builder:
 
 
 def encode(batch: Any, arena: Arena) -> Message:
-    """Move a batch into the arena's memory, as far as it is not there yet, and describe it.
+    """Serialise a batch; arrays outside the arena are copied into it.
 
     Parameters
     ----------
@@ -220,22 +221,22 @@ def encode(batch: Any, arena: Arena) -> Message:
         return message
     memory = arena.allocate((len(message),), np.dtype(np.uint8))
     memory[:] = np.frombuffer(message, np.uint8)
-    place = arena.find(memory.__array_interface__["data"][0], len(message))
-    assert place is not None
-    return *place, len(message)
+    location = arena.find(memory.__array_interface__["data"][0], len(message))
+    assert location is not None
+    return *location, len(message)
 
 
 def decode(message: Message, memory: Sequence[Any], *, copy: bool = False) -> Any:
-    """Put a batch together.
+    """Rebuild a batch.
 
     Parameters
     ----------
     message
         What `encode` returned in the worker.
     memory
-        One buffer a segment: the leases of the batch's memory, slab first.
+        One buffer for each segment of the batch's memory, the slab first.
     copy
-        Copy everything out, so that the memory is free as soon as this returns.
+        Copy all arrays, so that the memory is free when this returns.
     """
 
     def part(segment: int, offset: int, length: int) -> memoryview:

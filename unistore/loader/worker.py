@@ -1,4 +1,4 @@
-"""A worker process: takes tasks from its socket, decodes into slabs, answers with descriptions."""
+"""A worker process: receives tasks, decodes batches into slabs, and sends their descriptions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import CacheFile
 from unistore.loader.cached import cached
 from unistore.loader.channel import Channel
-from unistore.loader.environment import Environment, settle
+from unistore.loader.environment import Environment, prepare_process
 from unistore.loader.failures import Failure, pack_failure
 from unistore.loader.fetch import Collate, Fetch, choose_fetch, sample_error
-from unistore.loader.imports import let_import
+from unistore.loader.imports import release_import_lock
 from unistore.loader.wire import Message, decode, encode
 from unistore.memory.arena import Arena, SharedGrowth
 from unistore.memory.segments import Segment
@@ -35,18 +35,18 @@ __all__ = ["Answer", "SlabLease", "Task", "WorkerConfig", "main"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """What workers are told when they start; travels by pickle under forkserver and spawn.
+    """Configuration of workers; pickled under forkserver and spawn.
 
     Attributes
     ----------
     workers
         Number of workers.
     seed
-        The loader's.
+        Seed of the loader.
     dataset, collate, worker_init_fn
-        The user's.
+        Arguments of the Loader.
     cache
-        The cache's file, whose descriptor comes with the first message; None: there is none.
+        The cache file, whose descriptor comes with the first message; None: no cache.
     """
 
     workers: int
@@ -65,7 +65,7 @@ class Task(NamedTuple):
     generation
         Iteration it belongs to; tasks of an abandoned one are answered without work.
     number
-        Its place among the batches of the iteration.
+        Its index among the batches that were requested.
     epoch, position
         Epoch, and the position in it of the batch's first sample.
     indices
@@ -80,15 +80,15 @@ class Task(NamedTuple):
 
 
 class SlabLease(NamedTuple):
-    """A slab for one batch, whichever the worker makes in it.
+    """A slab for one batch; the worker decides for which.
 
     Attributes
     ----------
     slab, size
         Its number and bytes.
     new
-        Whether it comes with its descriptor: another worker has made it. One that this worker does not know
-        and that comes without is made here, when a batch needs it.
+        Whether its descriptor comes with it, as another worker has made it. A slab that is not new and that
+        this worker has not mapped is made here, when a batch needs it.
     """
 
     slab: int
@@ -97,18 +97,18 @@ class SlabLease(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of a task.
+    """The result of a task.
 
     Attributes
     ----------
     generation, number
         The task's.
     slab
-        The one that is given back with the batch; 0: none.
+        Number of the slab that is returned with the batch; 0: no slab.
     made
-        Whether it was made for this batch: its descriptor comes first.
+        Whether the slab was made for this batch; its descriptor then comes first.
     result
-        The batch, an error, or None: the task was abandoned.
+        The batch, an error, or None if the task was abandoned.
     extra
         Sizes of the batch's own segments, whose descriptors come with the answer.
     needed
@@ -116,7 +116,7 @@ class Answer(NamedTuple):
     seconds
         Time taken.
     hits, misses
-        Samples from the cache, and beside it.
+        Reads that the cache had, and had not.
     """
 
     generation: int
@@ -132,9 +132,9 @@ class Answer(NamedTuple):
 
 
 class _WorkerState:
-    """The worker's state: its dataset, its mapped slabs.
+    """State of the worker: its dataset and its mapped slabs.
 
-    A batch goes into the slab that was lent last: used a moment ago, it is still in the processor's caches.
+    A batch goes into the slab that was lent last, which may still be in the processor's caches.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class _WorkerState:
         else:
             self._fetch = cached(config.dataset, config.collate, config.cache.region(cache))
         self._environment = Environment(worker, config.workers, config.seed, config.dataset)
-        self._environment.settle_torch()
+        self._environment.prepare_torch()
         if config.worker_init_fn is not None:
             self._environment.reseed(0, worker)
             config.worker_init_fn(worker)
@@ -167,12 +167,12 @@ class _WorkerState:
                 os.close(descriptor)
         self._lent += reversed(leases)
 
-    def let_go(self) -> None:
-        """Hold on to nothing of the last batch's memory."""
+    def release_memory(self) -> None:
+        """Drop the reference to the last batch's memory."""
         self._environment.lend(np.empty)
 
     def make(self, task: Task, made: SharedGrowth, growth: SharedGrowth) -> Answer:
-        """Make a batch, its slab too where it has none, and what does not fit into it."""
+        """Make a batch; `made` makes its slab if there is none, `growth` what does not fit into the slab."""
         if task.generation < self._current[0]:
             return Answer(task.generation, task.number, 0, False, None)
         lease = self._lent.pop() if self._lent else None
@@ -209,19 +209,18 @@ class _WorkerState:
 def _set_up(
     worker: int, config: WorkerConfig | None, channel: Channel
 ) -> tuple[_WorkerState | LoaderError, list[Any]]:
-    """Return the state, or what went wrong and answers every task; and messages that came early.
+    """Return the state, or the error that answers every task; and messages received early.
 
-    A dataset that came by shared memory lies there, once for all workers: each sees it as its own, and gets a
-    page of its own where it writes.
+    A configuration in shared memory is mapped copy-on-write: workers share it until they write to it.
     """
-    (((has_cache, told, sizes), (control, *descriptors)), *early) = channel.receive()
+    (((has_cache, message, sizes), (control, *descriptors)), *early) = channel.receive()
     page = mmap.mmap(control, mmap.PAGESIZE, flags=mmap.MAP_SHARED)
     try:
         cache = descriptors[0] if has_cache else None
         if config is None:
             shared = zip(descriptors[has_cache:], sizes, strict=True)
             memory = [mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE) for descriptor, size in shared]
-            config = decode(told, [b"", *memory])
+            config = decode(message, [b"", *memory])
         assert config is not None
         return _WorkerState(worker, config, np.frombuffer(page, np.int64), cache), early
     except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
@@ -249,10 +248,10 @@ def _serve(worker: int, config: WorkerConfig | None, channel: Channel) -> None:
         poll.register(descriptor, select.POLLIN)
     tasks: deque[Task] = deque()
     while True:
-        for (forget, leases, told), descriptors in messages:
+        for (forget, leases, new_tasks), descriptors in messages:
             if isinstance(state, _WorkerState):
                 state.take_slabs(forget, [SlabLease(*lease) for lease in leases], descriptors)
-            tasks.extend(Task(*task) for task in told)
+            tasks.extend(Task(*task) for task in new_tasks)
         if tasks:
             _answer(state, tasks.popleft(), channel)
         elif any(descriptor in sentinels for descriptor, _ in poll.poll()):
@@ -265,7 +264,7 @@ def _answer(state: _WorkerState | LoaderError, task: Task, channel: Channel) -> 
     try:
         if isinstance(state, _WorkerState):
             answer = state.make(task, made, growth)
-            state.let_go()
+            state.release_memory()
         else:
             answer = Answer(task.generation, task.number, 0, False, pack_failure(state))
         channel.send(tuple(answer), made.descriptors + growth.descriptors)
@@ -275,7 +274,7 @@ def _answer(state: _WorkerState | LoaderError, task: Task, channel: Channel) -> 
 
 
 def main(worker: int, end: socket.socket, config: WorkerConfig | None) -> None:
-    """Run a worker until its parent closes the socket, or is gone.
+    """Run a worker until its parent closes the socket or dies.
 
     Parameters
     ----------
@@ -284,11 +283,11 @@ def main(worker: int, end: socket.socket, config: WorkerConfig | None) -> None:
     end
         The worker's end of the socket.
     config
-        What to do; None: they come, pickled, with the first message.
+        Its configuration; None: it comes with the first message.
     """
-    let_import()
-    settle()
+    release_import_lock()
+    prepare_process()
     channel = Channel(end)
-    with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone: nobody is left to tell
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent has died
         _serve(worker, config, channel)
     channel.close()

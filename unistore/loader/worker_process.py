@@ -1,4 +1,4 @@
-"""A worker process as the parent sees it: how it is started, what it is told first, how it ended."""
+"""The parent's side of a worker process: its start, its configuration, its exit."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 from unistore.errors import LoaderError
 from unistore.loader.channel import open_channel
-from unistore.loader.imports import imports_settled
+from unistore.loader.imports import no_imports_running
 from unistore.loader.production import Request
 from unistore.loader.wire import Message, encode
 from unistore.loader.worker import WorkerConfig, main
 from unistore.memory.arena import Arena, SharedGrowth
 from unistore.memory.slabs import Slab
 
-__all__ = ["WorkerProcess", "cause_of_death", "encoded"]
+__all__ = ["WorkerProcess", "describe_exit", "encode_config"]
 
 
 class WorkerProcess:
-    """One process as the parent sees it."""
+    """A worker process, its channel, and the tasks and slabs that it has."""
 
     def __init__(self, number: int, context: BaseContext, inherited: WorkerConfig | None) -> None:
         self.number = number
@@ -40,7 +40,7 @@ class WorkerProcess:
             with warnings.catch_warnings():
                 # Python 3.12 warns of forking while other threads run; workers touch nothing that these hold
                 warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)
-                with imports_settled() if inherited is not None else contextlib.nullcontext():
+                with no_imports_running() if inherited is not None else contextlib.nullcontext():
                     process.start()
         except BaseException:
             self.channel.close()
@@ -49,8 +49,8 @@ class WorkerProcess:
             theirs.close()
 
 
-def encoded(config: WorkerConfig, growth: SharedGrowth) -> Message | None:
-    """WorkerConfig in shared memory, once for all workers; None where that is refused.
+def encode_config(config: WorkerConfig, growth: SharedGrowth) -> Message | None:
+    """Pickle a WorkerConfig into shared memory, once for all workers; None if it cannot be pickled so.
 
     multiprocessing would copy them through a pipe to each worker, and wait for ever where a large dataset is
     sent to a worker that has already died. Only what may be sent in no other way (locks, queues, sockets)
@@ -72,8 +72,8 @@ def encoded(config: WorkerConfig, growth: SharedGrowth) -> Message | None:
         raise
 
 
-def cause_of_death(code: int | None) -> str:
-    """How a worker ended, from its exit code, and what may be done."""
+def describe_exit(code: int | None) -> str:
+    """How a worker ended, from its exit code, with a cure."""
     if code is None:
         return "closed its socket and does not answer"
     if code < 0:

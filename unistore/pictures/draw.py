@@ -15,13 +15,13 @@ __all__ = ["INSTALL", "MARK", "check_sample", "preview_of", "sample_picture"]
 
 INSTALL = "pip install 'unistore[plot]'"
 MARK = "made by unistore inspect"
-"""Stands in every file that is written, so that it may be overwritten."""
-_SIZE, _DOTS = (10, 3.2), 110
+"""Metadata of every file that is written; only such files are overencoded."""
+_FIGSIZE, _DPI = (10, 3.2), 110
 _STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
     "figure.titlesize": 11,
-    "text.parse_math": False,  # names of columns are no formulas
+    "text.parse_math": False,  # names of columns may contain $
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.frameon": False,
@@ -29,24 +29,24 @@ _STYLE: dict[str, Any] = {
 
 
 def preview_of(store: StoreView) -> Preview:
-    """How the family of a store shows samples.
+    """The preview functions of a store's family.
 
     Raises
     ------
     InputError
-        If the family is not known here, or brings no pictures.
+        If the family is not installed, or has no preview.
     """
     found: Preview = get_family(store.family).part("preview")
     return found
 
 
 def check_sample(store: StoreView, sample: int) -> None:
-    """Refuse a number that no sample has.
+    """Check the number of a sample.
 
     Raises
     ------
     InputError
-        Naming the numbers that there are.
+        If it is out of range.
     """
     if not 0 <= sample < store.sample_count:
         held = f"samples 0 to {store.sample_count - 1}" if store.sample_count else "no samples"
@@ -68,9 +68,9 @@ def sample_picture(store: StoreView, sample: int, form: Literal["png", "webp"] =
     Raises
     ------
     InputError
-        If there is no such sample, the family brings no pictures, or matplotlib is not installed.
+        If there is no such sample, the family has no preview, or matplotlib is not installed.
     StoreError
-        If the sample cannot be drawn: the store is damaged, or the family fails.
+        If the sample cannot be drawn: the store is damaged, or the family's code fails.
     """
     check_sample(store, sample)
     preview = preview_of(store)
@@ -79,20 +79,20 @@ def sample_picture(store: StoreView, sample: int, form: Literal["png", "webp"] =
         from matplotlib.figure import Figure
     except ImportError as error:
         raise InputError(Problem("pictures", f"need matplotlib ({error})", INSTALL, "missing")) from error
-    written = io.BytesIO()
+    encoded = io.BytesIO()
     with warnings.catch_warnings(), matplotlib.style.context(["default", _STYLE]):
-        warnings.simplefilter("ignore")  # characters that no font has, axes of a single value
-        figure = Figure(figsize=_SIZE, dpi=_DOTS, layout="constrained")
+        warnings.simplefilter("ignore")  # glyphs missing from the font, axes of a single value
+        figure = Figure(figsize=_FIGSIZE, dpi=_DPI, layout="constrained")
         try:
             preview.draw(store, sample, figure)
             if form == "png":
-                figure.savefig(written, format="png", metadata={"Software": MARK})
+                figure.savefig(encoded, format="png", metadata={"Software": MARK})
             else:
-                figure.savefig(written, format="webp", pil_kwargs={"quality": 80})
+                figure.savefig(encoded, format="webp", pil_kwargs={"quality": 80})
         except UnistoreError:
             raise
         except Exception as error:
-            told = f"{type(error).__name__}: {error}; damaged? Run 'unistore verify {store.path}'"
-            msg = f"{store.path}: sample {sample} cannot be drawn: {told}"
+            reason = f"{type(error).__name__}: {error}; damaged? Run 'unistore verify {store.path}'"
+            msg = f"{store.path}: sample {sample} cannot be drawn: {reason}"
             raise StoreError(msg) from error
-    return written.getvalue()
+    return encoded.getvalue()

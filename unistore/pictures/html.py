@@ -1,4 +1,4 @@
-"""Pieces of HTML: everything that comes from a file is escaped here."""
+"""Fragments of HTML. Text that comes from files is escaped here."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from unistore.schemas.store_view import StoreView
 
 __all__ = ["facts_html", "notebook_html", "pictures_html", "table_html", "text_html"]
 
-_LONGEST = 600
-_STORES, _SAMPLES = 2, 3
+_MAX_TEXT = 600
+_MAX_STORES, _MAX_SAMPLES = 2, 3
 """Shown in a notebook: stores of a Dataset, and samples of each."""
 _IMAGE = "width:100%;min-width:560px;max-width:1100px"
-"""On narrow screens pictures are scrolled, not made illegible."""
+"""A narrow screen scrolls a picture instead of shrinking it until it cannot be read."""
 
 
-def text_html(text: str, longest: int = _LONGEST) -> str:
-    """Text, with its line breaks, without secrets of URLs; cut where it is longer than anybody reads."""
+def text_html(text: str, max_length: int = _MAX_TEXT) -> str:
+    """Escaped text with its line breaks; secrets in URLs are redacted, long text is cut."""
     safe = "\n".join(printable(redact_urls(line)) for line in text.split("\n"))
-    return escape(safe if len(safe) <= longest else f"{safe[:longest]}…")
+    return escape(safe if len(safe) <= max_length else f"{safe[:max_length]}…")
 
 
 def facts_html(facts: Iterable[tuple[str, str]]) -> str:
-    """Pairs of a name and a value."""
+    """A table of names and values."""
     rows = "".join(f"<tr><th>{text_html(name)}</th><td>{text_html(value)}</td></tr>" for name, value in facts)
     return f'<table class="facts">{rows}</table>'
 
 
 def table_html(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, wide ones to be scrolled."""
+    """A table that scrolls where it is too wide."""
     head = "".join(f"<th>{text_html(name)}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(f'<td>{text_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def pictures_html(store: StoreView, shown: Iterable[tuple[int, str]]) -> str:
-    """Samples, each a number and a caption; where one cannot be drawn, why."""
+    """Pictures of samples, given by number and caption; where one cannot be drawn, the reason."""
     parts = []
     for sample, caption in shown:
         try:
             data = base64.b64encode(sample_picture(store, sample, "webp")).decode()
-        except InputError as error:  # as with all the others
+        except InputError as error:  # concerns all samples: matplotlib is not installed
             return f"<p>{text_html(f'no pictures: {error}')}</p>"
         except StoreError as error:
             parts.append(f"<p>{text_html(f'{caption}: no picture: {error}')}</p>")
@@ -67,18 +67,18 @@ def notebook_html(
     facts: Iterable[tuple[str, str]],
     shown: Sequence[tuple[StoreView, NDArray[np.int64] | None]] = (),
 ) -> str:
-    """What a notebook shows of an object: its facts, and a few samples.
+    """Representation of an object in a notebook: its facts, and pictures of a few samples.
 
     Parameters
     ----------
     shown
-        Stores, and the numbers of their samples, None: all. The first, the middle and the last are shown.
+        Stores and the numbers of their samples (None: all), of which the first, middle and last are shown.
     """
     figures = ""
-    for store, numbers in shown[:_STORES]:
+    for store, numbers in shown[:_MAX_STORES]:
         count = store.sample_count if numbers is None else len(numbers)
-        places = evenly(0, count, _SAMPLES)
-        few = (places if numbers is None else numbers[places]).tolist()
+        positions = evenly(0, count, _MAX_SAMPLES)
+        few = (positions if numbers is None else numbers[positions]).tolist()
         figures += pictures_html(store, [(number, f"sample {number}") for number in few])
     return (
         f'<div style="max-width:900px"><strong>{text_html(title)}</strong>{facts_html(facts)}{figures}</div>'

@@ -1,4 +1,4 @@
-"""From facts to arguments of a Loader, with a reason each, and to remarks about what stands in the way."""
+"""Recommended arguments of a Loader with their reasons, and remarks on what slows loading down."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from unistore.report.location import OBJECT_STORE, StoreLocation
 from unistore.report.machine import Machine
-from unistore.report.place import OBJECT_STORE, Place
 from unistore.report.speed import Speed
 from unistore.report.trials import Trial, best
 from unistore.system.sizes import size
 from unistore.system.workers import environment_number, plan
 
-__all__ = ["Advice", "Misfit", "StoreFacts", "advise", "remarks"]
+__all__ = ["Advice", "IncompatibleKind", "StoreFacts", "advise", "remarks"]
 
-FASTER = 1.3
-"""Block shuffle is recommended where it reads this many times faster; less is within the noise."""
+MIN_SPEEDUP = 1.3
+"""Block shuffle is recommended from this speedup on; less is within the noise of a measurement."""
 SLOW_DECODE = 200e6
-"""Bytes a second of one core below which decoded samples are worth keeping: kept images, zstd at its best."""
+"""Bytes a second and core below which a cache of decoded samples is worth its memory."""
 SMALL_SAMPLE = 32 << 10
-"""Bytes of a decoded sample below which finding it costs more than decoding it."""
+"""Bytes of a decoded sample below which a lookup in the cache costs more than decoding."""
 FEW_DESCRIPTORS = 4096
 CONTAINER_SHM = 64 << 20
-"""What container engines give ``/dev/shm`` unless they are told otherwise."""
+"""Default size of ``/dev/shm`` in Docker containers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misfit:
-    """A kind of samples, suggested for all stores of a family, that does not go with this one as it is.
+class IncompatibleKind:
+    """A kind of samples that its family suggests for every store, but whose size does not fit this one.
 
     Attributes
     ----------
     kind
         As Python code.
     share
-        Of its samples, how many would be padded; 0 where it has none.
+        Share of its samples that would be padded, 0 to 1; 0 if it has no samples.
     why
-        What reaches beyond what, or which limit leaves no samples.
+        What reaches beyond the data, or which limit leaves no samples.
     fitting
-        The kind as it goes with the store, as Python code.
+        The kind in a size that fits the store, as Python code.
     """
 
     kind: str
@@ -50,18 +50,18 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """A store, as far as loading depends on it.
+    """Properties of a store that loading depends on.
 
     Attributes
     ----------
     path, family, samples
-        Of the store; samples of its natural kind.
+        Path and family of the store; number of its samples.
     samples_as
-        Their kind as Python code where the natural one does not go with the store; else empty.
-    misfits
-        Suggested kinds that do not go with the store.
-    place
-        Where it lies.
+        Their kind as Python code where the natural one does not fit the store; else empty.
+    incompatible_kinds
+        Suggested kinds whose sizes do not fit the store.
+    location
+        File system that it is on.
     fits_page_cache
         Whether its files fit into available memory; None if their size is unknown.
     samples_a_chunk
@@ -69,17 +69,17 @@ class StoreFacts:
     fork_safe
         Whether workers may be forked.
     fork_seconds
-        What a forked child took to read a batch; None: not tried, or it did not.
+        Seconds that a forked child took to read a batch; None: not tried, or it failed.
     speed
-        Measured; None where there are no samples.
+        Measured read speed; None without samples.
     """
 
     path: str
     family: str
     samples: int
     samples_as: str = ""
-    misfits: Sequence[Misfit] = ()
-    place: Place
+    incompatible_kinds: Sequence[IncompatibleKind] = ()
+    location: StoreLocation
     fits_page_cache: bool | None
     samples_a_chunk: float
     fork_safe: bool
@@ -89,14 +89,14 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """An argument of ``unistore.Loader``.
+    """A recommended argument of ``unistore.Loader``.
 
     Attributes
     ----------
     name, value
-        The argument.
+        Name and value of the argument.
     reason
-        Why.
+        Why it is recommended.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Advice:
 
 
 def advise(machine: Machine, store: StoreFacts | None) -> list[Advice]:
-    """Arguments of a Loader to start from, in the order of its signature."""
+    """Arguments of a Loader to start from: batch size, shuffle, workers, start method, pinning, cache."""
     speed = None if store is None else store.speed
     found = [_batch_size(speed), _shuffle(store)]
     found += [_workers(machine, store), _start_method(machine, store)]
@@ -116,9 +116,9 @@ def advise(machine: Machine, store: StoreFacts | None) -> list[Advice]:
         reason = f"an {machine.accelerator} accelerator is here: copies from pinned memory are asynchronous"
         found.append(Advice(name="pin_memory", value=True, reason=reason))
     if store is not None and speed is not None and _worth_a_cache(machine, store, speed):
-        rate, whole = speed.shuffled * speed.sample_bytes, store.samples * speed.sample_bytes
+        rate, decoded_bytes = speed.shuffled * speed.sample_bytes, store.samples * speed.sample_bytes
         reason = (
-            f"decoding gives {size(rate)}/s a core, and all samples decoded take {size(whole)} of "
+            f"decoding gives {size(rate)}/s a core, and all samples decoded take {size(decoded_bytes)} of "
             f"{size(machine.available_memory)} available"
         )
         found.append(Advice(name="cache", value="all", reason=reason))
@@ -126,14 +126,14 @@ def advise(machine: Machine, store: StoreFacts | None) -> list[Advice]:
 
 
 def measured_advice(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[Advice]:
-    """Advice with workers, batch size and cache of the best setting that was tried."""
-    taken = best(trials)
+    """Advice with the workers, batch size and cache of the best trial."""
+    winner = best(trials)
     reason = (
-        f"{taken.samples_per_second:,.4g} samples/s, about as many as the fastest of {len(trials)} settings"
+        f"{winner.samples_per_second:,.4g} samples/s, about as many as the fastest of {len(trials)} settings"
     )
     found = {each.name: each for each in advice if each.name != "cache"}
     for name in ("batch_size", "num_workers", "cache"):
-        if (value := getattr(taken, name)) is not None:
+        if (value := getattr(winner, name)) is not None:
             found[name] = Advice(name=name, value=value, reason=reason)
     return list(found.values())
 
@@ -141,10 +141,9 @@ def measured_advice(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[A
 def _batch_size(speed: Speed | None) -> Advice:
     if speed is None:
         return Advice(name="batch_size", value=64, reason="a number to begin with: your model decides")
-    whole = size(speed.batch_size * speed.sample_bytes)
-    reason = (
-        f"{whole} a batch, at {size(speed.sample_bytes)} a sample: a number to begin with, your model decides"
-    )
+    batch_bytes = size(speed.batch_size * speed.sample_bytes)
+    sizes = f"{batch_bytes} a batch, at {size(speed.sample_bytes)} a sample"
+    reason = f"{sizes}: a number to begin with, your model decides"
     return Advice(name="batch_size", value=speed.batch_size, reason=reason)
 
 
@@ -154,12 +153,12 @@ def _shuffle(store: StoreFacts | None) -> Advice:
     speed, shared = store.speed, store.samples_a_chunk
     if speed is not None and store.samples <= speed.batch_size:
         return Advice(name="shuffle", value=True, reason="a full shuffle: an epoch is a single batch")
-    if speed is not None and speed.blocks >= FASTER * speed.shuffled:
+    if speed is not None and speed.blocks >= MIN_SPEEDUP * speed.shuffled:
         times = speed.blocks / speed.shuffled
         reason = f"blocks of neighbours read {times:.1f}× as fast as a full shuffle here"
         return Advice(name="shuffle", value="blocks", reason=reason)
-    if shared >= 2 and (store.place.network or store.fits_page_cache is False):
-        where = "over the network" if store.place.network else "from the disk"
+    if shared >= 2 and (store.location.network or store.fits_page_cache is False):
+        where = "over the network" if store.location.network else "from the disk"
         reason = f"{shared:.3g} samples share a chunk, and chunks come {where}: each is fetched once an epoch"
         return Advice(name="shuffle", value="blocks", reason=reason)
     reason = "a full shuffle: blocks of neighbours would read no faster here"
@@ -173,11 +172,11 @@ def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
         )
         return Advice(name="num_workers", value=0, reason=reason)
     ranks = environment_number("LOCAL_WORLD_SIZE", 1)
-    decided = plan(
+    workers = plan(
         "auto", ranks, None if store is None else store.samples, cores=machine.usable_cores, quiet=True
     )
-    reason = decided.reason.removeprefix("loader workers: ").rpartition(":")[0]
-    return Advice(name="num_workers", value=decided.train, reason=reason)
+    reason = workers.reason.removeprefix("loader workers: ").rpartition(":")[0]
+    return Advice(name="num_workers", value=workers.train, reason=reason)
 
 
 def _start_method(machine: Machine, store: StoreFacts | None) -> Advice:
@@ -189,7 +188,7 @@ def _start_method(machine: Machine, store: StoreFacts | None) -> Advice:
             name="multiprocessing_context", value="spawn", reason="forking is not safe on this platform"
         )
     if store is None or store.speed is None:
-        reason = "starts at once, and nothing of a reader holds a thread or a lock across it"
+        reason = "starts at once, and readers hold no thread or lock that a fork would break"
         return Advice(name="multiprocessing_context", value="fork", reason=reason)
     if store.fork_seconds is None:
         reason = "a child forked after this process had read did not read a batch"
@@ -204,7 +203,7 @@ def _worth_a_cache(machine: Machine, store: StoreFacts, speed: Speed) -> bool:
 
 
 def remarks(machine: Machine, store: StoreFacts | None) -> Sequence[str]:
-    """Sentences about what stands in the way, most important first."""
+    """Remarks on what slows loading down, most important first."""
     found = []
     if machine.usable_cores < machine.all_cores:
         limits = []
@@ -233,16 +232,16 @@ def _store_remarks(store: StoreFacts) -> list[str]:
     found = []
     if store.speed is None:
         found.append("the store has no samples: nothing was measured")
-    for misfit in store.misfits:
+    for misfit in store.incompatible_kinds:
         first = f"{100 * misfit.share:.3g} % of its samples would be padded" if misfit.share else "no samples"
         found.append(f"{misfit.kind}: {first} ({misfit.why}); {misfit.fitting} goes with this store")
-    if store.fits_page_cache is False and not store.place.network:
+    if store.fits_page_cache is False and not store.location.network:
         found.append("the store does not fit into the page cache: samples come from the disk in every epoch")
-    if store.place.network:
-        kind = "an object store" if store.place.file_system == OBJECT_STORE else store.place.file_system
+    if store.location.network:
+        kind = "an object store" if store.location.file_system == OBJECT_STORE else store.location.file_system
         cure = 'Dataset(…, cache_dir="…") keeps copies of shards on a local disk'
         found.append(f"reads cross a network ({kind}): {cure}")
-    if store.place.file_system == "overlay":
+    if store.location.file_system == "overlay":
         found.append(
             "the store lies in a container's overlay file system: mount it from the host (docker run -v), "
             "or it is gone with the container"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unistore.errors import printable
 
-__all__ = ["Block", "dimensions", "plain", "unfolded"]
+__all__ = ["Block", "format_shape", "to_text", "visible_blocks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,54 +22,57 @@ class Block:
         Pairs of a name and a value.
     columns, rows
         A table: headings and cells.
-    spare
-        Columns that a narrow terminal does without, the first ones first.
+    optional_columns
+        Columns that are hidden on a narrow terminal, the first ones first.
     lines
         Sentences.
     code
-        Text to paste.
-    folded
-        Shown only where everything is asked for; in a page it can be opened.
+        Commands or Python to copy.
+    collapsed
+        Shown as one line unless all blocks are asked for; on an HTML page a `<details>` element.
     """
 
     title: str = ""
     facts: Sequence[tuple[str, str]] = ()
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
-    spare: Sequence[str] = ()
+    optional_columns: Sequence[str] = ()
     lines: Sequence[str] = ()
     code: str = ""
-    folded: bool = False
+    collapsed: bool = False
 
 
-def dimensions(shape: Iterable[int]) -> str:
-    """``"120 × 126 × 164"``."""
+def format_shape(shape: Iterable[int] | None) -> str:
+    """``"120 × 126 × 164"``, ``"scalar"``, or ``"-"`` for None."""
+    if shape is None:
+        return "-"
     return " × ".join(map(str, shape)) or "scalar"
 
 
-def unfolded(blocks: Iterable[Block], *, every: bool) -> list[Block]:
-    """Blocks with those that are folded, or with a line in place of them."""
+def visible_blocks(blocks: Iterable[Block], *, show_all: bool) -> list[Block]:
+    """Replace collapsed blocks by a line that names ``--all``, unless `show_all`."""
     return [
-        Block(lines=[f"+ {block.title}: --all"]) if block.folded and not every else block for block in blocks
+        Block(lines=[f"+ {block.title}: --all"]) if block.collapsed and not show_all else block
+        for block in blocks
     ]
 
 
-def plain(blocks: Iterable[Block], *, every: bool = False) -> str:
-    """Blocks as text without colours; whatever came from a file is made safe for a terminal."""
+def to_text(blocks: Iterable[Block], *, show_all: bool = False) -> str:
+    """Blocks as text without colours; control characters that came from files are escaped."""
     parts = []
-    for block in unfolded(blocks, every=every):
+    for block in visible_blocks(blocks, show_all=show_all):
         lines = [block.title] if block.title else []
         indent = "  " if block.title else ""
         width = max((len(name) for name, _ in block.facts), default=0)
         lines += [f"{indent}{name.ljust(width)}  {printable(value)}" for name, value in block.facts]
-        lines += [f"{indent}{line}" for line in _aligned(block)]
+        lines += [f"{indent}{line}" for line in _table_lines(block)]
         lines += [f"{indent}{printable(line)}" for text in block.lines for line in text.split("\n")]
         lines += map(printable, block.code.splitlines())
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
-def _aligned(block: Block) -> list[str]:
+def _table_lines(block: Block) -> list[str]:
     if not block.rows:
         return []
     lines = [list(block.columns), *([printable(cell) for cell in row] for row in block.rows)]

@@ -11,7 +11,7 @@ from unistore.converters.options import Option, declared
 from unistore.converters.registry import find_family
 from unistore.errors import InputError
 
-__all__ = ["convert_command", "spelled_options"]
+__all__ = ["convert_command", "format_options"]
 
 
 def convert_command(
@@ -21,26 +21,26 @@ def convert_command(
     options: Mapping[str, Any] = MappingProxyType({}),
     more: Sequence[str] = (),
 ) -> str:
-    """A line for the shell.
+    """A quoted shell command.
 
     Parameters
     ----------
     family
-        Family, as stores name it.
+        Name of the family in stores: ``"point_cloud"``.
     sources, destination
-        As they are to be given.
+        Paths or URLs as they appear in the command.
     options
         Values by name, as journals and stores record them.
     more
-        Further words.
+        Further words of the command line, put last.
     """
     paths = [f"./{path}" if path.startswith("-") else path for path in (*sources, destination)]
     words = ["unistore", "convert", family.replace("_", "-"), *paths]
     return shlex.join([*words, *_words(family, options), *more])
 
 
-def spelled_options(family: str, options: Mapping[str, Any]) -> str:
-    """Recorded options as they are typed; those that a conversion has by itself are left out."""
+def format_options(family: str, options: Mapping[str, Any]) -> str:
+    """Recorded options as words of the command line; those with their default value are left out."""
     return shlex.join(_words(family, options))
 
 
@@ -50,7 +50,7 @@ def _words(family: str, options: Mapping[str, Any]) -> list[str]:
     for each in _declared(family):
         value = options.get(each.name)
         if value not in (None, [], {}, each.plain(each.default)):
-            words += _spelled(each, value)
+            words += _option_words(each, value)
     if options.get("codec") not in (None, "auto"):
         words += ["--codec", str(options["codec"])]
     if split := options.get("split"):
@@ -68,7 +68,7 @@ def _declared(family: str) -> tuple[Option, ...]:
         return ()
 
 
-def _spelled(option: Option, value: Any) -> list[str]:
+def _option_words(option: Option, value: Any) -> list[str]:
     if option.kind is bool:
         return [option.flag if value else option.negative]
     given = _pairs(value) if isinstance(value, Mapping) else value if isinstance(value, list) else [value]

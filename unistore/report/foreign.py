@@ -1,4 +1,4 @@
-"""Zarr that is no unistore store, and paths that are nothing known."""
+"""Zarr hierarchies that are not unistore stores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unistore.errors import StoreError
-from unistore.report.blocks import Block, dimensions
+from unistore.report.blocks import Block, format_shape
 from unistore.store.names import MANIFEST
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
 from unistore.zarr3.local import LocalStorage
@@ -15,16 +15,16 @@ from unistore.zarr3.local import LocalStorage
 __all__ = ["describe_zarr", "is_store", "is_zarr", "stores_inside", "zarr_blocks"]
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
-_SHOWN = 50
+_MAX_ARRAYS = 50
 
 
 def is_zarr(path: Path) -> bool:
-    """Whether a folder holds Zarr metadata, of either version, readable or not."""
+    """Whether a folder has Zarr metadata of version 2 or 3, readable or not."""
     return any(os.path.lexists(path / name) for name in _METADATA)
 
 
 def is_store(path: Path) -> bool:
-    """Whether a Zarr hierarchy says that it is a unistore store, whatever state it is in.
+    """Whether a Zarr hierarchy has unistore's attributes or manifest, finished or not.
 
     Raises
     ------
@@ -40,15 +40,14 @@ def is_store(path: Path) -> bool:
 
 
 def describe_zarr(path: Path) -> dict[str, Any]:
-    """Version and arrays of a Zarr hierarchy, at most a few dozen. JSON values."""
-    arrays, nodes = [], 0
+    """Version and the first 50 arrays of a Zarr hierarchy. JSON values."""
+    arrays = []
     for folder, folders, files in os.walk(path):
         folders.sort()
         found = next((name for name in _METADATA if name in files), None)
         if found is None:
             folders.clear()  # chunks lie below
             continue
-        nodes += 1
         document = _document(Path(folder), found)
         shape = document.get("shape")
         if found == ".zarray" or document.get("node_type") == "array":
@@ -60,10 +59,10 @@ def describe_zarr(path: Path) -> dict[str, Any]:
                     "dtype": str(document.get("data_type", document.get("dtype"))),
                 }
             )
-            if len(arrays) == _SHOWN:
+            if len(arrays) == _MAX_ARRAYS:
                 break
     version = 3 if (path / "zarr.json").exists() else 2
-    return {"zarr_format": version, "arrays": arrays, "more": len(arrays) == _SHOWN}
+    return {"zarr_format": version, "arrays": arrays, "more": len(arrays) == _MAX_ARRAYS}
 
 
 def _document(folder: Path, name: str) -> dict[str, Any]:
@@ -75,11 +74,8 @@ def _document(folder: Path, name: str) -> dict[str, Any]:
 
 
 def zarr_blocks(path: str, about: dict[str, Any]) -> list[Block]:
-    """What `describe_zarr` gave, for people."""
-    rows = [
-        (array["path"] or "/", "-" if array["shape"] is None else dimensions(array["shape"]), array["dtype"])
-        for array in about["arrays"]
-    ]
+    """Blocks of `describe_zarr`'s result."""
+    rows = [(array["path"] or "/", format_shape(array["shape"]), array["dtype"]) for array in about["arrays"]]
     lines = ["A Zarr hierarchy, but not a unistore store: it has no samples and no seal."]
     if about["zarr_format"] == 3:
         lines.append("Read it with unistore.open_zarr(path), a zarr.Group, or with any Zarr reader.")
@@ -91,7 +87,7 @@ def zarr_blocks(path: str, about: dict[str, Any]) -> list[Block]:
 
 
 def stores_inside(path: Path) -> list[str]:
-    """Names of Zarr folders directly inside a folder: what somebody one level too high is looking for."""
+    """Names of the Zarr folders directly inside a folder."""
     if not path.is_dir():
         return []
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and is_zarr(entry))

@@ -13,7 +13,7 @@ from unistore.converters.registry import families
 from unistore.converters.survey import Survey, survey
 from unistore.errors import InputError, Problem
 from unistore.remote.storage import local_path
-from unistore.report.blocks import Block, plain
+from unistore.report.blocks import Block, to_text
 from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import store_blocks
@@ -61,7 +61,7 @@ class Inspection:
 
     @property
     def is_good(self) -> bool:
-        """Whether it is something known with nothing wrong."""
+        """Whether the path is recognised and nothing is wrong."""
         agrees = self.kind != "store" or self.details["seal"]["agrees"]
         return self.kind != "unknown" and not self.problems and agrees
 
@@ -71,7 +71,7 @@ class Inspection:
         return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
 
     def to_html(self, samples: Sequence[int] = ()) -> str:
-        """A page that needs nothing beside it; of a store with pictures of samples.
+        """A self-contained page of HTML; of a store with pictures of samples.
 
         Parameters
         ----------
@@ -82,21 +82,21 @@ class Inspection:
         Raises
         ------
         InputError
-            If there is no such sample.
+            If a sample does not exist, or more than 24 are requested.
         """
-        from unistore.report.page import page
+        from unistore.report.page import render_page
 
-        return page(self.kind, self.path, self.details, self.blocks, samples)
+        return render_page(self.kind, self.path, self.details, self.blocks, samples)
 
     def __str__(self) -> str:
-        return plain(self.blocks)
+        return to_text(self.blocks)
 
     def __repr__(self) -> str:
         facts = dict(fact for block in self.blocks[:1] for fact in block.facts)
-        said = [facts[name] for name in ("family", "samples") if name in facts]
+        shown = [facts[name] for name in ("family", "samples") if name in facts]
         wrong = len(self.problems) or len(self.details.get("remarks", ()))
-        said += [count_of(wrong, "problem" if self.problems else "remark")] if wrong else []
-        return f"Inspection({self.kind} {self.path!r}{''.join(f', {each}' for each in said)})"
+        shown += [count_of(wrong, "problem" if self.problems else "remark")] if wrong else []
+        return f"Inspection({self.kind} {self.path!r}{''.join(f', {each}' for each in shown)})"
 
     def _repr_html_(self) -> str:
         from unistore.pictures.html import notebook_html
@@ -128,59 +128,59 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     --------
     >>> print(unistore.inspect("train.zarr"))  # doctest: +SKIP
     """
-    shown, target = os.fspath(path), local_path(path)
+    given, target = os.fspath(path), local_path(path)
     if target is None:
-        return _store(shown)
+        return _store(given)
     build = target if target.name.endswith(SUFFIX) and target.is_dir() else build_folder(target)
     if build == target or (build.is_dir() and not (target / "zarr.json").exists()):
         details = describe_unfinished(build)
         blocks = unfinished_blocks(str(build), details)
-        return Inspection(kind="unfinished", path=shown, details=details, blocks=tuple(blocks))
-    if not shown or not target.exists():
-        raise InputError(Problem(shown, "no such file or folder", "check the path", "missing"))
+        return Inspection(kind="unfinished", path=given, details=details, blocks=tuple(blocks))
+    if not given or not target.exists():
+        raise InputError(Problem(given, "no such file or folder", "check the path", "missing"))
     if target.is_dir() and is_zarr(target):
-        return _zarr(shown, target)
+        return _zarr(given, target)
     from unistore.report.sources import describe_sources, link_blocks, problem_blocks, source_blocks
 
     surveyed = survey([target])
     if surveyed.detected():
         details, problems = describe_sources(target, surveyed)
-        blocks = source_blocks(shown, details, problems)
-        return Inspection(kind="source", path=shown, details=details, problems=problems, blocks=tuple(blocks))
+        blocks = source_blocks(given, details, problems)
+        return Inspection(kind="source", path=given, details=details, problems=problems, blocks=tuple(blocks))
     if refused := tuple(surveyed.refused()):
         details = {"verdicts": [each.to_json() for each in surveyed.verdicts()]}
-        blocks = [*problem_blocks([("source", shown)], refused), *link_blocks(target, refused)]
-        return Inspection(kind="source", path=shown, details=details, problems=refused, blocks=tuple(blocks))
-    return _unknown(shown, target, surveyed)
+        blocks = [*problem_blocks([("source", given)], refused), *link_blocks(target, refused)]
+        return Inspection(kind="source", path=given, details=details, problems=refused, blocks=tuple(blocks))
+    return _unknown(given, target, surveyed)
 
 
-def _store(shown: str) -> Inspection:
-    details = describe_store(shown)
-    return Inspection(kind="store", path=shown, details=details, blocks=tuple(store_blocks(shown, details)))
+def _store(given: str) -> Inspection:
+    details = describe_store(given)
+    return Inspection(kind="store", path=given, details=details, blocks=tuple(store_blocks(given, details)))
 
 
-def _zarr(shown: str, target: Path) -> Inspection:
+def _zarr(given: str, target: Path) -> Inspection:
     if is_store(target):
-        return _store(shown)
+        return _store(given)
     details = describe_zarr(target)
-    return Inspection(kind="zarr", path=shown, details=details, blocks=tuple(zarr_blocks(shown, details)))
+    return Inspection(kind="zarr", path=given, details=details, blocks=tuple(zarr_blocks(given, details)))
 
 
-def _unknown(shown: str, target: Path, surveyed: Survey) -> Inspection:
+def _unknown(given: str, target: Path, surveyed: Survey) -> Inspection:
     inside = stores_inside(target)
     message, cure = _why_unknown(target, inside)
     verdicts = [each.to_json() for each in surveyed.verdicts()]
     if unread := surveyed.unread():
         message = f"{'; '.join(unread[:3])}; {message}"
-    problem = Problem(shown, message, cure, "unknown")
-    block = Block(facts=[("unknown", shown)], lines=(f"{message}; {cure}",))
+    problem = Problem(given, message, cure, "unknown")
+    block = Block(facts=[("unknown", given)], lines=(f"{message}; {cure}",))
     details = {"inside": inside, "verdicts": verdicts}
     blocks = (block, *(verdict_blocks(verdicts) if target.is_dir() else ()))
-    return Inspection(kind="unknown", path=shown, details=details, problems=(problem,), blocks=blocks)
+    return Inspection(kind="unknown", path=given, details=details, problems=(problem,), blocks=blocks)
 
 
 def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
-    """What is there, and what to do."""
+    """Message and cure."""
     if target.name.endswith(f".{REPAIR}"):
         store = target.name.removesuffix(f".{REPAIR}")
         return f"the folder in which a repair of {store} works, or was stopped", "repair again, or remove it"

@@ -1,4 +1,4 @@
-"""Facts of a machine: cores, memory and shared memory that this process may really use."""
+"""Facts of this machine: cores, memory and shared memory that this process may use."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from unistore.loader.machine import available_memory
 from unistore.system.cgroups import cpu_quota, memory_limits, version
 from unistore.system.workers import usable_cores
 
-__all__ = ["Machine", "look_at_machine"]
+__all__ = ["Machine", "inspect_machine"]
 
 ACCELERATORS = {"/dev/nvidiactl": "NVIDIA", "/dev/kfd": "AMD"}
-"""Devices that drivers make, and whose: looking costs nothing, importing torch would."""
+"""Device files of GPU drivers and their vendors. Importing torch to ask would take seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine, as far as loading depends on it; None where the platform does not tell.
+    """Properties of a machine that loading depends on; None where the platform does not tell.
 
     Attributes
     ----------
     all_cores, affinity, quota, usable_cores
-        Cores there are, cores of the affinity mask, cores that cgroups grant, and the least of them.
+        All cores, cores of the affinity mask, cores that cgroups grant, and the smallest of these.
     cgroup_version
         1 or 2; None: no cgroups.
     memory, memory_limit, available_memory
-        Bytes there are, bytes that cgroups allow, and bytes that can still be allocated under both.
+        Bytes of physical memory, the limit of cgroups, and bytes that can still be allocated.
     shared_memory, shared_memory_free
-        Bytes of ``/dev/shm``. `unistore.Loader` does not need it; torch's DataLoader does.
+        Bytes of ``/dev/shm``, in all and free. `unistore.Loader` does not need it; torch's DataLoader does.
     memfd
-        Whether shared memory without a name exists; else temporary files are used.
+        Whether memfd_create(2) works; else temporary files are used.
     descriptors
-        Open files that a process may have.
+        Limit of open files of a process.
     start_methods, start_method
-        What there is, and what workers are started with unless a store needs another one.
+        Start methods of multiprocessing, and the Loader's default.
     accelerator
-        Whose accelerator is there.
+        Vendor of the GPU: ``"NVIDIA"`` or ``"AMD"``; None: no GPU.
     """
 
     all_cores: int
@@ -59,7 +59,7 @@ class Machine:
     accelerator: str | None
 
 
-def look_at_machine() -> Machine:
+def inspect_machine() -> Machine:
     """Facts of this machine, for this process."""
     shared, free = _shared_memory()
     methods = tuple(multiprocessing.get_all_start_methods())
@@ -90,7 +90,7 @@ def _memory() -> int | None:
 
 
 def _shared_memory() -> tuple[int | None, int | None]:
-    folder = Path("/dev/shm")  # noqa: S108 - looked at
+    folder = Path("/dev/shm")  # noqa: S108 - not written to
     if not folder.is_dir():
         return None, None
     found = os.statvfs(folder)
@@ -98,7 +98,7 @@ def _shared_memory() -> tuple[int | None, int | None]:
 
 
 def _has_memfd() -> bool:
-    """Whether the kernel gives one: some sandboxes forbid the call that the platform has."""
+    """Some sandboxes forbid the call although the platform has it."""
     if not hasattr(os, "memfd_create"):
         return False
     try:

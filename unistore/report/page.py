@@ -1,4 +1,4 @@
-"""An inspection as one page of HTML that holds everything it shows: no scripts, nothing from a network."""
+"""An inspection as one self-contained page of HTML: no scripts, nothing loaded from a network."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from unistore.errors import InputError, Problem, UnistoreError
 from unistore.pictures.draw import MARK, check_sample
 from unistore.pictures.html import facts_html, pictures_html, table_html, text_html
 from unistore.report.blocks import Block
-from unistore.report.measures import chosen_samples, noun
+from unistore.report.measures import chosen_samples, sample_noun
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import number
-from unistore.report.values import FEW
+from unistore.report.values import MIN_SHOWN
 from unistore.store.reader import Store
 from unistore.system.sizes import size
 
-__all__ = ["page"]
+__all__ = ["render_page"]
 
-_ASKED = 24
-"""Samples that may be asked for."""
-_CHARTS = 24
-_TEXT = 20_000
+_MAX_REQUESTED = 24
+_MAX_CHARTS = 24
+_MAX_TEXT = 20_000
 """Characters of code, or of a line."""
-_TRIAL = 64 << 20
-"""Bytes of sources up to which they are converted to be looked at."""
+_MAX_TRIAL_BYTES = 64 << 20
+"""Larger sources are not converted for their pictures."""
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1b1f24;background:#fff;max-width:1120px;margin:0 auto;
   padding:1rem}
@@ -53,7 +52,7 @@ svg{display:block;width:100%;height:64px}
 """
 
 
-def page(
+def render_page(
     kind: str, path: str, details: Mapping[str, Any], blocks: Sequence[Block], samples: Sequence[int] = ()
 ) -> str:
     """The page of an inspection.
@@ -61,25 +60,27 @@ def page(
     Parameters
     ----------
     kind, path, details, blocks
-        Of the `unistore.report.inspection.Inspection`.
+        Fields of `unistore.report.inspection.Inspection`.
     samples
         Numbers of samples to be shown besides the first, middle, last and those that stand out.
 
     Raises
     ------
     InputError
-        If there is no such sample, there are too many, or it is no store.
+        If a sample does not exist, more than 24 are requested, or `path` is not a store.
     """
-    if len(samples) > _ASKED:
-        raise InputError(Problem("samples", f"are {len(samples)}, at most {_ASKED} are shown", kind="option"))
+    if len(samples) > _MAX_REQUESTED:
+        raise InputError(
+            Problem("samples", f"are {len(samples)}, at most {_MAX_REQUESTED} are shown", kind="option")
+        )
     if samples and kind != "store":
-        raise InputError(Problem("samples", f"are those of a store, and {path} is none", kind="option"))
+        raise InputError(Problem("samples", f"need a store, and {path} is not one", kind="option"))
     parts = [_block(block) for block in blocks]
     if kind == "store":
         first = 1 + any(block.title == "remarks" for block in blocks)
-        parts[first:first] = _looks(Store(path), details, samples)
-    elif kind == "source" and "raw_bytes" in details:  # of one family, and nothing is wrong
-        parts[1:1] = _trial(path, details)
+        parts[first:first] = _sample_sections(Store(path), details, samples)
+    elif kind == "source" and "raw_bytes" in details:  # files of one family without problems
+        parts[1:1] = _trial_sections(path, details)
     title = text_html(path.rstrip("/").rpartition("/")[2] or path)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -97,19 +98,19 @@ def _block(block: Block) -> str:
     inner = facts_html(block.facts) if block.facts else ""
     inner += table_html(block.columns, block.rows) if block.rows else ""
     if block.lines:
-        items = (text_html(line.removeprefix("- "), _TEXT) for line in block.lines)
+        items = (text_html(line.removeprefix("- "), _MAX_TEXT) for line in block.lines)
         inner += f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
-    inner += f"<pre>{text_html(block.code, _TEXT)}</pre>" if block.code else ""
-    if block.folded:
+    inner += f"<pre>{text_html(block.code, _MAX_TEXT)}</pre>" if block.code else ""
+    if block.collapsed:
         return f"<details><summary>{text_html(block.title)}</summary>{inner}</details>\n"
     return _section(block.title, inner) if block.title else inner
 
 
-def _trial(path: str, about: Mapping[str, Any]) -> list[str]:
-    """What small sources look like as a store: they are converted into a temporary one."""
-    held = max(about["raw_bytes"], about["sources"]["bytes"] or 0)
-    if held > _TRIAL:
-        line = f"no pictures of {size(held)} of sources: convert them, and inspect the store"
+def _trial_sections(path: str, about: Mapping[str, Any]) -> list[str]:
+    """Convert small sources into a temporary store, and show that."""
+    nbytes = max(about["raw_bytes"], about["sources"]["bytes"] or 0)
+    if nbytes > _MAX_TRIAL_BYTES:
+        line = f"no pictures of {size(nbytes)} of sources: convert them, and inspect the store"
         return [_block(Block(lines=[line]))]
     from unistore.conversion.convert import convert
 
@@ -121,23 +122,26 @@ def _trial(path: str, about: Mapping[str, Any]) -> list[str]:
             return [_block(Block(title="a trial conversion fails", lines=[str(error)]))]
         described = describe_store(trial)
         remarks = Block(title="remarks", lines=described["remarks"])
-        told = Block(lines=["from a trial conversion by the command below, into a temporary folder"])
-        shown = [*_looks(Store(trial), described, ()), _block(told)]
+        origin = Block(lines=["from a trial conversion by the command below, into a temporary folder"])
+        shown = [*_sample_sections(Store(trial), described, ()), _block(origin)]
         return [_block(remarks), *shown] if remarks.lines else shown
 
 
-def _looks(store: Store, about: Mapping[str, Any], samples: Sequence[int]) -> list[str]:
-    """The contact sheet, and distributions."""
+def _sample_sections(store: Store, about: Mapping[str, Any], samples: Sequence[int]) -> list[str]:
+    """Pictures of samples, and distributions of values."""
     for sample in samples:
         check_sample(store, sample)
-    what, chosen = noun(store.sample_table), chosen_samples(store.sample_count, about["measures"], samples)
+    noun, chosen = (
+        sample_noun(store.sample_table),
+        chosen_samples(store.sample_count, about["measures"], samples),
+    )
     shown = [
-        (sample, f"{what} {sample}{_split(store, sample)}{reason and f': {reason}'}")
+        (sample, f"{noun} {sample}{_split(store, sample)}{reason and f': {reason}'}")
         for sample, reason in chosen.items()
     ]
     return [
         _section("samples", pictures_html(store, shown) or "<p>none</p>"),
-        _section("distributions", f'<div class="charts">{"".join(_charts(about, what))}</div>'),
+        _section("distributions", f'<div class="charts">{"".join(_charts(about, noun))}</div>'),
     ]
 
 
@@ -148,16 +152,16 @@ def _split(store: Store, sample: int) -> str:
     return f" of {names[code]}" if code < len(names) else ""
 
 
-def _charts(about: Mapping[str, Any], what: str) -> Iterable[str]:
-    """Splits, what is measured of samples, labels and values of arrays, and where the bytes are."""
+def _charts(about: Mapping[str, Any], noun: str) -> Iterable[str]:
+    """Charts of splits, measures of samples, labels and values of arrays, and stored bytes."""
     if about["splits"]:
         yield _bars("splits", [(name, count, f"{count:,}") for name, count in about["splits"].items()])
     for each in about["measures"]:
-        if each["samples"] >= FEW:
-            yield _histogram(f"{each['name']} per {what}", each["histogram"], each["min"], each["max"])
-    valued = [array for array in about["arrays"] if array["values"] and array["values"]["read"] >= FEW]
+        if each["samples"] >= MIN_SHOWN:
+            yield _histogram(f"{each['name']} per {noun}", each["histogram"], each["min"], each["max"])
+    valued = [array for array in about["arrays"] if array["values"] and array["values"]["read"] >= MIN_SHOWN]
     for array in sorted(valued, key=lambda array: (not array["values"]["labels"], -array["raw_bytes"]))[
-        :_CHARTS
+        :_MAX_CHARTS
     ]:
         values = array["values"]
         if values["labels"]:
@@ -177,24 +181,24 @@ def _charts(about: Mapping[str, Any], what: str) -> Iterable[str]:
     yield _bars("bytes in shards", shares)
 
 
-def _bars(title: str, shares: Sequence[tuple[str, int, str]], most: int = 8) -> str:
+def _bars(title: str, shares: Sequence[tuple[str, int, str]], max_bars: int = 8) -> str:
     longest = max((count for _, count, _ in shares), default=0) or 1
     rows = "".join(
         f'<div class="bar"><span>{text_html(name)}</span><i style="width:{100 * count / longest:.1f}%"></i>'
-        f"<span>{text_html(said)}</span></div>"
-        for name, count, said in shares[:most]
+        f"<span>{text_html(label)}</span></div>"
+        for name, count, label in shares[:max_bars]
     )
-    more = f'<div class="note">and {len(shares) - most} more</div>' if len(shares) > most else ""
+    more = f'<div class="note">and {len(shares) - max_bars} more</div>' if len(shares) > max_bars else ""
     return f'<div class="chart"><b>{text_html(title)}</b>{rows}{more}</div>'
 
 
 def _histogram(title: str, counts: Sequence[int], low: float, high: float) -> str:
-    """Counts of values between two ends."""
-    most, wide = max(counts), 100 / len(counts)
+
+    highest, width = max(counts), 100 / len(counts)
     bars = "".join(
-        f'<rect x="{number_ * wide:.2f}" y="{60 - 58 * count / most:.2f}" width="{0.9 * wide:.2f}" '
-        f'height="{58 * count / most:.2f}" fill="#4682b4"/>'
-        for number_, count in enumerate(counts)
+        f'<rect x="{bin_ * width:.2f}" y="{60 - 58 * count / highest:.2f}" width="{0.9 * width:.2f}" '
+        f'height="{58 * count / highest:.2f}" fill="#4682b4"/>'
+        for bin_, count in enumerate(counts)
     )
     ends = f'<div class="ends"><span>{number(low)}</span><span>{number(high)}</span></div>'
     svg = f'<svg viewBox="0 0 100 60" preserveAspectRatio="none">{bars}</svg>'

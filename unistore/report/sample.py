@@ -1,4 +1,4 @@
-"""One sample: its keys as a batch has them, their shapes, dtypes and ranges."""
+"""One sample: the keys of its batch, their shapes, dtypes and ranges."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from unistore.data.kinds.protocol import SOURCE, Picks
 from unistore.data.packed import Packed
 from unistore.pictures.draw import check_sample
-from unistore.report.blocks import Block, dimensions
-from unistore.report.measures import noun
+from unistore.report.blocks import Block, format_shape
+from unistore.report.measures import sample_noun
 from unistore.report.sealed_blocks import number
 from unistore.report.suggestions import natural_suggestion
 from unistore.report.values import finite
@@ -18,40 +18,40 @@ from unistore.store.reader import Store
 
 __all__ = ["describe_sample", "sample_blocks"]
 
-_MOST = 32
-"""Natural samples that are read of one row of the sample table: steps of an episode."""
+_MAX_READ = 32
+"""Samples that are read where a row of the sample table gives several: steps of an episode."""
 
 
 def describe_sample(store: Store, sample: int) -> dict[str, Any]:
-    """Keys of the natural samples that a row of the sample table gives: shape, dtype, range. JSON values.
+    """Shape, dtype and range of each key of the natural samples in one row of the sample table. JSON values.
 
     Raises
     ------
     InputError
-        If there is no such sample, or the store's family is not known here.
+        If there is no such sample, or the store's family is not installed.
     StoreError
         If the store is damaged.
     """
     check_sample(store, sample)
     units = np.array([sample])
     found = natural_suggestion(store, units)
-    assert found.kind is not None  # the natural kind is one of ours
+    assert found.kind is not None  # natural kinds are in `unistore.data.kinds`
     reader = found.kind.bind(store, (*found.kind.select(store, None), SOURCE), units)
-    count = min(len(reader), _MOST)
+    count = min(len(reader), _MAX_READ)
     batch = reader.read(Picks(np.arange(count), np.zeros(count, np.int64)), np.empty) if count else {}
     source = batch.pop(SOURCE, None)
     return {
         "sample": sample,
-        "of": noun(store.sample_table),
+        "of": sample_noun(store.sample_table),
         "kind": found.text,
         "samples": len(reader),
         "read": count,
         "source": "" if source is None else str(source.values[0]),
-        "keys": [_described(key, packed, count) for key, packed in batch.items()],
+        "keys": [_describe_values(key, packed, count) for key, packed in batch.items()],
     }
 
 
-def _described(key: str, packed: Packed, count: int) -> dict[str, Any]:
+def _describe_values(key: str, packed: Packed, count: int) -> dict[str, Any]:
     values = packed.values
     shape = values.shape if packed.shapes is None or count > 1 else tuple(packed.shapes[0].tolist())
     if packed.offsets is None and count == 1:
@@ -62,7 +62,7 @@ def _described(key: str, packed: Packed, count: int) -> dict[str, Any]:
 
 
 def sample_blocks(about: dict[str, Any]) -> list[Block]:
-    """What `describe_sample` gave, for people."""
+    """Blocks of `describe_sample`'s result."""
     several = "" if about["samples"] == 1 else f", the first {about['read']} of {about['samples']:,}"
     facts = [
         (about["of"], str(about["sample"])),
@@ -72,7 +72,7 @@ def sample_blocks(about: dict[str, Any]) -> list[Block]:
     rows = [
         (
             each["key"],
-            dimensions(each["shape"]),
+            format_shape(each["shape"]),
             each["dtype"],
             number(each["min"]),
             number(each["max"]),

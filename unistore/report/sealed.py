@@ -1,4 +1,4 @@
-"""A sealed store: what it holds, how it is stored, where it came from, and how to load it."""
+"""A sealed store: its contents, storage, sources and remarks, and code that loads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unistore.errors import InputError, StoreError
 from unistore.remote.storage import local_path
 from unistore.report.measures import describe_measures, measure_remarks, measures_of
 from unistore.report.snippets import snippet
-from unistore.report.values import describe_values, how_often
+from unistore.report.values import describe_values, label_shares
 from unistore.schemas.indices import contradiction
 from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.text import text_values
@@ -28,28 +28,27 @@ from unistore.zarr3.array import Array
 __all__ = ["describe_store", "label_lines"]
 
 SHOWN_SOURCES = 5
-"""Split codes that are read at a time."""
-VALUED = 64
-"""Arrays whose values are looked at, the largest ones, in local stores."""
-VALUED_FAR = 16
-"""In an object store, where each array takes several requests."""
+MAX_READ_ARRAYS = 64
+"""Arrays of a local store whose values are read, the largest ones."""
+MAX_READ_ARRAYS_REMOTE = 16
+"""The same of an object store, where each array takes several requests."""
 _BOOKKEEPING = frozenset({"source", "number", "source_row"})
-_NO_CLASS = {"classification": (0, 1), "label": (0,), "labels": (0,)}
-"""Labels that mean no class, where any does: of LAS files 0 (never classified) and 1 (unclassified)."""
-_REMARKED = 0.005
-"""Share of the unlabelled from which on it is remarked on."""
+_UNLABELLED = {"classification": (0, 1), "label": (0,), "labels": (0,)}
+"""Labels that may mean "no class", by column; in LAS files 0 (never classified) and 1 (unclassified)."""
+_MIN_SHARE = 0.005
+"""Share of unlabelled values from which on a remark is made."""
 _INDEX_ENTRY = 16
 """Bytes of one chunk in a shard's index: offset and size, u8 each (Zarr v3, "sharding_indexed")."""
 _INDEX_CHECKSUM = 4
 
 
 def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Everything about a store that is known from its metadata and a bounded part of its values. JSON values.
+    """Describe a store from its metadata and a bounded part of its values. JSON values.
 
     Raises
     ------
     StoreError
-        If it is not one, is unfinished, of another format, or damaged.
+        If it is not a store, is unfinished, of another format, or damaged.
     """
     store = Store(path)
     entries, agrees = _manifest(store)
@@ -61,7 +60,8 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
     arrays = [
         _describe_array(array, None if entries is None else shards[p]) for p, array in store.arrays().items()
     ]
-    remarks = [*_look_at_values(store, arrays), *(measured := _measures(store))[1]]
+    measures, about_measures = _measures(store)
+    remarks = [*_add_values(store, arrays), *about_measures]
     stored = None if entries is None else sum(array["stored_bytes"] for array in arrays)
     raw = sum(array["raw_bytes"] for array in arrays)
     splits = _splits(store)
@@ -81,7 +81,7 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
         "created_with": about.get("created_with", {}),
         "statistics": about.get("statistics", {}),
         "seal": {**about["seal"], "agrees": agrees},
-        "measures": measured[0],
+        "measures": measures,
         "remarks": [*_remarks(store, arrays, agrees=agrees), *remarks],
         "snippet": snippet(store, splits),
     }
@@ -116,75 +116,75 @@ def _describe_array(array: Array, shards: list[Entry] | None) -> dict[str, Any]:
         "raw_bytes": raw,
         "ratio": _ratio(raw, stored),
         "files": None if shards is None else len(shards),
-        "only_fill": bool(shards) and all(shard.bytes == _empty_shard(array) for shard in shards or ()),
+        "only_fill": bool(shards) and all(shard.bytes == _empty_shard_bytes(array) for shard in shards or ()),
     }
 
 
-def _look_at_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
-    """Put ``values`` and ``bookkeeping`` into descriptions of arrays; remarks on what was found."""
-    far = local_path(store.path) is None
+def _add_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
+    """Add ``values`` and ``bookkeeping`` to the descriptions of arrays; returns remarks."""
+    remote = local_path(store.path) is None
     remarks, whole = [], sum(array["raw_bytes"] for array in arrays)
     for array in arrays:
         array["bookkeeping"], array["values"] = _is_bookkeeping(array, whole), None
     wanted = [array for array in arrays if not array["bookkeeping"] and not _is_packed(array)]
     wanted.sort(key=lambda array: -array["raw_bytes"])
-    for array in wanted[: VALUED_FAR if far else VALUED]:
+    for array in wanted[: MAX_READ_ARRAYS_REMOTE if remote else MAX_READ_ARRAYS]:
         try:
-            values = describe_values(store.array(array["path"]), *((1,) if far else ()))
+            values = describe_values(store.array(array["path"]), *((1,) if remote else ()))
         except StoreError as error:
             remarks.append(f"{error}: damaged? Run 'unistore verify {store.path}'")
             continue
         array["values"] = values
         if values is not None and values["nan"]:
             remarks.append(f"{array['path']}: {100 * values['nan'] / values['read']:.2g} % are not finite")
-        if values is not None and (remark := _unlabelled(array["path"], values)):
+        if values is not None and (remark := _unlabelled_remark(array["path"], values)):
             remarks.append(f"{array['path']}: {remark}")
     return remarks
 
 
 def label_lines(path: str | os.PathLike[str]) -> list[str]:
-    """Labels of a local store, counted in a bounded part of each column that is called so."""
+    """Shares of labels in each label column of a local store, from a bounded part of its values."""
     store = None if local_path(path) is None else Store(path)
-    named = [] if store is None else [each for each in store.paths() if _no_class(each) is not None]
+    named = [] if store is None else [each for each in store.paths() if _unlabelled_values(each) is not None]
     lines = []
     for name in named:
         assert store is not None
         values = describe_values(store.array(name))
-        if values is not None and (told := how_often(values)):
-            lines.append("; ".join(filter(None, [f"{name}: {told}", _unlabelled(name, values)])))
+        if values is not None and (shares := label_shares(values)):
+            lines.append("; ".join(filter(None, [f"{name}: {shares}", _unlabelled_remark(name, values)])))
     return lines
 
 
-def _no_class(path: str) -> Sequence[int] | None:
-    """Labels of a column that mean no class, where any does; None: its name is not one of labels."""
-    return _NO_CLASS.get(path.rpartition("/")[2].lower())
+def _unlabelled_values(path: str) -> Sequence[int] | None:
+    """Labels of a column that may mean "no class"; None if its name is not that of labels."""
+    return _UNLABELLED.get(path.rpartition("/")[2].lower())
 
 
-def _unlabelled(path: str, values: dict[str, Any]) -> str | None:
-    """What share of labels means no class; where all are 0 that is said elsewhere."""
-    meant = _no_class(path)
+def _unlabelled_remark(path: str, values: dict[str, Any]) -> str | None:
+    """Share of labels that may mean "no class"; a column of zeros has a remark of its own."""
+    unlabelled = _unlabelled_values(path)
     counts = dict(values["labels"] or ())
-    found = [label for label in counts if meant is not None and (label < 0 or label in meant)]
+    found = [label for label in counts if unlabelled is not None and (label < 0 or label in unlabelled)]
     share = sum(counts[label] for label in found) / values["read"]
-    if len(counts) < 2 or not found or share < _REMARKED:
+    if len(counts) < 2 or not found or share < _MIN_SHARE:
         return None
     return f"{100 * share:.3g} % are {' or '.join(map(str, sorted(found)))}: unlabelled?"
 
 
 def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:
-    """Whether an array only says where others are, or is text beside what samples are made of."""
+    """Whether an array holds offsets, sources, splits or a small text, not values of samples."""
     path = array["path"]
     text = path.endswith("/data") and _holds_bytes(array) and array["raw_bytes"] < whole / 10
     return _is_index(path) or text or path.rpartition("/")[2] in _BOOKKEEPING
 
 
 def _is_packed(array: dict[str, Any]) -> bool:
-    """Whether the values stand for something else: bits, or the bytes of files."""
+    """Whether the values are packed bits, or bytes of texts or files."""
     return "bit_order" in array["attributes"] or _holds_bytes(array)
 
 
 def _holds_bytes(array: dict[str, Any]) -> bool:
-    """Whether an axis counts the bytes of texts or files: ``"name_byte"``."""
+    """Whether an axis counts bytes of texts or files: ``"name_byte"``."""
     return any(axis.rpartition("_")[2] == "byte" for axis in array["axes"])
 
 
@@ -192,21 +192,21 @@ def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
     try:
         measures = measures_of(store)
         return describe_measures(measures), measure_remarks(store, measures)
-    except InputError:  # of a family that is not here, or measures nothing
+    except InputError:  # the family is not installed, or has no preview
         return [], []
-    except Exception as error:  # noqa: BLE001  whatever a damaged store or a family raises, the rest is shown
+    except Exception as error:  # noqa: BLE001  a damaged store or a faulty family must not hide the rest
         return [], [f"samples cannot be measured: {error or type(error).__name__}"]
 
 
 def _codec(item: dict[str, Any]) -> str:
-    """``"blosc lz4 5 shuffle"``: a codec with what tells it apart."""
+    """A codec with its main options: ``"blosc lz4 5 shuffle"``."""
     name, options = item["name"], item.get("configuration", {})
-    told = [options[key] for key in ("cname", "clevel", "level", "shuffle", "order") if key in options]
-    return " ".join([name, *map(str, told)])
+    shown = [options[key] for key in ("cname", "clevel", "level", "shuffle", "order") if key in options]
+    return " ".join([name, *map(str, shown)])
 
 
-def _empty_shard(array: Array) -> int:
-    """Bytes of a shard that holds nothing but fill: an index of empty entries and its checksum."""
+def _empty_shard_bytes(array: Array) -> int:
+    """Size of a shard without chunks: an index of empty entries and its checksum."""
     chunks = math.prod(array.metadata.chunks_per_object)
     return chunks * _INDEX_ENTRY + _INDEX_CHECKSUM
 
@@ -280,5 +280,5 @@ def _remarks(store: Store, arrays: list[dict[str, Any]], *, agrees: bool) -> lis
 
 
 def _is_index(path: str) -> bool:
-    """Arrays in which nothing but zeros is nothing to remark."""
+    """Whether an array may well be all zeros: offsets, numbers of sources, codes of splits."""
     return path.startswith(("sources/", "splits/")) or path.endswith(("/offsets", "/source"))

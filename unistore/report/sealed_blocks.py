@@ -1,14 +1,14 @@
-"""A sealed store for people: facts, remarks, samples, arrays that matter, and what is folded away."""
+"""Blocks of a sealed store: facts, remarks, samples, arrays, and storage, which is collapsed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from unistore.errors import printable
-from unistore.report.blocks import Block, dimensions
-from unistore.report.commands import spelled_options
-from unistore.report.measures import QUANTILES, noun
-from unistore.report.values import how_often, spark
+from unistore.report.blocks import Block, format_shape
+from unistore.report.commands import format_options
+from unistore.report.measures import QUANTILES, sample_noun
+from unistore.report.values import label_shares, sparkline
 from unistore.system.sizes import count_of, size
 
 __all__ = ["number", "store_blocks"]
@@ -17,7 +17,7 @@ SHOWN_ATTRIBUTES = 8
 
 
 def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
-    """What `describe_store` gave, for people."""
+    """Blocks of `describe_store`'s result."""
     sources, seal = about["sources"], about["seal"]
     named = ", ".join(source["path"] for source in sources["first"])
     rest = sources["count"] - len(sources["first"])
@@ -34,7 +34,7 @@ def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
         ("size", f"{size(about['stored_bytes'])} in shards, {size(about['raw_bytes'])} uncompressed{ratio}"),
         ("seal", _seal_text(seal)),
         ("made with", ", ".join(f"{name} {version}" for name, version in about["created_with"].items())),
-        ("options", spelled_options(about["family"], about["options"])),
+        ("options", format_options(about["family"], about["options"])),
     ]
     found = [
         Block(facts=[fact for fact in facts if fact[1]]),
@@ -49,7 +49,7 @@ def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
 
 
 def number(value: float | None) -> str:
-    """A value for people: ``"1,200"``, ``"0.125"``."""
+    """Format a value: ``"1,200"``, ``"0.125"``, ``"-"`` for None."""
     if value is None:
         return "-"
     whole = isinstance(value, int) or 1e4 <= abs(value) < 1e9
@@ -61,22 +61,22 @@ def _measure_table(measures: list[dict[str, Any]], table: str) -> Block:
         (
             each["name"],
             *(number(each[name]) for name in QUANTILES),
-            spark(each["histogram"]),
+            sparkline(each["histogram"]),
             f"{each['samples']:,}",
         )
         for each in measures
     ]
-    columns = (f"per {noun(table)}", *QUANTILES, "spread", "of")
-    return Block(title=table, columns=columns, rows=rows, spare=("spread", "5%", "95%"))
+    columns = (f"per {sample_noun(table)}", *QUANTILES, "spread", "of")
+    return Block(title=table, columns=columns, rows=rows, optional_columns=("spread", "5%", "95%"))
 
 
 def _array_table(arrays: list[dict[str, Any]], main: str) -> Block:
-    """Arrays that matter: those of the main table first, the largest ones first."""
+    """Arrays of the main table first, large ones before small ones."""
     arrays = sorted(arrays, key=lambda array: (not array["path"].startswith(f"{main}/"), -array["raw_bytes"]))
     rows = [
         (
             array["path"],
-            _shape(array["shape"]),
+            format_shape(array["shape"]),
             array["dtype"],
             *_value_cells(array["values"]),
             *_size_cells(array),
@@ -84,21 +84,25 @@ def _array_table(arrays: list[dict[str, Any]], main: str) -> Block:
         for array in arrays
     ]
     columns = ("array", "shape", "dtype", "min", "mean", "max", "spread", "stored", "ratio")
-    told = any("~" in row[3] for row in rows)
-    lines = ["~: of some chunks, evenly spread; padding of rows counts too"] if told else []
+    sampled = any("~" in row[3] for row in rows)
+    lines = ["~: of some chunks, evenly spread; padding of rows counts too"] if sampled else []
     return Block(
-        title="arrays", columns=columns, rows=rows, spare=("ratio", "spread", "stored", "mean"), lines=lines
+        title="arrays",
+        columns=columns,
+        rows=rows,
+        optional_columns=("ratio", "spread", "stored", "mean"),
+        lines=lines,
     )
 
 
 def _value_cells(values: dict[str, Any] | None) -> tuple[str, ...]:
-    """Smallest, mean and largest value, ``~`` where only a part was read, and how they are spread."""
+    """Smallest, mean and largest value, with ``~`` where only a part was read, and a sparkline."""
     if values is None:
         return "-", "-", "-", ""
     part = "~" if values["read"] < values["of"] else ""
     range_ = (values[name] for name in ("min", "mean", "max"))
     shown = ("-" if value is None else f"{part}{number(value)}" for value in range_)
-    return *shown, spark(values["histogram"] or [])
+    return *shown, sparkline(values["histogram"] or [])
 
 
 def _size_cells(array: dict[str, Any]) -> tuple[str, str]:
@@ -107,7 +111,7 @@ def _size_cells(array: dict[str, Any]) -> tuple[str, str]:
 
 def _label_table(arrays: list[dict[str, Any]]) -> Block:
     counted = [array for array in arrays if array["values"] is not None]
-    rows = [(array["path"], how_often(array["values"])) for array in counted]
+    rows = [(array["path"], label_shares(array["values"])) for array in counted]
     return Block(title="labels", columns=("array", "how often"), rows=[row for row in rows if row[1]])
 
 
@@ -115,10 +119,10 @@ def _storage_table(arrays: list[dict[str, Any]]) -> Block:
     rows = [
         (
             array["path"],
-            _shape(array["shape"]),
+            format_shape(array["shape"]),
             array["dtype"],
-            _shape(array["chunks"]),
-            _shape(array["shards"]),
+            format_shape(array["chunks"]),
+            format_shape(array["shards"]),
             array["codec"].removeprefix("bytes, "),
             size(array["raw_bytes"]),
             *_size_cells(array),
@@ -128,21 +132,17 @@ def _storage_table(arrays: list[dict[str, Any]]) -> Block:
     columns = ("array", "shape", "dtype", "chunks", "shards", "codec", "raw", "stored", "ratio")
     spare = ("codec", "shards", "raw", "chunks", "ratio")
     title = f"storage of all {count_of(len(arrays), 'array')}"
-    return Block(title=title, columns=columns, rows=rows, spare=spare, folded=True)
+    return Block(title=title, columns=columns, rows=rows, optional_columns=spare, collapsed=True)
 
 
 def _seal_text(seal: dict[str, Any]) -> str:
-    """What was checked: the files themselves are not read."""
-    said = f"{seal.get('digest')} over {count_of(seal.get('files', 0), 'file')}: "
+    """Digest, and whether it agrees; the files themselves are not read."""
+    digest = f"{seal.get('digest')} over {count_of(seal.get('files', 0), 'file')}: "
     if not seal["agrees"]:
-        return said + "DAMAGED: seal, manifest and root disagree"
-    return said + "agrees with manifest and root; files not read: unistore verify"
+        return digest + "DAMAGED: seal, manifest and root disagree"
+    return digest + "agrees with manifest and root; files not read: unistore verify"
 
 
 def _attributes_text(names: list[str]) -> str:
     shown = [printable(name) for name in names[:SHOWN_ATTRIBUTES]]
     return ", ".join([*shown, *(["…"] if len(names) > SHOWN_ATTRIBUTES else [])])
-
-
-def _shape(shape: list[int] | None) -> str:
-    return "-" if shape is None else dimensions(shape)

@@ -1,4 +1,4 @@
-"""A training loop to paste: complete, right for the store, and it runs as it is."""
+"""Python code to copy that loads batches of a store. It runs as it is."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if __name__ == "__main__":
         break
 """
 _WIDTH = 74
-"""Of comments: with their indent they fit into 80 columns."""
+"""Of comments, without their indent: lines fit into 80 columns."""
 
 
 def snippet(store: Store, splits: Mapping[str, int]) -> str:
     """Code that loads batches of the store's natural samples; empty if it has none or its family is unknown.
 
-    Kinds whose sizes do not go with the store are written in sizes that do.
+    Kinds whose sizes do not fit the store are given sizes that do.
 
     Parameters
     ----------
     splits
-        Samples by split name; ``train`` is loaded, or else the first that has any.
+        Number of samples by name of the split; ``train`` is loaded, else the first one with samples.
     """
-    held = [name for name, count in splits.items() if count]
-    if store.sample_count == 0 or (splits and not held):
+    nonempty = [name for name, count in splits.items() if count]
+    if store.sample_count == 0 or (splits and not nonempty):
         return ""
-    split = None if not held else "train" if "train" in held else held[0]
+    split = None if not nonempty else "train" if "train" in nonempty else nonempty[0]
     folder = local_path(store.path)
     arguments = _quoted(store.path if folder is None else str(folder.absolute()))
     if split is not None:

@@ -1,4 +1,4 @@
-"""Source files: what they are, what is wrong with them, and the command that converts them."""
+"""Source files: their family and layout, problems, and the command that converts them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
 from unistore.converters.survey import Detection, Survey
 from unistore.errors import InputError, Problem
-from unistore.report.blocks import Block, dimensions
+from unistore.report.blocks import Block, format_shape
 from unistore.report.commands import convert_command
 from unistore.report.verdicts import verdict_blocks, verdicts_line
 from unistore.system.sizes import count_of, size
@@ -23,13 +23,12 @@ __all__ = ["describe_sources", "link_blocks", "problem_blocks", "source_blocks"]
 
 SHOWN_SOURCES = 5
 SHOWN_PROBLEMS = 50
-_COLUMNS = ("family", "files", "layout", "because")
 
 
 def describe_sources(path: Path, surveyed: Survey) -> tuple[dict[str, Any], tuple[Problem, ...]]:
     """Scan and plan the sources at `path` without writing anything. JSON values, and every problem.
 
-    Where files of several families lie there, the first is described, and all are in ``families``.
+    With files of several families, the first family is described and ``families`` has all.
     """
     found, counts = surveyed.detected(), surveyed.counts()
     families = [
@@ -54,21 +53,21 @@ def _plan(path: Path, found: Detection, about: dict[str, Any]) -> tuple[dict[str
         shown = preview(make_converter(found.family, {}), [path])
     except InputError as error:
         return about, error.problems or (Problem(str(path), str(error)),)
-    plain = shown.to_json()
-    sources = plain.pop("sources")
+    described = shown.to_json()
+    sources = described.pop("sources")
     return {
         **about,
         "sources": {
             "count": len(sources),
-            "bytes": plain.pop("source_bytes"),
+            "bytes": described.pop("source_bytes"),
             "first": sources[:SHOWN_SOURCES],
         },
-        **{name: plain[name] for name in ("tables", "raw_bytes", "memory", "options", "notes")},
+        **{name: described[name] for name in ("tables", "raw_bytes", "memory", "options", "notes")},
     }, ()
 
 
 def problem_blocks(facts: Sequence[tuple[str, str]], problems: Sequence[Problem]) -> list[Block]:
-    """What is wrong with sources, for people."""
+    """Blocks of facts and problems."""
     lines = [f"- {problem}" for problem in problems[:SHOWN_PROBLEMS]]
     if len(problems) > SHOWN_PROBLEMS:
         lines.append(f"and {len(problems) - SHOWN_PROBLEMS:,} more")
@@ -77,7 +76,7 @@ def problem_blocks(facts: Sequence[tuple[str, str]], problems: Sequence[Problem]
 
 
 def link_blocks(path: Path, problems: Sequence[Problem]) -> list[Block]:
-    """The commands that follow the links out of a path, for problems that are of such links alone."""
+    """Commands that follow links out of a path; empty unless all problems are such links."""
     if any(each.kind != "link" for each in problems):
         return []
     folders = [str(each) for each in folders_of_targets((Path(each.location) for each in problems), [path])]
@@ -88,10 +87,10 @@ def link_blocks(path: Path, problems: Sequence[Problem]) -> list[Block]:
     return [Block(title=f"then convert it: {title}", code=code) for title, code in commands]
 
 
-def _families(
+def _family_blocks(
     path: str, families: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]
 ) -> list[Block]:
-    """The families whose files lie at one place, and the command of each."""
+    """Blocks for a path with files of several families: each with its command."""
     rows = [
         (each["family"].replace("_", " "), str(each["files"]), each["layout"], each["reason"])
         for each in families
@@ -105,7 +104,10 @@ def _families(
             ]
         ),
         Block(
-            title="families", columns=("family", "files", "layout", "because"), rows=rows, spare=("layout",)
+            title="families",
+            columns=("family", "files", "layout", "because"),
+            rows=rows,
+            optional_columns=("layout",),
         ),
         *verdict_blocks(verdicts),
         Block(title="convert each by itself", code=commands),
@@ -113,9 +115,9 @@ def _families(
 
 
 def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str] = ()) -> str:
-    """Convert into a store beside the working directory's files, never among the sources.
+    """A command that converts into the working directory, or beside the sources if these are in it.
 
-    Stores of several families have names of their own.
+    With several families, the name of the store ends with the family.
     """
     real, here = path.resolve(), Path.cwd().resolve()
     stem = real.name.split(".")[0] or real.name.strip(".") or "store"
@@ -126,9 +128,9 @@ def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str]
 
 
 def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...]) -> list[Block]:
-    """What `describe_sources` gave, for people."""
+    """Blocks of `describe_sources`'s result."""
     if len(about["families"]) > 1:
-        return _families(path, about["families"], about["verdicts"])
+        return _family_blocks(path, about["families"], about["verdicts"])
     facts = [
         ("source", path),
         ("family", f"{about['family'].replace('_', ' ')} ({about['layout']})"),
@@ -151,9 +153,9 @@ def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...
     rows = [
         (
             array["path"],
-            f"{'about ' if table['estimated'] else ''}{dimensions(array['shape'])}",
+            f"{'about ' if table['estimated'] else ''}{format_shape(array['shape'])}",
             array["dtype"],
-            dimensions(array["chunk"]),
+            format_shape(array["chunk"]),
         )
         for table in about["tables"]
         for array in table["arrays"]

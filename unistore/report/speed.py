@@ -1,4 +1,4 @@
-"""How fast a store reads here: short random reads, in full shuffle and in blocks, on one core."""
+"""Read speed of a store on one core: random batches, in full shuffle and in block shuffle."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from unistore.zarr3.cache import CHUNKS
 if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
 
-__all__ = ["Speed", "forks_safely", "measure"]
+__all__ = ["Speed", "measure_speed", "time_forked_read"]
 
 LARGEST_BATCH = 64
 BATCH_BYTES = 32 << 20
-"""Batches are made of as many samples as stay below, at most `LARGEST_BATCH`."""
+"""Batches have as many samples as fit into these bytes, at most `LARGEST_BATCH`."""
 SECONDS = 0.3
-"""Of each of the four measurements; one batch at least."""
-PATIENCE = 20.0
-"""Seconds after which a forked child that reads one batch is taken for hung."""
+"""Duration of each of the four measurements; at least one batch is read."""
+FORK_TIMEOUT = 20.0
+"""Seconds after which a forked child that reads one batch counts as hung."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Speed of one process that reads random batches of natural samples.
+    """Read speed of one process.
 
     Attributes
     ----------
@@ -40,22 +40,23 @@ class Speed:
         Samples of a batch.
     sample_bytes
         Decoded bytes of a sample, on average.
-    found
-        Samples a second in a full shuffle as the files were found: from disk, or from the page cache.
+    first_pass
+        Samples a second of the first pass, in full shuffle: from disk, or from the page cache if the files
+        are in it.
     shuffled, blocks
-        Samples a second read again from the page cache: in a full shuffle, and in block shuffle. Decoded
-        chunks are dropped before each.
+        Samples a second read again from the page cache, in full shuffle and in block shuffle. The cache of
+        decoded chunks is emptied before each.
     """
 
     batch_size: int
     sample_bytes: float
-    found: float
+    first_pass: float
     shuffled: float
     blocks: float
 
 
-def measure(dataset: Dataset, seconds: float = SECONDS) -> Speed:
-    """Read some batches and look at the clock: about four times `seconds` in all.
+def measure_speed(dataset: Dataset, seconds: float = SECONDS) -> Speed:
+    """Time random reads in full shuffle and in block shuffle: about four times `seconds` in all.
 
     Parameters
     ----------
@@ -85,26 +86,26 @@ def measure(dataset: Dataset, seconds: float = SECONDS) -> Speed:
 
     full = Shuffled(count, seed=1)
     blocks = BlockShuffle.within(dataset.block_offsets(), dataset.open_blocks, seed=1, deal=read_size)
-    found, stop = _rate(read, full, count, seconds, once=True)
+    first_pass, stop = _rate(read, full, count, seconds, once=True)
     shuffled, _ = _rate(read, full, stop, seconds)
     _, stop = _rate(read, blocks, count, seconds, once=True)
     in_blocks, _ = _rate(read, blocks, stop, seconds)
     return Speed(
         batch_size=at_once,
         sample_bytes=seen[1] / seen[0],
-        found=found,
+        first_pass=first_pass,
         shuffled=shuffled,
         blocks=in_blocks,
     )
 
 
-def forks_safely(dataset: Dataset, indices: NDArray[np.integer]) -> float | None:
-    """Seconds that a forked child takes to read a batch after this process has read; None: it did not.
+def time_forked_read(dataset: Dataset, indices: NDArray[np.integer]) -> float | None:
+    """Seconds that a child takes to read a batch, forked after this process has read; None: it failed.
 
     Parameters
     ----------
     dataset
-        Has been read from in this process.
+        The samples.
     indices
         (B,) samples.
     """
@@ -112,7 +113,7 @@ def forks_safely(dataset: Dataset, indices: NDArray[np.integer]) -> float | None
     child = multiprocessing.get_context("fork").Process(target=dataset.read_batch, args=(indices,))
     began = time.perf_counter()
     child.start()
-    child.join(PATIENCE)
+    child.join(FORK_TIMEOUT)
     if child.exitcode is None:
         child.kill()
         child.join()
@@ -128,9 +129,10 @@ def _rate(
     *,
     once: bool = False,
 ) -> tuple[float, int]:
-    """Samples a second over the first `stop` positions, and how far it got.
+    """Samples a second over the first `stop` positions, and the furthest position read.
 
-    They are read over and over until time is over, or `once`; decoded chunks are dropped before each pass.
+    Passes repeat until `seconds` are over, or there is one (`once`). The cache of decoded chunks is emptied
+    before each.
     """
     began, samples, furthest = time.perf_counter(), 0, 0
     while True:

@@ -1,4 +1,4 @@
-"""Kinds of samples that go with a store: its natural one and those its family suggests, in sizes that fit."""
+"""Kinds of samples for a store: its natural one and those its family suggests, in sizes that fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unistore.data.parts import default_kind
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
 
-__all__ = ["Suggestion", "kind_from", "natural_suggestion", "suggestions"]
+__all__ = ["Suggestion", "natural_suggestion", "parse_kind", "suggestions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +25,18 @@ class Suggestion:
 
     Attributes
     ----------
-    said
-        As its family has it, as Python code.
+    declared
+        The kind that the family declares, as Python code.
     kind, text
-        As it goes with the store, and as Python code. A kind of another package is not looked at: None, and
-        the text as its family has it.
+        The kind in a size that fits the store, and its Python code. Of a kind from another package: None,
+        and `declared`.
     reach
-        How the kind goes with the store as its family has it.
+        How the declared kind fits the store.
     samples
-        How many there are of the kind that goes with the store; of another package's: None.
+        Number of samples of `kind`; None without one.
     """
 
-    said: str
+    declared: str
     kind: SampleKind | None
     text: str
     reach: Reach
@@ -44,12 +44,12 @@ class Suggestion:
 
     @property
     def changed(self) -> bool:
-        """Whether the kind does not go with the store as its family has it."""
-        return self.text != self.said
+        """Whether the declared kind does not fit the store."""
+        return self.text != self.declared
 
 
 def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Suggestion]:
-    """Kinds that the family of a store suggests, its natural kind apart.
+    """Kinds that the family of a store suggests, without its natural kind.
 
     Parameters
     ----------
@@ -61,55 +61,57 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
     Raises
     ------
     InputError
-        If the store's family is not known here.
+        If the store's family is not installed.
     """
     found = []
-    for said in get_family(store.family).other_kinds:
+    for declared in get_family(store.family).other_kinds:
         try:
-            kind = kind_from(said)
-        except InputError:  # of another package
-            found.append(Suggestion(said=said, kind=None, text=said, reach=Reach(samples=0), samples=None))
+            kind = parse_kind(declared)
+        except InputError:  # a kind from another package
+            found.append(
+                Suggestion(declared=declared, kind=None, text=declared, reach=Reach(samples=0), samples=None)
+            )
         else:
             chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
             if chosen is not None:
-                text = said if chosen == kind else as_code(chosen)
-                found.append(_looked_at(store, text, chosen, units))
+                text = declared if chosen == kind else as_code(chosen)
+                found.append(_fitted(store, text, chosen, units))
     return found
 
 
 def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> Suggestion:
-    """The natural kind of a store, in a size that goes with it.
+    """The natural kind of a store, in a size that fits it.
 
     Raises
     ------
     InputError
-        If the store's family is not known here, or has no such kind.
+        If the store's family is not installed, or has no natural kind.
     """
     kind = default_kind(store)
     chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else None
     if chosen is None or chosen == kind:
-        return _looked_at(store, as_code(kind), kind, units)
-    found = _looked_at(store, as_code(chosen), chosen, units)
+        return _fitted(store, as_code(kind), kind, units)
+    found = _fitted(store, as_code(chosen), chosen, units)
     reach = found.reach if found.changed else replace(found.reach, what="the store holds several windows")
-    return replace(found, said=as_code(kind), reach=reach)
+    return replace(found, declared=as_code(kind), reach=reach)
 
 
-def _looked_at(store: Store, said: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
+def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
     reader = kind.bind(store, (), units)
-    reach, samples, text = reach_of(reader), len(reader), said
+    reach, samples, text = reach_of(reader), len(reader), declared
     if reach.fitting is not None and (not samples or (reach.beyond and not reach.told)):
         kind, text = reach.fitting, as_code(reach.fitting)
         samples = len(kind.bind(store, (), units))
-    return Suggestion(said=said, kind=kind, text=text, reach=reach, samples=samples)
+    return Suggestion(declared=declared, kind=kind, text=text, reach=reach, samples=samples)
 
 
-def kind_from(expression: str) -> SampleKind:
-    """The kind that an expression like ``unistore.Patches(96)`` or ``Patches(96)`` makes; nothing is run.
+def parse_kind(expression: str) -> SampleKind:
+    """Parse an expression such as ``unistore.Patches(96)`` or ``Patches(96)``; no code is run.
 
     Raises
     ------
     InputError
-        It is not one of ours, or its arguments do not fit.
+        If it is not a kind of unistore, or its arguments are invalid.
     """
     cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:
@@ -121,6 +123,6 @@ def kind_from(expression: str) -> SampleKind:
         named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
         kind: SampleKind = made(*positional, **named)
     except (SyntaxError, ValueError, TypeError) as error:
-        message = f"{expression} is no kind of samples: {error}"
+        message = f"{expression} is not a kind of samples: {error}"
         raise InputError(Problem("samples", message, cure, "option")) from error
     return kind

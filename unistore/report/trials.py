@@ -1,4 +1,4 @@
-"""Settings of a Loader, each tried on a store for a moment: samples a second, waits, memory."""
+"""Timed trials of Loader settings: samples a second, wait of each batch, memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from unistore.zarr3.cache import CHUNKS
 if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
 
-ALIKE = 0.9
-"""Of two settings, the one tried first is taken unless it reaches less than this part of the other's rate."""
+NEAR_BEST = 0.9
+"""The first trial with at least this share of the highest rate is the best one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a Loader did with one setting.
+    """Measurements of a Loader with one setting.
 
     Attributes
     ----------
@@ -34,16 +34,16 @@ class Trial:
     samples_per_second
         Of `batches`.
     batches
-        Batches that were timed: those after the first, and after an epoch (or as long as a trial) that filled
-        the cache.
+        Batches that were timed: not the first, and not those of the epoch (at most as long as a trial) that
+        fills the cache.
     mean, deviation, longest
-        Seconds that the consumer, who does nothing else, waited for each of them.
+        Seconds that a consumer that does nothing else waited for each batch.
     first_batch
         Seconds until the first batch; workers start meanwhile.
     resident, anonymous
-        Bytes of memory of this process and its workers, pages that they share counted once; None: unknown.
+        Bytes of memory of this process and its workers, shared pages counted once; None: unknown.
     cached
-        Part of what was looked for in the cache that was there; None: nothing was looked for.
+        Hit rate of the cache, 0 to 1; None without look-ups.
     """
 
     num_workers: int
@@ -61,7 +61,7 @@ class Trial:
 
     @property
     def setting(self) -> str:
-        """Arguments, as they are written."""
+        """Arguments as Python code."""
         cache = "" if self.cache is None else f', cache="{self.cache}"'
         return f"num_workers={self.num_workers}, batch_size={self.batch_size}{cache}"
 
@@ -75,12 +75,12 @@ def try_settings(
     progress: Progress,
     **fixed: Any,
 ) -> list[Trial]:
-    """Try numbers of workers, then batch sizes with the best of them, then a cache with the best of those.
+    """Try numbers of workers, then batch sizes with the best number, then a cache with the best of both.
 
     Parameters
     ----------
     workers
-        Numbers of workers.
+        Numbers of workers to try.
     batch_size
         Samples of a batch; a quarter and four times as many are tried, too.
     cache
@@ -93,7 +93,7 @@ def try_settings(
     found: list[Trial] = []
 
     def attempt(num_workers: int, batch_size: int, cache: str | None = None) -> None:
-        found.append(_try(dataset, seconds, num_workers, batch_size, cache, fixed))
+        found.append(_run_trial(dataset, seconds, num_workers, batch_size, cache, fixed))
         rate = found[-1].samples_per_second
         progress.tell(f"{found[-1].setting}: {rate:,.0f} samples/s")
 
@@ -110,13 +110,13 @@ def try_settings(
 
 
 def best(trials: Sequence[Trial]) -> Trial:
-    """The first one that is about as fast as the fastest."""
+    """The first trial that is about as fast as the fastest."""
     most = max(trial.samples_per_second for trial in trials)
-    return next(trial for trial in trials if trial.samples_per_second >= ALIKE * most)
+    return next(trial for trial in trials if trial.samples_per_second >= NEAR_BEST * most)
 
 
 def trial_table(trials: Sequence[Trial]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Headings and cells; times in milliseconds."""
+    """Columns and rows of a table; times in milliseconds."""
     columns = (
         "workers",
         "batch",
@@ -145,18 +145,18 @@ def trial_table(trials: Sequence[Trial]) -> tuple[Sequence[str], Sequence[Sequen
     return columns, rows
 
 
-def _try(
+def _run_trial(
     dataset: Dataset, seconds: float, num_workers: int, batch_size: int, cache: str | None, fixed: Any
 ) -> Trial:
     from unistore.loader.loader import Loader
 
     setting: dict[str, Any] = {"num_workers": num_workers, "batch_size": batch_size, "cache": cache}
-    CHUNKS.renew()  # no setting profits from what another one has decoded
+    CHUNKS.renew()  # else a setting profits from chunks that an earlier one decoded
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what Loader warns of, the line to write will, too
+        warnings.simplefilter("ignore")  # the recommended line warns, too
         loader = Loader(dataset, **setting, **fixed)
     with loader:
-        batches = _endless(loader)
+        batches = _repeat_epochs(loader)
         began = time.perf_counter()
         next(batches)
         first_batch = time.perf_counter() - began
@@ -167,7 +167,7 @@ def _try(
             waits.append(_wait(batches))
         done = {name: value - before[name] for name, value in loader.stats().items()}
         resident, anonymous = _memory([os.getpid(), *loader.worker_pids])
-    looked = done["cache_hits"] + done["cache_misses"]
+    lookups = done["cache_hits"] + done["cache_misses"]
     return Trial(
         **setting,
         samples_per_second=done["samples"] / sum(waits),
@@ -178,12 +178,12 @@ def _try(
         first_batch=first_batch,
         resident=resident,
         anonymous=anonymous,
-        cached=done["cache_hits"] / looked if looked else None,
+        cached=done["cache_hits"] / lookups if lookups else None,
     )
 
 
-def _endless(loader: Any) -> Iterator[None]:
-    """Batches of one epoch after the other, none of them held."""
+def _repeat_epochs(loader: Any) -> Iterator[None]:
+    """Batches of one epoch after the other; no reference to a batch is kept."""
     while True:
         for _ in loader:
             yield

@@ -1,4 +1,4 @@
-"""An unfinished conversion: how far it is, whether somebody works on it, and how to go on."""
+"""An unfinished conversion: its progress, the process that runs it, and the command that continues it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from unistore.system.sizes import count_of
 __all__ = ["SUFFIX", "describe_unfinished", "unfinished_blocks"]
 
 SUFFIX = build_folder(Path("x")).name.removeprefix("x")
-"""Ending of the folder in which a conversion is under way."""
+"""Suffix of the folder in which a conversion is under way."""
 
 
 def describe_unfinished(build: Path) -> dict[str, Any]:
-    """Everything that the journal of a build folder tells. JSON values; damaged lines are left out."""
+    """Describe a conversion from the journal of its build folder. JSON values; damaged lines are left out."""
     records = _records(build / "journal.jsonl")
     begun = next((record for record in records if record.get("step") == "begin"), {})
-    identity = _held(begun, "identity", dict) or {}
+    identity = _typed(begun, "identity", dict) or {}
     planned = next((record for record in records if record.get("step") == "plan"), {})
-    url = _held(identity, "destination", str)  # of a place in a bucket; else the store stands beside it
+    url = _typed(identity, "destination", str)  # None: beside the build folder
     local = build.with_name(build.name.removesuffix(SUFFIX))
     destination = str(local) if url is None else url
     done = {str(record.get("task")) for record in records if record.get("step") == "shard"}
-    looks = [_held(record, "of", dict) or {} for record in records if record.get("step") == "sources"]
+    scanned = [_typed(record, "of", dict) or {} for record in records if record.get("step") == "sources"]
     derived = [record for record in records if record.get("step") == "derive"]
     last = [record for record in derived if record.get("round") == derived[-1].get("round")]
-    paths = [path for path in _held(begun, "paths", list) or () if isinstance(path, str)]
-    family, options = _held(identity, "family", str), _held(identity, "options", dict) or {}
-    replaces = _replaced(local, build / "old") if url is None else _swapped(records, url)
+    paths = [path for path in _typed(begun, "paths", list) or () if isinstance(path, str)]
+    family, options = _typed(identity, "family", str), _typed(identity, "options", dict) or {}
+    replaces = _replaced_folder(local, build / "old") if url is None else _replaced_url(records, url)
     more = [] if url is None else ["--work", str(build.parent)]
     more += ["--overwrite"] if replaces else []
     command = "" if family is None else convert_command(family, paths, destination, options, more)
@@ -43,10 +43,10 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
         "destination": destination,
         "family": family,
         "options": options,
-        "sources": {"count": sum(map(len, looks)), "given": paths},
-        "sources_read": sum(_held(record, "sources", int) or 0 for record in last),
+        "sources": {"count": sum(map(len, scanned)), "given": paths},
+        "sources_read": sum(_typed(record, "sources", int) or 0 for record in last),
         "tasks_done": len(done),
-        "tasks": _held(planned, "tasks", int),
+        "tasks": _typed(planned, "tasks", int),
         "sealed": any(record.get("step") == "sealed" for record in records),
         "written_bytes": _local_bytes(build / "store") if url is None else _recorded_bytes(records),
         "at_work": owner_of(build / "lock"),
@@ -61,12 +61,12 @@ def _local_bytes(folder: Path) -> int:
 
 def _recorded_bytes(records: list[dict[str, Any]]) -> int:
     shards = [record for record in records if record.get("step") == "shard"]
-    files = [file for shard in shards for file in _held(shard, "files", list) or ()]
-    return sum(_held(file, "bytes", int) or 0 for file in files if isinstance(file, dict))
+    files = [file for shard in shards for file in _typed(shard, "files", list) or ()]
+    return sum(_typed(file, "bytes", int) or 0 for file in files if isinstance(file, dict))
 
 
-def _swapped(records: list[dict[str, Any]], url: str) -> str | None:
-    """The store in a bucket that is to be replaced."""
+def _replaced_url(records: list[dict[str, Any]], url: str) -> str | None:
+    """The URL, if the conversion replaces a store there."""
     staged = any(record.get("staged") for record in records if record.get("step") == "place")
     return url if staged else None
 
@@ -83,15 +83,15 @@ def _records(journal: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _held(record: dict[str, Any], name: str, kind: type) -> Any:
-    """A value of a record, or None where it is of another kind: a journal may be damaged, or a stranger's."""
+def _typed(record: dict[str, Any], name: str, kind: type) -> Any:
+    """A value of a record, or None if it has another type: a journal may be damaged."""
     value = record.get(name)
     return value if isinstance(value, kind) else None
 
 
-def _replaced(*places: Path) -> str | None:
-    """Where the store stands that is to be replaced."""
-    for path in places:
+def _replaced_folder(*paths: Path) -> str | None:
+    """The first path that is a store."""
+    for path in paths:
         try:
             Store(path)
         except StoreError:
@@ -101,7 +101,7 @@ def _replaced(*places: Path) -> str | None:
 
 
 def unfinished_blocks(path: str, about: dict[str, Any]) -> list[Block]:
-    """What `describe_unfinished` gave, for people."""
+    """Blocks of `describe_unfinished`'s result."""
     total = "" if about["tasks"] is None else f" of {about['tasks']:,}"
     done = f"{about['tasks_done']:,}{total} shards written"
     if about["sources_read"]:

@@ -1,4 +1,4 @@
-"""Values of a store's arrays, from a bounded number of bytes: range, mean, labels, how they are spread."""
+"""Statistics of arrays from a bounded number of bytes: range, mean, labels, histogram."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.array import Array
 
-__all__ = ["describe_values", "finite", "histogram", "how_often", "spark"]
+__all__ = ["describe_values", "finite", "histogram", "label_shares", "sparkline"]
 
 ARRAY_BYTES = 4 << 20
-"""Decoded bytes that are read of one array; a single chunk may have more, up to `CHUNK_BYTES`."""
+"""Decoded bytes that are read of one array; one chunk may have more, up to `CHUNK_BYTES`."""
 CHUNK_BYTES = 32 << 20
-MOST_READ = 16
-"""Chunks that are read of an array, at most, evenly spread."""
-LABELS = 32
-"""A column of integers with at most as many different values is counted by value."""
+MAX_CHUNKS = 16
+"""Chunks that are read of an array, evenly spread."""
+MAX_LABELS = 32
+"""An integer column with at most this many distinct values counts as labels."""
 SHOWN_LABELS = 5
-_MOST_CHUNKS = 1 << 53
-"""More than any store has, and than float64 tells apart."""
+_MAX_GRID = 1 << 53
+"""Chunk numbers up to here are exact in float64."""
 _BINS = 24
-FEW = 12
-"""Values that are shown as labels, a spread or a chart, at least."""
+MIN_SHOWN = 12
+"""Fewer values are not shown as labels, histogram or chart."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def describe_values(array: Array, chunks: int = MOST_READ) -> dict[str, Any] | None:
-    """Range, mean and spread of an array's values as JSON; None where they are not looked at.
+def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> dict[str, Any] | None:
+    """Range, mean and histogram of an array's values. JSON values; None if nothing was read.
 
-    At most `chunks` of its chunks are read, where there are more than a few.
+    Of an array above 4 MiB at most `chunks` chunks are read. Nothing is read of an array without values, of
+    other than bool, integer or float dtype, or with chunks above 32 MiB.
 
-    ``read`` of ``of`` values were read, ``nan`` of them are not finite and left out of the rest. ``labels``
-    are pairs of a value and its count, the most frequent first, of a column of few different integers; else
-    ``histogram`` counts values between ``min`` and ``max``.
+    ``read`` of ``of`` values were read; ``nan`` of them are not finite and left out of the rest. ``labels``
+    are pairs of value and count, the most frequent first, for 1-D integers with few distinct values; else
+    ``histogram`` has the counts of equal bins from ``min`` to ``max``.
     """
     size = math.prod(array.shape)
     if array.dtype.kind not in "biuf" or not size:
         return None
-    values = _read(array, chunks)
+    values = _sampled_values(array, chunks)
     if values is None:
         return None
     numbers = finite(values)
@@ -54,7 +55,7 @@ def describe_values(array: Array, chunks: int = MOST_READ) -> dict[str, Any] | N
     about["mean"] = mean if math.isfinite(mean) else None
     if numbers.dtype.kind != "f" and len(array.shape) == 1:
         found, counts = np.unique(numbers, return_counts=True)
-        if len(found) <= LABELS:
+        if len(found) <= MAX_LABELS:
             pairs = sorted(zip(found.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1])
             about["labels"] = [[int(value), count] for value, count in pairs]
             return about
@@ -63,52 +64,52 @@ def describe_values(array: Array, chunks: int = MOST_READ) -> dict[str, Any] | N
 
 
 def finite(values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers without NaN and infinities."""
+    """Values without NaN and infinities."""
     return values[np.isfinite(values)] if values.dtype.kind == "f" else values
 
 
-def _read(array: Array, most: int) -> NDArray[Any] | None:
-    """All values, flat, or those of some chunks; None where even one chunk is too large."""
+def _sampled_values(array: Array, max_chunks: int) -> NDArray[Any] | None:
+    """Flat values of the whole array or of some chunks; None if a chunk is too large."""
     chunk_bytes = math.prod(array.chunk_shape) * array.dtype.itemsize
     if math.prod(array.shape) * array.dtype.itemsize <= ARRAY_BYTES:
         return array.read().reshape(-1)
     grid = [-(-extent // step) for extent, step in zip(array.shape, array.chunk_shape, strict=True)]
-    if chunk_bytes > CHUNK_BYTES or math.prod(grid) > _MOST_CHUNKS:
+    if chunk_bytes > CHUNK_BYTES or math.prod(grid) > _MAX_GRID:
         return None
-    count, total = max(1, min(most, ARRAY_BYTES // chunk_bytes)), math.prod(grid)
+    count, total = max(1, min(max_chunks, ARRAY_BYTES // chunk_bytes)), math.prod(grid)
     numbers = np.unique((np.arange(count) + 0.5) * (total / count)).astype(np.int64)
     parts = []
-    for place in zip(*np.unravel_index(numbers, grid), strict=True):
-        lo = [int(at) * step for at, step in zip(place, array.chunk_shape, strict=True)]
+    for index in zip(*np.unravel_index(numbers, grid), strict=True):
+        lo = [int(at) * step for at, step in zip(index, array.chunk_shape, strict=True)]
         hi = [min(at + step, end) for at, step, end in zip(lo, array.chunk_shape, array.shape, strict=True)]
         parts.append(array.read_box(lo, hi).reshape(-1))
     return np.concatenate(parts)
 
 
 def histogram(values: NDArray[Any]) -> list[int]:
-    """How many values lie in each of equal parts between the smallest and the largest, all finite."""
+    """Counts of finite values in equal bins from the smallest to the largest."""
     wide = values.astype(np.float64)
     low, high = float(wide.min()), float(wide.max())
     if not math.isfinite(high - low) or high == low:
         return [int(wide.size)]
-    places = ((wide - low) * (_BINS / (high - low))).astype(np.int64)
-    counts: list[int] = np.bincount(np.minimum(places, _BINS - 1), minlength=_BINS).tolist()
+    bins = ((wide - low) * (_BINS / (high - low))).astype(np.int64)
+    counts: list[int] = np.bincount(np.minimum(bins, _BINS - 1), minlength=_BINS).tolist()
     return counts
 
 
-def how_often(values: dict[str, Any]) -> str:
-    """``"5: 16.9 %, 1: 16.8 %"``: the most frequent labels; empty for few values or one label."""
+def label_shares(values: dict[str, Any]) -> str:
+    """Shares of the most frequent labels: ``"5: 16.9 %, 1: 16.8 %"``; empty for few values or one label."""
     labels = values["labels"] or ()
-    if len(labels) < 2 or values["read"] < FEW:
+    if len(labels) < 2 or values["read"] < MIN_SHOWN:
         return ""
     shown = [f"{value}: {100 * count / values['read']:.3g} %" for value, count in labels[:SHOWN_LABELS]]
     more = len(labels) - len(shown)
     return ", ".join([*shown, *([f"and {more} more"] if more else [])])
 
 
-def spark(counts: list[int], width: int = 12) -> str:
-    """Counts as a line of bars, neighbours put together."""
-    if len(counts) < 2 or sum(counts) < FEW:
+def sparkline(counts: list[int], width: int = 12) -> str:
+    """A histogram as a line of block characters; neighbouring bins are added up."""
+    if len(counts) < 2 or sum(counts) < MIN_SHOWN:
         return ""
     sums = [sum(part.tolist()) for part in np.array_split(np.array(counts), min(width, len(counts)))]
     most = max(sums)

@@ -1,4 +1,4 @@
-"""Files by verdict, for people: one line, and a table of what is left out and refused."""
+"""Verdicts on files as text: one line of counts, and a table of files left out and refused."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from unistore.report.blocks import Block
 
 __all__ = ["verdict_blocks", "verdicts_line"]
 
-_LINES = 8
-_REASON, _CELLS = 47, 59
-"""Characters of a reason, and of it and a name together: the table fits 80 columns."""
+_MAX_REASONS = 8
+_REASON_WIDTH, _ROW_WIDTH = 47, 59
+"""Characters of a reason, and of reason and example together: the table fits 80 columns."""
 
 
 def verdicts_line(verdicts: Sequence[Mapping[str, Any]]) -> str:
@@ -26,26 +26,26 @@ def verdicts_line(verdicts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def verdict_blocks(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """A table of the files that are not taken, the most frequent reasons first; none where all are."""
+    """A table of the files that are not taken, the most frequent reasons first; empty if all are taken."""
     found = sorted((each for each in verdicts if each["verdict"] != TAKEN), key=lambda each: -each["files"])
-    reasons = [_short(each["why"], _REASON) for each in found[:_LINES]]
-    left = _CELLS - max(map(len, reasons), default=0)
+    reasons = [_truncate(each["why"], _REASON_WIDTH) for each in found[:_MAX_REASONS]]
+    left = _ROW_WIDTH - max(map(len, reasons), default=0)
     rows = [
         (f"{each['files']:,}", each["verdict"], reason, _example(each, left))
         for each, reason in zip(found, reasons, strict=False)
     ]
-    if len(found) > _LINES:
-        rest = sum(each["files"] for each in found[_LINES:])
-        rows.append((f"{rest:,}", "", f"for {len(found) - _LINES} further reasons", ""))
+    if len(found) > _MAX_REASONS:
+        rest = sum(each["files"] for each in found[_MAX_REASONS:])
+        rows.append((f"{rest:,}", "", f"for {len(found) - _MAX_REASONS} further reasons", ""))
     columns = ("files", "verdict", "because", "such as")
     return [Block(title="files that are not taken", columns=columns, rows=rows)] if rows else []
 
 
-def _example(count: Mapping[str, Any], longest: int) -> str:
-    first = _short(count["examples"][0], longest)
-    return f"{first}, …" if count["files"] > 1 else first
+def _example(entry: Mapping[str, Any], width: int) -> str:
+    first = _truncate(entry["examples"][0], width)
+    return f"{first}, …" if entry["files"] > 1 else first
 
 
-def _short(text: str, longest: int) -> str:
+def _truncate(text: str, width: int) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -28,9 +28,11 @@ from unistore.converters.files.hdf5.structure import (
     DATASPACE,
     DATATYPE,
     FAILURES,
+    FILL,
     HEAD_BYTES,
     LAYOUT,
     SYMBOL_TABLE,
+    TIME,
     Node,
     attribute_parts,
     parse,
@@ -55,6 +57,8 @@ _LENGTHS = {each[0]: len(each) for each in _NUMBERS}
 """Bytes of a message by its first one: integers, floats."""
 _BOOL = _described("|b1")
 _CONTIGUOUS = b"\3\1"
+_DEFAULT_FILL = b"\2\2\2\1\0\0\0\0"
+_A_TIME = b"\1\0\0\0\0\0\0\0"
 _GAP = 64
 """Bytes between two ranges that are compared as one."""
 _MOST_KNOWN = 64
@@ -220,7 +224,9 @@ def _group(name: str, size: int, node: Node) -> _GroupForm:
 
 def _dataset(name: str, size: int, node: Node) -> _DatasetForm:
     messages, attributes = _messages(node)
-    require(messages.keys() == {DATASPACE, DATATYPE, LAYOUT})
+    time = messages.pop(TIME, _A_TIME)
+    require(len(time) == len(_A_TIME) and time[0] == _A_TIME[0])
+    require(messages.keys() == {DATASPACE, DATATYPE, FILL, LAYOUT} and messages[FILL] == _DEFAULT_FILL)
     shape, dtype, layout = _shape(messages[DATASPACE]), _number(messages[DATATYPE]), messages[LAYOUT]
     require(layout.startswith(_CONTIGUOUS))
     address, stored = struct.unpack_from("<QQ", layout, 2)
@@ -248,14 +254,14 @@ def _attribute(data: bytes) -> tuple[bytes, NDArray[Any]]:
     name, described, space, stored = attribute_parts(data)
     shape = _shape(space)
     count = math.prod(shape)
-    require(name.endswith(b"\0") and count)
+    require(name.find(b"\0") == len(name) - 1 and count)
     if described == _BOOL:
         values = np.frombuffer(stored, np.uint8, count)
         require(values.max() <= 1)
         values = values.view(bool)
     else:
         values = np.frombuffer(stored, _number(described), count)
-    return name.partition(b"\0")[0], values.reshape(shape)
+    return name[:-1], values.reshape(shape)
 
 
 @lru_cache(256)
@@ -267,6 +273,8 @@ def _number(described: bytes) -> np.dtype[Any]:
 
 @lru_cache(256)
 def _shape(space: bytes) -> tuple[int, ...]:
-    version, axes, flags = space[:3]
-    require(version == 1 and axes <= 32 and flags in (0, 1))
-    return struct.unpack_from(f"<{axes}Q", space, 8)
+    version, axes, has_limits = space[:3]
+    require(version == 1 and axes <= 32 and has_limits in (0, 1))
+    shape = struct.unpack_from(f"<{axes}Q", space, 8)
+    require(not has_limits or struct.unpack_from(f"<{axes}Q", space, 8 + 8 * axes) == shape)
+    return shape

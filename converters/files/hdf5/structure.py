@@ -18,9 +18,11 @@ __all__ = [
     "ATTRIBUTE",
     "DATASPACE",
     "DATATYPE",
+    "FILL",
     "HEAD_BYTES",
     "LAYOUT",
     "SYMBOL_TABLE",
+    "TIME",
     "Node",
     "NotSimpleError",
     "attribute_parts",
@@ -35,12 +37,12 @@ HEAD_BYTES = 64 << 10
 _MAX_READ = 1 << 24
 """Limit on the bytes of a header, node or heap."""
 _SUPERBLOCK = b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0"
-_TREE_RANKS = b"\4\0\x10\0"
+_RANKS_AND_FLAGS = b"\4\0\x10\0\0\0\0\0"
 _CONSTANT_OR_NOT_SHARED = 0x05
-_NIL, DATASPACE, DATATYPE, _OLD_FILL, _FILL, LAYOUT, _FILTERS, ATTRIBUTE = 0, 1, 3, 4, 5, 8, 11, 12
-_COMMENT, _OLD_TIME, _CONTINUATION, SYMBOL_TABLE, _TIME, _REFERENCES = 13, 14, 16, 17, 18, 22
-_LEFT_OUT = {_NIL, _OLD_FILL, _FILL, _COMMENT, _OLD_TIME, _TIME, _REFERENCES}
-_HARMLESS = {DATASPACE, _FILTERS}
+_NIL, DATASPACE, DATATYPE, _OLD_FILL, FILL, LAYOUT, _FILTERS, ATTRIBUTE = 0, 1, 3, 4, 5, 8, 11, 12
+_COMMENT, _OLD_TIME, _CONTINUATION, SYMBOL_TABLE, TIME, _REFERENCES = 13, 14, 16, 17, 18, 22
+_HARMLESS = {DATASPACE, _OLD_FILL, FILL, _FILTERS, _COMMENT, _OLD_TIME, TIME, _REFERENCES}
+"""Kinds of messages that contain no address."""
 _INTEGER, _FLOAT, _TEXT, _ENUM, _VARIABLE = 0, 1, 3, 8, 9
 _COMPACT, _CONTIGUOUS, _CHUNKED = 0, 1, 2
 _GROUP_TREE, _CHUNK_TREE = 0, 1
@@ -72,7 +74,7 @@ class Node:
     members: dict[bytes, Node] = field(default_factory=dict)
 
 
-FAILURES = (NotSimpleError, OSError, struct.error, ValueError, IndexError)
+FAILURES = (NotSimpleError, OSError, struct.error, ValueError, IndexError, OverflowError)
 """What parsing raises where a file is damaged, or not simple."""
 
 
@@ -101,7 +103,7 @@ def parse(data: bytes) -> tuple[Node, list[tuple[int, int]]]:
     NotSimpleError, OSError, struct.error, ValueError, IndexError
         See `FAILURES`: if `is_simple_and_sound` is false, or the superblock is not as h5py writes it.
     """
-    require(data[16:20] == _TREE_RANKS)
+    require(data[16:24] == _RANKS_AND_FLAGS)
     require(struct.unpack_from("<QQ", data, 32) == (_UNDEFINED, len(data)))
     check = _Recording(-1, len(data), data)
     return check.run(), check.ranges
@@ -136,6 +138,7 @@ class _StructureCheck:
             for name, member in self._check_object(node, *entry[1:]):
                 below = Node()
                 if keep:
+                    require(name not in node.members)
                     node.members[name] = below
                 todo.append((below, member))
         return root
@@ -177,7 +180,7 @@ class _StructureCheck:
         return [] if table is None else self._members(*_PAIR.unpack(table))
 
     def _messages(self, address: int) -> Iterator[tuple[int, bytes]]:
-        """Kind and data of the messages of an object header, without those that contain no address."""
+        """Kind and data of the messages of an object header."""
         version, _, count, _, size = _HEADER.unpack(self._read(address, _HEADER.size))
         require(version == 1)
         blocks = [(address + 16, size)]
@@ -191,8 +194,9 @@ class _StructureCheck:
                 count -= 1
                 if kind == _CONTINUATION:
                     blocks.append(_PAIR.unpack_from(data, at))
+                    require(blocks[-1][1])
                     self._visit(blocks[-1][0])
-                elif kind not in _LEFT_OUT:
+                elif kind != _NIL:
                     yield kind, data[at : at + size]
                 at += size
         require(count == 0)
@@ -231,13 +235,15 @@ class _StructureCheck:
 
     def _members(self, tree: int, heap: int) -> list[tuple[bytes, _Entry]]:
         names, found = self._heap(heap), list[tuple[bytes, _Entry]]()
-        for address in self._tree(tree, _GROUP_TREE, 8):
+        require(names.startswith(b"\0"))  # the key before the first
+        for address, last in self._tree(tree, _GROUP_TREE, 8):
             signature, version, count = struct.unpack("<4sBxH", self._read(address, 8))
             require(signature == b"SNOD" and version == 1)
             for entry in _ENTRY.iter_unpack(self._read(address + 8, count * _ENTRY.size)):
                 end = names.find(0, entry[0])
                 require(end >= 0)
                 found.append((names[entry[0] : end], entry))
+            require(found and found[-1][1][0] == int.from_bytes(last, "little"))
         return found
 
     def _heap(self, address: int) -> bytes:
@@ -253,11 +259,11 @@ class _StructureCheck:
             require(length >= _PAIR.size and at + length <= size)
         return data
 
-    def _tree(self, address: int, kind: int, key: int) -> list[int]:
-        """Check a B-tree level by level; returns the addresses in its leaves."""
+    def _tree(self, address: int, kind: int, key: int) -> list[tuple[int, bytes]]:
+        """Check a B-tree level by level; returns the addresses in its leaves, and the key after each."""
         nodes, level = [address], None
         while True:
-            children, levels = list[int](), set[int]()
+            children, levels, before = list[tuple[int, bytes]](), set[int](), bytes(key)
             for position, node in enumerate(nodes):
                 self._visit(node)
                 signature, found, height, count, left, right = _TREE.unpack(self._read(node, _TREE.size))
@@ -266,18 +272,18 @@ class _StructureCheck:
                 require(right == (nodes[position + 1] if position + 1 < len(nodes) else _UNDEFINED))
                 levels.add(height)
                 if height or kind == _GROUP_TREE:
-                    data = self._read(node + _TREE.size, count * (key + 8) + key)
-                    children += (
-                        address for (address,) in struct.iter_unpack(f"<{key}xQ", data[: count * (key + 8)])
-                    )
+                    data = self._read(node + _TREE.size, key + count * (8 + key))
+                    require(kind == _CHUNK_TREE or data[:key] == before)
+                    children += struct.iter_unpack(f"<Q{key}s", data[key:])
+                    before = data[-key:]
             require(len(levels) == 1)
             (height,) = levels
             require(level is None or height == level - 1)
             if not height:
-                for child in children:
+                for child, _ in children:
                     self._visit(child)
                 return children
-            nodes, level = children, height
+            nodes, level = [child for child, _ in children], height
 
 
 class _Recording(_StructureCheck):

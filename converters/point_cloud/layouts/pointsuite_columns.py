@@ -108,30 +108,38 @@ class _InSegments(PointSource):
         return Ranges(self._groups.numbers, self._lengths)
 
     def check(self) -> None:
+        for number in np.flatnonzero(self._lengths == 0).tolist():
+            for path in self._forms:
+                self._dataset(number, path)
         raise_first(self._problems, self._groups.name)
 
     def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
-        """Rows of the concatenated segments; segments with another dtype or shape go to `_problems`."""
+        """Rows of the concatenated segments."""
         base, row_shape = self._forms[path]
         rows = np.zeros((hi - lo, *row_shape), base)
         number = int(np.searchsorted(self._offsets, lo, side="right")) - 1
         while number < len(self._groups.keys) and self._offsets[number] < hi:
             start, end = self._offsets[number : number + 2].tolist()
             first, last = max(lo, start), min(hi, end)
-            dataset = self._groups.member(number, path)
-            location = location_of(self._groups.name, f"segments/{self._groups.keys[number]}/{path}")
-            if isinstance(dataset, Problem):
-                self._problems[dataset] = None
-            elif dataset.shape != (end - start, *row_shape) or hdf5.native(dataset.dtype) != base:
-                expected = f"expected {base} {(end - start, *row_shape)}"
-                message = f"is {dataset.dtype} {dataset.shape}, {expected} as the segment's others"
-                self._problems[Problem(location, message, CURE, "length")] = None
-            else:
-                hdf5.read_rows(
-                    dataset, location, first - start, last - start, out=rows[first - lo : last - lo]
-                )
+            if (found := self._dataset(number, path)) is not None:
+                hdf5.read_rows(*found, first - start, last - start, out=rows[first - lo : last - lo])
             number += 1
         return rows
+
+    def _dataset(self, number: int, path: str) -> tuple[h5py.Dataset, str] | None:
+        """A dataset of a segment and its location; None if it has a problem, which is kept."""
+        base, row_shape = self._forms[path]
+        shape = (int(self._lengths[number]), *row_shape)
+        dataset = self._groups.member(number, path)
+        location = location_of(self._groups.name, f"segments/{self._groups.keys[number]}/{path}")
+        if isinstance(dataset, Problem):
+            self._problems[dataset] = None
+        elif dataset.shape != shape or hdf5.native(dataset.dtype) != base:
+            message = f"is {dataset.dtype} {dataset.shape}, expected {base} {shape} as the segment's others"
+            self._problems[Problem(location, message, CURE, "length")] = None
+        else:
+            return dataset, location
+        return None
 
 
 open_points = opener(_InSegments)

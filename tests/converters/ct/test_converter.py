@@ -236,7 +236,7 @@ def test_case_folders(tmp_path: Path, check_contract: Callable[..., Any]) -> Non
     assert json.loads(text(converted, "volumes/info")[1]) == {"case": "case_10"}
     notes = "\n".join(converted.scan.notes)
     assert "case folders, one volume each: 2" in notes
-    assert "windows that files brought: lung:1500:-600" in notes
+    assert "windows that are files: lung:1500:-600" in notes
     assert "masks/3: 1 of 2 volumes have none" in notes
     assert "sparse .npz windows of 1 volumes were not used" in notes
     assert "metadata.csv" in notes
@@ -262,7 +262,7 @@ def test_resolution_chooses(tmp_path: Path, convert_in_memory: Callable[..., Any
     assert converted.arrays["volumes/extent"].tolist() == [[10, 6, 7]]
     with pytest.raises(InputError, match=r"ct_original_512.npy, ct_original_1024.npy: choose one"):
         scan_sources(CtConverter(), [case])
-    with pytest.raises(InputError, match="--resolution 256 is none of them"):
+    with pytest.raises(InputError, match="--resolution 256 is not one of them"):
         scan_sources(CtConverter(resolution=256), [case])
 
 

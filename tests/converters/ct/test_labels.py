@@ -187,7 +187,7 @@ def test_damaged_partners(tmp_path: Path) -> None:
     [
         (classes(4, 5, 7), "p_seg.npy: has shape (4, 5, 7), its volume (4, 5, 6)"),
         (classes(4), "p_seg.npy: has 1 axes (4,); a label has three"),
-        (image(dtype="f4") / 3, "is taken for a label by its name, but is float32 and no mask of 0 and 1"),
+        (image(dtype="f4") / 3, "is taken for a label by its name, but is float32 and not a mask of 0 and 1"),
         (np.full((4, 5, 6), 1 + 2j), "has dtype complex128; a label is of bool"),
     ],
 )

@@ -73,7 +73,7 @@ def test_floats_outside_0_and_1(tmp_path: Path, wrong: float) -> None:
     scaled = SCALED.astype("f4")
     scaled[3, 4, 5] = wrong
     save(tmp_path / "in" / "a" / "windows" / NAME, scaled)
-    with pytest.raises(InputError, match="neither 0 nor 1: it is no mask"):
+    with pytest.raises(InputError, match="neither 0 nor 1: it is not a mask"):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct")
 
 

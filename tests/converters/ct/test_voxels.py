@@ -14,7 +14,7 @@ from unistore.converters.ct import survey as ct_survey
 from unistore.converters.ct import voxels as ct_voxels
 from unistore.converters.ct.inside import bounds, inside
 from unistore.converters.ct.layouts import open_voxels
-from unistore.converters.ct.slabs import planes, read_image, slabs, together
+from unistore.converters.ct.slabs import planes, read_image, read_together, slabs
 from unistore.converters.ct.source import VoxelSource
 from unistore.converters.ct.survey import MaskComparison, ones_of, survey
 from unistore.converters.ct.voxels import bit_shape, point_coords, read_bits, read_points
@@ -199,7 +199,7 @@ def test_files_together_are_read_at_the_same_places(tmp_path: Path, order: str, 
     files = [saved(tmp_path, array, f"{number}.npy") for number, array in enumerate(arrays)]
     seen = np.zeros(arrays[0].shape, int)
     parts = 0
-    for box, several in chain.from_iterable(together(files, share, shares) for share in range(shares)):
+    for box, several in chain.from_iterable(read_together(files, share, shares) for share in range(shares)):
         seen[box] += 1
         parts += 1
         for values, array in zip(several, arrays, strict=True):

@@ -375,6 +375,9 @@ def test_segments_with_columns_of_their_own(tmp_path: Path, check_contract) -> N
     short = [parts[0], {**parts[1], "intensity": parts[1]["intensity"][:1]}]
     message = problems_of_values(in_segments(tmp_path / "c.h5", short))
     assert "segment_0001/intensity: is uint16 (1,), expected uint16 (2,)" in message
+    no_x = [parts[0], {**parts[1], "x": parts[1]["x"][:0]}]
+    message = problems_of_values(in_segments(tmp_path / "d.h5", no_x))
+    assert "segment_0001/y: is float64 (2,), expected float64 (0,)" in message
 
 
 def test_what_segments_hold_beside_columns(tmp_path: Path, check_contract) -> None:

@@ -57,9 +57,9 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     ("kind", "said"),
     [
         ("Patch(8)", "they are Clips, Patches"),
-        ("Patches(size=len)", "no kind of samples"),
+        ("Patches(size=len)", "not a kind of samples"),
         ("Patches(sizes=8)", "unexpected keyword"),
-        ("Patches(", "no kind of samples"),
+        ("Patches(", "not a kind of samples"),
         ("8", "they are"),
         ("Patches(-8)", "at least 1"),
     ],

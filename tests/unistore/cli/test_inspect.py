@@ -135,7 +135,7 @@ def test_help_names_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--json" in out
 
 
-@pytest.mark.parametrize("every", [True, False], ids=["all", "folded"])
+@pytest.mark.parametrize("every", [True, False], ids=["all", "collapsed"])
 @pytest.mark.parametrize("columns", [160, 80])
 def test_a_terminal_gets_tables(store: Path, columns: int, every: bool) -> None:
     """Through a real pseudo-terminal: colours and boxes, every fact that it has room for."""

@@ -119,9 +119,9 @@ def test_samples_without_names_are_dealt_out_by_their_numbers() -> None:
 def test_what_is_dealt_out_is_checked() -> None:
     scan, _ = make([10])
     by("row").check(scan)
-    with pytest.raises(InputError, match="samples are dealt out by source or by row here"):
+    with pytest.raises(InputError, match="splits can be assigned by source or by row here"):
         by("episode").check(scan)
-    with pytest.raises(InputError, match=r"of 1 source: .*or take --split-by row"):
+    with pytest.raises(InputError, match=r"of 1 source: .*or --split-by row"):
         by("source").check(scan)
 
 

@@ -86,7 +86,7 @@ def test_of_many_sources_no_more_are_read_than_chunks_need(
     monkeypatch.setattr(ShardJob, "columns", counted)
     found, read = [], []
     for many in (1 << 30, 64):
-        monkeypatch.setattr("unistore.conversion.trial.MANY", many)
+        monkeypatch.setattr("unistore.conversion.trial.LAZY_SOURCES", many)
         tasks.clear()
         unistore.convert(tmp_path / "parts", tmp_path / f"{many}.zarr", "rows")
         found.append((tmp_path / f"{many}.zarr" / "unistore-manifest.jsonl").read_bytes())

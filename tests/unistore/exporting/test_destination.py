@@ -90,7 +90,7 @@ def test_what_is_there_is_not_touched(make_case: Callable[..., Any], tmp_path: P
 
 def test_not_into_the_store(make_case: Callable[..., Any]) -> None:
     _, store = make_case("rows_real")
-    with pytest.raises(InputError, match="lies in the store"):
+    with pytest.raises(InputError, match="is inside the store"):
         export(store, store / "out")
 
 

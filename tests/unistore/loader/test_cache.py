@@ -11,7 +11,7 @@ import torch
 import unistore
 from unistore.errors import InputError, SampleError
 from unistore.loader import Loader
-from unistore.loader.cache import EVERYTHING, parse_size
+from unistore.loader.cache import UNLIMITED, parse_size
 from unistore.loader.cached import cache_file
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -181,7 +181,7 @@ def test_sizes():
         4 * 10**9,
         512 << 20,
         17,
-        EVERYTHING,
+        UNLIMITED,
     ]
     with pytest.raises(InputError, match="cache: is 'much'"):
         parse_size("much")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from unistore.loader import Loader, SampleError, thread
-from unistore.loader.setup import HELD
+from unistore.loader.setup import HELD_BATCHES
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -45,7 +45,7 @@ def remembered(view):
 @pytest.mark.parametrize(("workers", "ahead"), [(0, True), (0, False), (2, True)])
 def test_views_of_a_batch_stay_intact_while_thousands_of_batches_flow(data, workers, ahead, monkeypatch):
     """Views of the first three batches are held all the time; others come and go meanwhile."""
-    monkeypatch.setattr(thread, "worthwhile", lambda *_: ahead)
+    monkeypatch.setattr(thread, "thread_helps", lambda *_: ahead)
     rng = random.Random(0)
     first, passing = [], []
     flowed = 0
@@ -115,7 +115,7 @@ def test_slabs_that_were_made_for_batches_that_failed_are_used_again(data, censu
         del batch, x
         assert number == 200
         slabs = [entry for entry in census.descriptors() if entry.startswith("/memfd:unistore")]
-        assert len(slabs) <= 2 * 3 + HELD + 1  # and a page that workers look at
+        assert len(slabs) <= 2 * 3 + HELD_BATCHES + 1  # and a page that workers look at
     held.clear()
 
 

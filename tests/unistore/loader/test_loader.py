@@ -59,7 +59,7 @@ def test_without_workers_thread_and_consumer_take_turns_at_whole_batches_alone(d
         with Loader(recording(kind), 4, shuffle=False, num_workers=0) as loader:
             for number, batch in enumerate(loader):
                 assert batch[key].tolist() == list(range(4 * number, 4 * number + 4))
-                monkeypatch.setattr(thread, "worthwhile", lambda *_, ahead=number // 10 % 2: bool(ahead))
+                monkeypatch.setattr(thread, "thread_helps", lambda *_, ahead=number // 10 % 2: bool(ahead))
         assert (threading.get_ident() in made_by) == (kind is data.Batched)
         assert len(set(made_by)) == (2 if kind is data.Batched else 1)
 
@@ -69,7 +69,7 @@ def test_without_workers_thread_and_consumer_take_turns_at_whole_batches_alone(d
     [(0.02, 0.0005, True), (0.02, 0.02, True), (0.0001, 0.0002, False), (0.0001, 0.02, False)],
 )
 def test_a_thread_is_asked_where_it_hides_all_or_much(away, making, helps):
-    assert thread.worthwhile(away, making) == helps
+    assert thread.thread_helps(away, making) == helps
 
 
 def test_order_does_not_depend_on_who_makes_batches(data):
@@ -339,7 +339,7 @@ def test_a_thread_needs_no_sockets():
     code = "import sys, unistore.loader.setup; print(sorted(m for m in sys.modules if 'loader' in m))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "unistore.loader.loader" in done.stdout
-    for module in ("crew", "worker", "channel"):
+    for module in ("worker_pool", "worker", "channel"):
         assert f"unistore.loader.{module}" not in done.stdout
 
 

@@ -15,9 +15,9 @@ import unistore
 from unistore import Checkup, doctor
 from unistore.loader.machine import available_memory
 from unistore.report.advice import advise, remarks
-from unistore.report.machine import look_at_machine
-from unistore.report.place import file_system
-from unistore.report.speed import forks_safely, measure
+from unistore.report.location import file_system
+from unistore.report.machine import inspect_machine
+from unistore.report.speed import measure_speed, time_forked_read
 from unistore.report.trials import best
 
 
@@ -54,22 +54,22 @@ def test_the_recommended_line_runs(checkup: Checkup) -> None:
 def test_facts_of_a_store(checkup: Checkup, store: Path) -> None:
     found = checkup.store
     assert found is not None
-    assert (found.samples, found.family, found.place.stored) == (300, "rows", 12345)
+    assert (found.samples, found.family, found.location.stored) == (300, "rows", 12345)
     assert found.samples_a_chunk == unistore.Dataset(store).store.array("rows/data").chunk_shape[0]
     assert found.fits_page_cache
     assert found.speed is not None
     assert found.speed.batch_size == 64
     assert found.speed.sample_bytes == 20 * 8 + 8
-    assert min(found.speed.found, found.speed.shuffled, found.speed.blocks) > 0
+    assert min(found.speed.first_pass, found.speed.shuffled, found.speed.blocks) > 0
     space = os.statvfs(store)
-    assert found.place.free == pytest.approx(space.f_bavail * space.f_frsize, rel=0.5)
+    assert found.location.free == pytest.approx(space.f_bavail * space.f_frsize, rel=0.5)
     shown = str(checkup)
     for part in ("usable of", "12.3 kB of files", "fits", "samples a chunk", "samples/s", "because"):
         assert part in shown
 
 
 def test_facts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = look_at_machine()
+    found = inspect_machine()
     assert 0 < found.usable_cores <= found.all_cores
     assert found.available_memory > 1 << 20
     assert found.start_method in found.start_methods
@@ -79,7 +79,7 @@ def test_facts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "memfd_create", forbidden, raising=False)
-    assert not look_at_machine().memfd
+    assert not inspect_machine().memfd
 
 
 def test_without_a_store() -> None:
@@ -96,7 +96,7 @@ def test_json_has_the_same_keys_always(checkup: Checkup) -> None:
     assert list(found) == ["machine", "store", "remarks", "line", "arguments", "reasons", "trials"]
     assert found["line"] == checkup.line
     assert found["arguments"].keys() == found["reasons"].keys()
-    assert found["store"]["place"]["stored"] == 12345
+    assert found["store"]["location"]["stored"] == 12345
     assert found["store"]["speed"]["batch_size"] == 64
     bare = doctor().to_json()
     assert list(bare) == list(found)
@@ -113,9 +113,9 @@ def test_blocks_where_they_pay(checkup: Checkup) -> None:
     assert "2.5× as fast" in reason
     one_batch = {"speed": replace(speed, blocks=250.0), "samples": speed.batch_size}
     assert argument(checkup, "shuffle", **one_batch)[0] is True
-    away = replace(checkup.store.place, network=True, file_system="nfs4")
-    assert argument(checkup, "shuffle", speed=speed, place=away)[0] == "blocks"
-    assert argument(checkup, "shuffle", speed=speed, place=away, samples_a_chunk=0.5)[0] is True
+    away = replace(checkup.store.location, network=True, file_system="nfs4")
+    assert argument(checkup, "shuffle", speed=speed, location=away)[0] == "blocks"
+    assert argument(checkup, "shuffle", speed=speed, location=away, samples_a_chunk=0.5)[0] is True
     assert argument(checkup, "shuffle", speed=speed, fits_page_cache=False)[0] == "blocks"
 
 
@@ -155,8 +155,8 @@ def test_what_stands_in_the_way_is_said(checkup: Checkup) -> None:
         shared_memory=64 << 20,
         memfd=False,
     )
-    away = replace(checkup.store.place, network=True, file_system="nfs4")
-    said = " ".join(remarks(machine, replace(checkup.store, place=away)))
+    away = replace(checkup.store.location, network=True, file_system="nfs4")
+    said = " ".join(remarks(machine, replace(checkup.store, location=away)))
     for part in (
         "0.5 of 4",
         "mask allows 2",
@@ -171,7 +171,7 @@ def test_what_stands_in_the_way_is_said(checkup: Checkup) -> None:
     said = " ".join(remarks(checkup.machine, full))
     assert "page cache" in said
     assert "no samples" in said
-    inside = replace(checkup.store, place=replace(checkup.store.place, file_system="overlay"))
+    inside = replace(checkup.store, location=replace(checkup.store.location, file_system="overlay"))
     assert "docker run -v" in " ".join(remarks(checkup.machine, inside))
 
 
@@ -184,8 +184,8 @@ def test_a_store_without_samples(make_store: Any) -> None:
 
 def test_settings_are_tried(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
-    machine = replace(look_at_machine(), usable_cores=2.0)
-    monkeypatch.setattr("unistore.report.checkup.look_at_machine", lambda: machine)
+    machine = replace(inspect_machine(), usable_cores=2.0)
+    monkeypatch.setattr("unistore.report.checkup.inspect_machine", lambda: machine)
     found = doctor(store, samples=unistore.Rows(), measure=True, seconds=0.02)
     assert found.line.startswith(
         f"unistore.Loader(unistore.Dataset({json.dumps(str(store))}, unistore.Rows())"
@@ -217,7 +217,7 @@ def test_what_cannot_be_measured(store: Path, make_store: Any) -> None:
 
 
 def test_measuring_slow_and_large_samples(make_scans: Any) -> None:
-    speed = measure(unistore.Dataset(make_scans().path), seconds=0.01)
+    speed = measure_speed(unistore.Dataset(make_scans().path), seconds=0.01)
     assert speed.batch_size == 2
     assert speed.sample_bytes > 1000
 
@@ -231,8 +231,8 @@ def test_a_fork_that_dies_is_noticed(store: Path) -> None:
                 os._exit(3)
             return super().read_batch(*arguments, **options)
 
-    assert forks_safely(Dies(store), np.arange(3)) is None
-    taken = forks_safely(unistore.Dataset(store), np.arange(3))
+    assert time_forked_read(Dies(store), np.arange(3)) is None
+    taken = time_forked_read(unistore.Dataset(store), np.arange(3))
     assert taken is not None
     assert taken > 0
 
@@ -287,7 +287,7 @@ def test_samples_that_would_be_padded(
     first = next(each for each in found.remarks if each.startswith("unistore.Clips()"))
     assert "no samples (no 5 frames follow one another" in first
     assert "unistore.Clips(length=1, crop=(12, 20)) goes with this store" in first
-    assert json.loads(json.dumps(found.to_json()))["store"]["misfits"][0]["share"] == 0
+    assert json.loads(json.dumps(found.to_json()))["store"]["incompatible_kinds"][0]["share"] == 0
 
     frames["sequences/offsets"], frames["sequences/name"] = np.array([0, 4]), ["a"]
     frames["frames/spike_extent"] = np.repeat(small[[0, 3]], [6, 9], axis=0)
@@ -301,4 +301,4 @@ def test_samples_that_would_be_padded(
     assert "unistore.Patches(size=(5, 6, 7)) goes with this store" in str(found)
     assert found.store is not None
     assert found.store.samples_as == ""
-    assert not doctor(make_scans([(100, 97, 96)]).path).store.misfits  # type: ignore[union-attr]
+    assert not doctor(make_scans([(100, 97, 96)]).path).store.incompatible_kinds  # type: ignore[union-attr]

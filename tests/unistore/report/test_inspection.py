@@ -22,7 +22,7 @@ from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
 from unistore.conversion.runner import run
 from unistore.errors import InputError, StoreError
-from unistore.report.blocks import plain
+from unistore.report.blocks import to_text
 from unistore.report.commands import convert_command
 from unistore.store.names import build_folder
 
@@ -113,7 +113,7 @@ def test_bytes_of_texts_are_neither_values_nor_labels(stores: dict[str, Path]) -
 
 
 def test_the_text_says_it_all(stores: dict[str, Path]) -> None:
-    text = plain(unistore.inspect(stores["point_cloud"]).blocks, every=True)
+    text = to_text(unistore.inspect(stores["point_cloud"]).blocks, show_all=True)
     for expected in (
         "point cloud",
         "2 sources",

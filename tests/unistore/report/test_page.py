@@ -131,7 +131,7 @@ def test_samples_that_are_not_there(cloud: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at most 24"):
         found.to_html(range(25))
     np.save(tmp_path / "a.npy", np.arange(5))
-    with pytest.raises(InputError, match="are those of a store"):
+    with pytest.raises(InputError, match="need a store"):
         unistore.inspect(tmp_path / "a.npy").to_html([1])
 
 
@@ -145,7 +145,7 @@ def test_sources_are_looked_at_by_a_trial(tmp_path: Path, monkeypatch: pytest.Mo
     assert "from a trial conversion" in page.text
     assert "unistore convert rows" in page.text
     assert sorted(tmp_path.rglob("*")) == before
-    monkeypatch.setattr("unistore.report.page._TRIAL", 100)
+    monkeypatch.setattr("unistore.report.page._MAX_TRIAL_BYTES", 100)
     page = Page(unistore.inspect(tmp_path / "a.npy").to_html())
     assert "no pictures of 10.4 kB of sources: convert them" in page.text
     assert not page.pictures()

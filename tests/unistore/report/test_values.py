@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.report.values import spark
+from unistore.report.values import sparkline
 from unistore.store.reader import Store
 
 
@@ -102,6 +102,6 @@ def test_arrays_that_matter_come_first(make_store: Any) -> None:
 
 
 def test_bars() -> None:
-    assert spark([0, 1, 8, 99]) == " ▁▁█"
-    assert spark([1, 2]) == ""
-    assert spark([]) == ""
+    assert sparkline([0, 1, 8, 99]) == " ▁▁█"
+    assert sparkline([1, 2]) == ""
+    assert sparkline([]) == ""

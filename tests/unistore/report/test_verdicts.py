@@ -13,7 +13,7 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
-from unistore.report.blocks import plain
+from unistore.report.blocks import to_text
 from unistore.report.verdicts import verdict_blocks, verdicts_line
 
 
@@ -100,7 +100,7 @@ def test_the_table_is_short_and_fits_80_columns(kinds: int) -> None:
         for number in range(1, kinds + 1)
     ]
     (block,) = verdict_blocks(verdicts)
-    text = plain([block])
+    text = to_text([block])
     assert max(map(len, text.splitlines())) <= 85
     assert len(block.rows) == min(kinds, 9)
     assert sum(int(row[0]) for row in block.rows) == sum(range(kinds + 1))

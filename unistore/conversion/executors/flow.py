@@ -1,6 +1,6 @@
-"""The steps of a job on their way through workers: handed out, collected, run again where a worker died.
+"""Run the steps of a job on workers: submit, collect, retry steps whose worker died.
 
-The same for processes of this machine and a dask cluster: how steps reach a worker and come back is theirs.
+Shared by local processes and dask; how steps reach workers is theirs (`Workers`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Done", "Lost", "Step", "Workers", "run_steps"]
 T = TypeVar("T")
 
 MAX_DEATHS = 3
-"""A step whose worker died this many times is given up."""
+"""A step fails after its worker died this many times."""
 
 
 @dataclass(eq=False, slots=True)
@@ -28,14 +28,14 @@ class Step(Generic[T]):
 
     item: T
     need: int
-    """Bytes that it holds at its peak."""
+    """Peak bytes."""
     deaths: int = 0
-    """How many workers died at it."""
+    """How often its worker died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step that is done."""
+    """A finished step."""
 
     step: Step[Any]
     outcome: Outcome
@@ -43,34 +43,34 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Workers that are gone, with the steps handed to them."""
+    """Workers that died, with the steps submitted to them."""
 
     steps: Sequence[Step[Any]]
     blamed: Step[Any] | None
-    """The step at which a worker died; None: at none."""
+    """The step during which a worker died; None: it was idle."""
     cause: str
-    """How it died, and what may help."""
+    """How the worker died, and what may help."""
     given_up: bool = False
-    """Whether the workers ran the step again themselves, and do so no more."""
+    """Whether the step was retried by the workers themselves and must not be retried again."""
 
 
 class Workers(Protocol):
-    """Processes that run the steps of one job, and replace those of them that are lost."""
+    """Processes that run the steps of one job, and are replaced if they die."""
 
     def ready(self, waiting: int) -> bool:
-        """Whether one more step may be handed out, of so many that wait; always if none is in flight."""
+        """Whether one of `waiting` steps may be submitted now; always True if none is in flight."""
         ...
 
     def hand_out(self, step: Step[Any]) -> None:
-        """Give a step to a worker."""
+        """Send a step to a worker."""
         ...
 
     def next(self) -> Done | Lost | None:
-        """Wait for what happens next; None: nothing yet. Raises what a step raised."""
+        """Wait for the next event; None after a timeout. Raises what a step raised."""
         ...
 
     def stop(self) -> None:
-        """Stop before the end: no step is at work any more afterwards."""
+        """Stop early; returns once no step is running."""
         ...
 
 
@@ -79,13 +79,13 @@ def run_steps(
 ) -> Generator[tuple[T, Outcome], None, None]:
     """Run a step of the job for every item; yield each item with its outcome as it is done.
 
-    The largest steps come first, so that all workers are done at about the same time; equal ones in order.
-    Whatever ends this early, Ctrl-C or an error, stops the workers.
+    The largest steps come first, so that all workers finish at about the same time. An error or Ctrl-C stops
+    the workers.
 
     Parameters
     ----------
     memory
-        Bytes that steps in flight may hold together, though one is always; None: not bounded.
+        Limit in bytes of steps in flight together (one is always allowed); None: no limit.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def run_steps(
 
 
 def _blame(job: Job[Any], lost: Lost) -> None:
-    """Count a loss against the step that was at work; give up one that loses worker after worker."""
+    """Count a death for the step that was running; raise after too many."""
     step = lost.blamed
     if step is None:
         return

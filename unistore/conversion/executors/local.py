@@ -1,4 +1,4 @@
-"""Jobs and executors: what steps do, and where they run; here in this process, on one thread or several."""
+"""Protocols of jobs and executors, and executors in this process: serial and threaded."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ __all__ = [
 ]
 
 MAX_ENCODERS = 8
-"""Threads that encode, at most: more of them wait for the one that writes."""
+"""Most threads that encode: the writing thread limits the rate of more."""
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Job(Protocol[T_contra]):
-    """Work of one kind; pickles, as its items do."""
+    """Function that runs one step for an item; job and items can be pickled."""
 
     def __call__(self, item: T_contra, /) -> Outcome:
-        """Do one step. It may be done twice, and its result is the same."""
+        """Run one step; idempotent."""
         ...
 
     def describe(self, item: T_contra, /) -> str:
-        """What the step is, in words that name its sources."""
+        """Description of the step for messages; names its sources."""
         ...
 
     def need(self, item: T_contra, /) -> int:
-        """Bytes that the step holds at its peak, beyond what every process does."""
+        """Peak bytes of the step, beyond `PROCESS`."""
         ...
 
 
 @runtime_checkable
 class ReadAheadJob(Protocol[T_contra]):
-    """A job whose steps can be read while the one before is encoded and written."""
+    """A job that can read a step while the previous one is encoded and written."""
 
     def read(self, item: T_contra, ordered_map: OrderedMap, /) -> Callable[[], Outcome]:
-        """Read, on the calling thread but for what threads may share. What is returned does the rest."""
+        """Read the step, mostly on the calling thread; the returned function does the rest."""
         ...
 
 
 @runtime_checkable
 class SlicedJob(Protocol[T_contra]):
-    """A job that knows all sources, of which a process that does a step is sent those that it needs.
+    """A job that can be sent to a process with only the sources that a step needs.
 
-    ``replace(job.bare(), **job.slice(item))(item)`` does what ``job(item)`` does.
+    ``replace(job.bare(), **job.slice(item))(item)`` is equivalent to ``job(item)``.
     """
 
     def bare(self) -> Any:
@@ -76,36 +76,36 @@ class SlicedJob(Protocol[T_contra]):
 
 
 def sent_job(job: Job[Any]) -> Any:
-    """What of a job every process is sent once."""
+    """The part of a job that is sent to every process once."""
     return job.bare() if isinstance(job, SlicedJob) else job
 
 
 def sent_item(job: Job[T], item: T) -> tuple[T, dict[str, Any]]:
-    """An item, and what else of the job a process is sent with it."""
+    """An item, and the fields of the job that are sent with it."""
     return item, job.slice(item) if isinstance(job, SlicedJob) else {}
 
 
 def do_sent(job: Any, sent: tuple[Any, dict[str, Any]]) -> Outcome:
-    """Do the step of an item that was sent."""
+    """Run the step of a sent item."""
     item, fields = sent
     outcome: Outcome = (replace(job, **fields) if fields else job)(item)
     return outcome
 
 
 def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:
-    """Bytes that the largest step holds beyond `PROCESS`.
+    """Peak bytes of the largest step, beyond `PROCESS`.
 
     Parameters
     ----------
     items
         At least one.
     limit
-        Bytes that one step and its process may hold; None: not bounded.
+        Limit in bytes of a process with one step; None: no limit.
 
     Raises
     ------
     InputError
-        If that step alone is more than the limit.
+        If the limit is too small for that step.
     """
     largest = max(items, key=job.need)
     need = job.need(largest)
@@ -114,18 +114,18 @@ def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:
 
 
 class Executor(Protocol):
-    """Where steps run."""
+    """Runs the steps of a job."""
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in any order.
 
-        The caller closes the generator when it stops before the end; no step is at work any more then.
+        The caller closes the generator if it stops early; closing waits for running steps.
         """
         ...
 
 
 class Serial:
-    """In this process, in order: the reference that every other executor must equal byte for byte."""
+    """In this process, in order: the reference for the bytes of every other executor."""
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in order."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import math
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,21 +157,69 @@ def test_files_that_are_alike_but_for_values(tmp_path: Path) -> None:
                 assert_same(plain, each)
 
 
-def test_damage_is_read_as_the_library_reads_it_or_left_to_it(tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file.attrs["sim"] = True
-        file["group/a"], file["b"] = np.arange(6, dtype="f4").reshape(2, 3), np.arange(3)
-    whole, rng, read = path.read_bytes(), np.random.default_rng(0), 0
-    used = np.flatnonzero(np.frombuffer(whole, np.uint8))
-    for _ in range(400):
-        data = bytearray(whole)
+def _in_any_form(file: h5py.File, rng: np.random.Generator) -> None:
+    """Groups, datasets and attributes of random numbers, now and then something else."""
+    groups = [file]
+    for name in rng.permutation([*"abcdefgh", "ü", "-1", "1", "."]).tolist()[: rng.integers(10)]:
+        parent = groups[rng.integers(len(groups))]
+        values = _numbers(rng)
+        form, options = rng.random(), dict[str, Any]()
+        if name == "." or form < 0.2:
+            groups.append(item := parent.create_group(name.replace(".", "group"), track_order=form < 0.02))
+        elif form < 0.22:
+            parent[name] = [h5py.SoftLink("/a"), parent, "text", h5py.Empty("f4"), values.dtype][
+                rng.integers(5)
+            ]
+            continue
+        else:
+            if form < 0.24:
+                options = [{"fillvalue": 3}, {"maxshape": values.shape}, {"chunks": True}][rng.integers(3)]
+            with_values = {} if 0.24 < form < 0.25 else {"data": values}
+            options = options if values.ndim else {}
+            item = parent.create_dataset(
+                name, values.shape, values.dtype, track_times=form < 0.6, **with_values, **options
+            )
+        for each in "xyz"[: rng.integers(4)]:
+            item.attrs[each] = (
+                True if rng.random() < 0.2 else "text" if rng.random() < 0.02 else _numbers(rng)
+            )
+
+
+def _numbers(rng: np.random.Generator) -> np.ndarray:
+    kinds = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
+    dtype = np.dtype(f"{rng.choice(['<', '>'])}{rng.choice(kinds)}")
+    shape = rng.integers(rng.random() > 0.02, 4, rng.integers(4))
+    return np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+
+
+def _damage(data: bytearray, rng: np.random.Generator) -> None:
+    """Change a few bytes, or swap two words."""
+    used = np.flatnonzero(np.frombuffer(data, np.uint8)).tolist()
+    if rng.random() < 0.3:
+        a, b = (8 * (int(at) // 8) for at in rng.choice(used, 2))
+        data[a : a + 8], data[b : b + 8] = data[b : b + 8], data[a : a + 8]
+    else:
         for at in rng.choice(used, rng.integers(1, 3)):
-            data[at] = rng.integers(256)
-        path.write_bytes(data)
-        plain = open_plain(path)
-        if plain is not None:
-            with suppress(KeyError):  # what tells where the library looks for a name is not needed here
+            data[at] = rng.integers(256) if rng.random() < 0.5 else data[at] ^ 1 << rng.integers(8)
+
+
+def test_random_files_and_damage_are_read_as_h5py_reads_them_or_left_to_it(tmp_path: Path) -> None:
+    path, read = tmp_path / "a.h5", [0, 0]
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        order = bool(rng.random() < 0.03)
+        with h5py.File(
+            path, "w", libver="latest" if rng.random() < 0.03 else None, track_order=order
+        ) as file:
+            _in_any_form(file, rng)
+        whole = path.read_bytes()
+        for damage in range(8):
+            data = bytearray(whole)
+            if damage:
+                _damage(data, rng)
+            path.write_bytes(data)
+            if (plain := open_plain(path)) is not None:
                 assert_same(plain, path)
-                read += 1
-    assert 10 < read < 380
+                read[damage > 0] += 1
+    assert 8 < read[0] < 30
+    assert read[1] > 8

@@ -1,4 +1,4 @@
-"""Where a store lies: the file system, what is free on it, whether reads cross a network."""
+"""The file system that a store is on: its type, its free space, whether reads cross a network."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pathlib import Path
 from unistore.remote.storage import local_path
 from unistore.store.reader import Store
 
-__all__ = ["Place", "file_system", "look_at_place"]
+__all__ = ["StoreLocation", "file_system", "locate_store"]
 
 NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "glusterfs", "weka", "afs")
-"""Beginnings of the names of file systems whose reads cross a network, or a process that may."""
+"""Prefixes of the types of file systems on a network; FUSE may be one."""
 OBJECT_STORE = "object store"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a store lies.
+class StoreLocation:
+    """The file system that a store is on.
 
     Attributes
     ----------
     file_system
         Its type (``"ext4"``, ``"nfs4"``, ``"overlay"``), ``"object store"`` for URLs, ``"?"`` if unknown.
     mount_point
-        Where it is mounted; None for URLs, or if unknown.
+        Its mount point; None for URLs, or if unknown.
     free
-        Bytes free on it; None for URLs.
+        Free bytes; None for URLs.
     network
         Whether reads cross a network.
     in_memory
-        Whether the files lie in memory (tmpfs).
+        Whether files are in memory (tmpfs).
     stored
         Bytes of the store's files, as sealed; None if the seal does not say.
     """
@@ -44,13 +44,13 @@ class Place:
     stored: int | None
 
 
-def look_at_place(store: Store) -> Place:
-    """Where a store lies."""
+def locate_store(store: Store) -> StoreLocation:
+    """Look up the file system of a store."""
     seal = store.attributes["seal"]
     stored = seal.get("bytes") if isinstance(seal, dict) else None
     folder = local_path(store.path)
     kind, point = (OBJECT_STORE, None) if folder is None else file_system(folder)
-    return Place(
+    return StoreLocation(
         file_system=kind,
         mount_point=point,
         free=None if folder is None else shutil.disk_usage(folder).free,
@@ -61,24 +61,24 @@ def look_at_place(store: Store) -> Place:
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str, str | None]:
-    """Type and mount point of the file system that a path lies on; ``"?"`` where the kernel does not tell.
+    """Type and mount point of the file system of a path; ``("?", None)`` without ``/proc/mounts``.
 
     Parameters
     ----------
     path
-        The path.
+        A local path.
     mounts
-        Where the kernel lists what is mounted.
+        The kernel's list of mounts, proc(5).
     """
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
         return "?", None
     resolved = path.resolve()
-    best, kind, found = -1, "?", None
+    depth, kind, mount_point = -1, "?", None
     for line in lines:
         _, point, name, *_ = line.split(" ")
         mounted = Path(point.replace("\\040", " "))
-        if resolved.is_relative_to(mounted) and len(mounted.parts) >= best:
-            best, kind, found = len(mounted.parts), name, str(mounted)
-    return kind, found
+        if resolved.is_relative_to(mounted) and len(mounted.parts) >= depth:
+            depth, kind, mount_point = len(mounted.parts), name, str(mounted)
+    return kind, mount_point

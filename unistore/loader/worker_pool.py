@@ -1,4 +1,4 @@
-"""The worker processes: started, given tasks, listened to, noticed when they die, ended."""
+"""The pool of worker processes: starts them, sends tasks, receives batches, notices deaths."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from unistore.loader.failures import Failure, raise_failure
 from unistore.loader.production import Arrival, Request
 from unistore.loader.wire import Message, decode
 from unistore.loader.worker import Answer, SlabLease, Task, WorkerConfig
-from unistore.loader.worker_process import WorkerProcess, cause_of_death, encoded
+from unistore.loader.worker_process import WorkerProcess, describe_exit, encode_config
 from unistore.memory.arena import SharedGrowth
 from unistore.memory.segments import Segment, open_shared_memory
 from unistore.memory.slabs import Slab, SlabRing
 
-__all__ = ["Crew"]
+__all__ = ["WorkerPool"]
 
 QUEUED_BYTES = 64 * 1024
-"""Of tasks that may wait in a worker's socket, so that sending one never blocks behind others."""
-PATIENCE = 2.0
-"""Seconds that workers have to finish what they are decoding when the crew ends; then they are killed."""
+"""Bytes of tasks that may wait in a worker's socket, so that sending never blocks."""
+EXIT_TIMEOUT = 2.0
+"""Seconds that workers have to exit after `close`; then they are killed."""
 
 
-class Crew:
+class WorkerPool:
     """Makes batches in worker processes, see `unistore.loader.production.Producer`.
 
     Parameters
     ----------
     config
-        What the workers are told.
+        Configuration of the workers.
     start_method
         ``"fork"``, ``"forkserver"`` or ``"spawn"``.
     ring
-        Where batches are decoded.
-    in_turn
-        Whether workers take batches in turn, which keeps the lanes of a block shuffle apart. Else the one
-        with the least to do gets the next; and the first one gets all while it keeps ahead of the consumer by
-        itself, as every further process that takes part costs the others time and cache.
+        Memory that batches are decoded into.
+    round_robin
+        Whether workers get batches in turn, which keeps the lanes of a block shuffle apart. Else the worker
+        with the fewest tasks gets the next batch; while the first worker alone keeps ahead of the consumer,
+        it gets all of them, as further processes would compete with it for processor and caches.
     """
 
     def __init__(
-        self, config: WorkerConfig, start_method: str, ring: SlabRing, *, in_turn: bool = False
+        self, config: WorkerConfig, start_method: str, ring: SlabRing, *, round_robin: bool = False
     ) -> None:
         self._owner = os.getpid()
         self._ring = ring
-        self._in_turn = in_turn
+        self._round_robin = round_robin
         self._closed = False
         self._generation = 0
         self._ready: dict[int, tuple[Answer, Slab | None, list[Segment]]] = {}
@@ -63,14 +63,14 @@ class Crew:
             context = multiprocessing.get_context(start_method)
             if config.cache is not None:
                 descriptors.append(config.cache.create())
-            told: Message | None = None
+            message: Message | None = None
             growth = SharedGrowth()
             if start_method != "fork":
-                told = encoded(config, growth)
+                message = encode_config(config, growth)
                 descriptors += growth.descriptors
             for number in range(config.workers):
-                self._workers.append(WorkerProcess(number, context, config if told is None else None))
-                self._workers[-1].channel.send((config.cache is not None, told, growth.sizes), descriptors)
+                self._workers.append(WorkerProcess(number, context, config if message is None else None))
+                self._workers[-1].channel.send((config.cache is not None, message, growth.sizes), descriptors)
         except BaseException:
             self.close()
             raise
@@ -106,9 +106,9 @@ class Crew:
         """See `Producer.submit`."""
         outgoing: dict[WorkerProcess, tuple[list[SlabLease], list[Task], list[int]]] = {}
         accepted = 0
-        alone = not self._in_turn and self._ahead()
+        first_only = not self._round_robin and self._first_suffices()
         for request in requests:
-            worker = self._workers[0] if alone else self._next_worker(request.number)
+            worker = self._workers[0] if first_only else self._next_worker(request.number)
             size = request.indices.nbytes
             if worker.tasks and worker.queued + size > QUEUED_BYTES:
                 break
@@ -126,22 +126,22 @@ class Crew:
             worker.tasks[self._generation, request.number] = request
             worker.queued += size
             accepted += 1
-        self._tell_retired()
+        self._queue_retired()
         for worker, (leases, tasks, descriptors) in outgoing.items():
             try:
-                told = (
+                message = (
                     tuple(worker.forget),
                     [tuple(lease) for lease in leases],
                     [tuple(task) for task in tasks],
                 )
-                worker.channel.send(told, descriptors)
+                worker.channel.send(message, descriptors)
             except OSError:
                 self._raise_worker_died(worker)
             worker.forget.clear()
         return accepted
 
-    def _tell_retired(self) -> None:
-        """Note slabs that workers may forget; they are told with their next tasks."""
+    def _queue_retired(self) -> None:
+        """Queue retired slabs, which workers unmap with their next tasks."""
         for number in self._ring.pop_retired():
             for worker in self._workers:
                 if number in worker.known:
@@ -149,12 +149,12 @@ class Crew:
                     worker.forget.append(number)
 
     def _next_worker(self, number: int) -> WorkerProcess:
-        if self._in_turn:
+        if self._round_robin:
             return self._workers[number % len(self._workers)]
         return min(self._workers, key=lambda worker: len(worker.tasks))
 
-    def _ahead(self) -> bool:
-        """Whether all that was asked for is made, and half of what may be made ahead still waits."""
+    def _first_suffices(self) -> bool:
+        """Whether all requested batches are made, and at least half of the capacity is ready."""
         if len(self._workers) == 1:
             return True
         for worker in self._workers:
@@ -165,7 +165,7 @@ class Crew:
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""
         while number not in self._ready:
-            self.settle()
+            self.wait()
         answer, slab, extra = self._ready.pop(number)
         if isinstance(answer.result, Failure):
             if slab is not None:
@@ -187,8 +187,8 @@ class Crew:
         missed = bool(extra)
         return Arrival(batch, answer.needed, answer.seconds, missed, not lent, answer.hits, answer.misses)
 
-    def settle(self) -> None:
-        """See `Producer.settle`: wait for answers, or for a death."""
+    def wait(self) -> None:
+        """See `Producer.wait`."""
         woke = {descriptor: self._waiting[descriptor] for descriptor, _ in self._poll.poll()}
         if sum(self._receive(worker) for worker in dict.fromkeys(woke.values())):
             return
@@ -197,16 +197,16 @@ class Crew:
                 self._raise_worker_died(worker)
 
     def _receive(self, worker: WorkerProcess) -> bool:
-        """Take in the answers that a worker has sent; return whether there were any."""
+        """Receive the answers that a worker has sent; return whether there were any."""
         try:
             messages = worker.channel.receive(wait=False)
         except EOFError:
             self._raise_worker_died(worker)
         for message, descriptors in messages:
-            self._note(worker, Answer(*message), descriptors)
+            self._accept(worker, Answer(*message), descriptors)
         return bool(messages)
 
-    def _note(self, worker: WorkerProcess, answer: Answer, descriptors: list[int]) -> None:
+    def _accept(self, worker: WorkerProcess, answer: Answer, descriptors: list[int]) -> None:
         slab = worker.lent.pop(answer.slab, None)
         try:
             if slab is not None and answer.made:
@@ -230,11 +230,11 @@ class Crew:
         self._ready[answer.number] = answer, slab, extra
 
     def _raise_worker_died(self, worker: WorkerProcess) -> NoReturn:
-        """Say how a worker ended, and end the others."""
-        worker.process.join(PATIENCE)
+        """Close the pool and raise how a worker ended."""
+        worker.process.join(EXIT_TIMEOUT)
         code = worker.process.exitcode
         doing = next(iter(worker.tasks.values()), None)
-        message = f"worker {worker.number} (pid {worker.process.pid}) {cause_of_death(code)}"
+        message = f"worker {worker.number} (pid {worker.process.pid}) {describe_exit(code)}"
         if doing is not None:
             samples = doing.indices.tolist()
             listed = ", ".join(map(str, samples[:8])) + (", …" if len(samples) > 8 else "")
@@ -249,7 +249,7 @@ class Crew:
         self._closed = True
         for worker in self._workers:
             worker.channel.close()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + EXIT_TIMEOUT
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
             if worker.process.exitcode is None:
@@ -261,7 +261,7 @@ class Crew:
 
     @property
     def usable(self) -> bool:
-        """Whether this crew can still be asked, by this process."""
+        """Whether the pool is open, and belongs to this process."""
         return not self._closed and os.getpid() == self._owner
 
     @property
