@@ -256,9 +256,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return np.concatenate([*blocks, bounds[-1:]]).astype(np.int64)
 
     def label_counts(self, key: str) -> dict[int, int]:
-        """How often each value of an integer key occurs in all samples of this epoch, by value.
+        """Count the values of an integer key over all samples of this epoch: value to count.
 
-        Reads that key of every sample. The share of the unlabelled is that of their value.
+        Reads that key of every sample. Values that mean "unlabelled" are counted like any other.
 
         Raises
         ------
@@ -272,7 +272,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     def class_weights(
         self, key: str, *, classes: int | None = None, unlabelled: int | None = None
     ) -> torch.Tensor:
-        """Weights of classes that make up for how often they occur: all / (classes that occur · own count).
+        """Balanced class weights: number of labels / (number of classes that occur · count of the class).
 
         Parameters
         ----------
@@ -290,14 +290,14 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Raises
         ------
         InputError
-            As `label_counts`; or if there are no labels, or some that are no class.
+            As `label_counts`; or if there are no labels, or labels outside of 0 to classes - 1.
         """
         from unistore.data.labels import class_weights
 
         return torch.from_numpy(class_weights(self, key, classes, unlabelled))
 
     def source_offsets(self) -> NDArray[np.int64]:
-        """Samples of source after source: (sources with samples + 1,) int64, for ``shuffle="sources"``.
+        """Offsets of samples by source, (sources with samples + 1,) int64, for ``shuffle="sources"``.
 
         Raises
         ------

@@ -45,7 +45,9 @@ def class_weights(dataset: Any, key: str, classes: int | None, unlabelled: int |
     if outside or not counts:
         message = f"has labels {', '.join(map(str, outside[:8]))}, outside of {most} classes"
         message = message if outside else "has no labels"
-        raise InputError(Problem(key, message, "name the one of no class: unlabelled=…", "option"))
+        raise InputError(
+            Problem(key, message, "give the value that stands for no class: unlabelled=…", "option")
+        )
     weights = np.zeros(most, np.float32)
     for label, count in counts.items():
         weights[label] = sum(counts.values()) / (len(counts) * count)

@@ -32,7 +32,7 @@ __all__ = [
 
 T = TypeVar("T")
 _BLOCK = 1 << 16
-"""Samples whose sources are looked at together."""
+"""Samples whose sources are read together."""
 
 
 @dataclass(frozen=True, slots=True)

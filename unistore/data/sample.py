@@ -1,4 +1,4 @@
-"""Samples as dicts of tensors with the ragged keys noted, and sequences of samples over one batch."""
+"""`Sample`, a dict of tensors that knows its ragged keys, and `Samples`, the samples of one batch."""
 
 from __future__ import annotations
 

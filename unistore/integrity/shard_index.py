@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unistore.zarr3.frames import FrameError, most_encoded
+from unistore.zarr3.frames import FrameError, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.storage import Storage
@@ -35,7 +35,7 @@ def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -
     at_end = array.index.location == "end"
     storage.read_into(key, size - nbytes if at_end else 0, memoryview(raw))
     try:
-        index = array.index.decode(bytes(raw), chunks, size, most_encoded(array.chunk_bytes))
+        index = array.index.decode(bytes(raw), chunks, size, max_encoded_size(array.chunk_bytes))
     except FrameError as error:
         return str(error)
     present = index[index[:, 0] != EMPTY]

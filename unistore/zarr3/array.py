@@ -15,7 +15,7 @@ from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import gather, gather_chunk_rows, gather_scalar
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.pieces import AxisPieces, axis_pieces, groups_of_ranges, groups_of_rows
+from unistore.zarr3.pieces import AxisPieces, axis_pieces, group_ranges, group_rows
 from unistore.zarr3.pool import ChunkPool
 from unistore.zarr3.shared import SharedChunks, SharedRows
 from unistore.zarr3.storage import Storage
@@ -49,10 +49,10 @@ class Array:
         self.shard_shape = metadata.shard_shape
         self.attributes: Mapping[str, Any] = metadata.attributes
         self._reader = ChunkReader(storage, path, metadata, sealed=sealed)
-        self._pool = ChunkPool(self._reader) if ChunkPool.suits(self._reader) else None
+        self._pool = ChunkPool(self._reader) if ChunkPool.supports(self._reader) else None
         self._whole_rows = bool(self.shape) and self.chunk_shape[1:] == self.shape[1:]
         sharded_rows = self._whole_rows and self.chunk_shape[0] == 1 and metadata.index is not None
-        self._row_is_chunk = sharded_rows and metadata.codecs.direct
+        self._row_is_chunk = sharded_rows and metadata.codecs.native_layout
         self._shared_rows: SharedRows | None = None
 
     @classmethod
@@ -94,8 +94,8 @@ class Array:
         return self._reader.count
 
     def share(self, chunks: SharedChunks | None) -> None:
-        """Look for decoded chunks, and keep them, where other processes do so too; None: no longer."""
-        shared = self._reader.shared = chunks if self.metadata.codecs.direct else None
+        """Look up and store decoded chunks in a cache shared with other processes; None: stop doing so."""
+        shared = self._reader.shared = chunks if self.metadata.codecs.native_layout else None
         follow = self._whole_rows and self._reader.row_stride == 1 and self.metadata.chunk_bytes > 0
         self._shared_rows = SharedRows(shared, self.metadata) if shared is not None and follow else None
 
@@ -199,7 +199,7 @@ class Array:
             return
         pool = self._pool if int(numbers.max() - numbers.min()) >= len(numbers) else None
         if pool is None or not pool.take(numbers, out):
-            gather(self._reader, groups_of_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
+            gather(self._reader, group_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
 
     def read_ranges(
         self,
@@ -244,7 +244,7 @@ class Array:
         if self._shared_rows is not None and out.size:
             ranges = self._shared_rows.take_ranges(ranges, out)
         if out.size and ranges:
-            gather(self._reader, groups_of_ranges(ranges, self.chunk_shape[0]), self._whole_row(), out)
+            gather(self._reader, group_ranges(ranges, self.chunk_shape[0]), self._whole_row(), out)
         return out
 
     def _row_numbers(self, rows: NDArray[Any] | Sequence[int], what: str) -> NDArray[np.int64]:

@@ -14,15 +14,15 @@ from unistore.zarr3.forks import renew_after_fork
 __all__ = ["CHUNKS", "ChunkCache", "IndexCache"]
 
 
-MISSED = 4096
-"""Chunks that are remembered as missed, at least, besides as many as are kept."""
+MIN_TRACKED_MISSES = 4096
+"""Misses that are remembered, in addition to as many as there are cached chunks."""
 
 
 class ChunkCache:
     """Decoded chunks by key; the least recently used go first. Safe with threads and forks.
 
-    A chunk is kept when it is missed again: writing each into memory that is in no cache of the processor
-    would cost about half as much as decoding it.
+    A chunk is kept at its second miss: writing every chunk to memory outside the CPU caches would cost about
+    half as much as decoding it.
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ class ChunkCache:
                 self._chunks.move_to_end(key)
             return chunk
 
-    def wanted(self, key: Hashable) -> bool:
-        """Whether a chunk that is missing was so not long ago, and should be kept now."""
+    def missed_recently(self, key: Hashable) -> bool:
+        """Record a miss; True if this chunk was missed before not long ago, and should be kept now."""
         new, old = self._missed
         if key in new or key in old:
             return True
         new.add(key)
-        if len(new) >= MISSED + len(self._chunks):
+        if len(new) >= MIN_TRACKED_MISSES + len(self._chunks):
             self._missed = set(), new
         return False
 

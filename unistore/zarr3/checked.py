@@ -1,4 +1,4 @@
-"""Rows of chunks that are stored as they are: once a chunk was checked, a row of it is read alone."""
+"""Read single rows of uncompressed chunks, once the checksum of the chunk was verified."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.sharding import EMPTY
-from unistore.zarr3.storage import TellsFiles
+from unistore.zarr3.storage import SupportsFileIdentity
 
 
-class CheckedRows:
-    """Remembers which chunks were checked, for as long as their file stays the same. Not safe with threads.
+class VerifiedRows:
+    """Remembers which chunks were verified, until their file changes. Not thread-safe.
 
-    A file is another one when device, inode, size, or the time of the last change to content or inode differ.
+    A file has changed if its device, inode, size, mtime or ctime differ.
 
     Parameters
     ----------
@@ -29,9 +29,13 @@ class CheckedRows:
         self._files: dict[str, tuple[int, ...]] = {}
 
     @staticmethod
-    def suits(reader: ChunkReader) -> bool:
-        """Whether chunks of an array are stored as they are, in files that can be told apart."""
-        return reader.plain and isinstance(reader.storage, TellsFiles) and reader.row_stride == 1
+    def supports(reader: ChunkReader) -> bool:
+        """Whether chunks are uncompressed whole rows, in a storage that can detect changed files."""
+        return (
+            reader.uncompressed
+            and isinstance(reader.storage, SupportsFileIdentity)
+            and reader.row_stride == 1
+        )
 
     def read(self, chunks: NDArray[np.int64], inside: NDArray[np.int64], out: NDArray[Any]) -> bool:
         """Read rows `inside` of `chunks`, (n,) each and ascending, into `out` (n, columns).
@@ -52,7 +56,7 @@ class CheckedRows:
 
     def _check(self, chunks: NDArray[np.int64], keys: list[str]) -> None:
         storage, reader = self._reader.storage, self._reader
-        assert isinstance(storage, TellsFiles)
+        assert isinstance(storage, SupportsFileIdentity)
         for key, at in {key: at for at, key in enumerate(keys)}.items():
             found = storage.identity(key)
             if self._files.get(key) != found:

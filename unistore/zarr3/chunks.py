@@ -1,7 +1,7 @@
 """Read chunks of one array by number: find them in their shard, read, check, decode.
 
-Plans are plain Python lists: for the tens of chunks of a batch they cost less than numpy calls, most of all
-in a training loop, where other work drives numpy's code out of the processor's caches between batches.
+Plans are Python lists: for the tens of chunks of a batch they are faster than numpy, above all in training,
+where other work evicts numpy's code from the CPU caches between batches.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.cache import IndexCache
-from unistore.zarr3.frames import FrameError, most_encoded
+from unistore.zarr3.frames import FrameError, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.shared import SharedChunks
-from unistore.zarr3.storage import ReadsEnds, ReadsInto, Storage
+from unistore.zarr3.storage import Storage, SupportsReadEnds, SupportsReadInto
 
-__all__ = ["ChunkReader", "Located"]
+__all__ = ["ChunkLocations", "ChunkReader"]
 
-_MOST_KEYS = 65536
+_MAX_CACHED_KEYS = 65536
 _tokens = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class ChunkLocations:
     """Chunks of an array and where they are stored, one a position of four equally long lists.
 
     Attributes
@@ -48,9 +48,9 @@ class Located:
     offsets: list[int]
     sizes: list[int]
 
-    def pick(self, positions: Sequence[int]) -> Located:
+    def select(self, positions: Sequence[int]) -> ChunkLocations:
         """Some of the chunks."""
-        return Located(
+        return ChunkLocations(
             [self.numbers[at] for at in positions],
             [self.keys[at] for at in positions],
             [self.offsets[at] for at in positions],
@@ -75,15 +75,15 @@ class ChunkReader:
     per_object
         Chunks of a stored object.
     token
-        Number of this reader, unlike that of any other reader of the process.
-    plain
-        Whether chunks are stored as they are.
+        Unique number of this reader in the process, for cache keys.
+    uncompressed
+        Whether chunks are stored without compression.
     row_stride
         Chunk number of a row over the row, where a chunk is one whole row.
     count
         Chunks of the array; their numbers are below it.
     shared
-        Where decoded chunks are looked for, and kept; None: nowhere.
+        Cache of decoded chunks shared with other processes, or None.
     """
 
     def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata, *, sealed: bool) -> None:
@@ -98,15 +98,15 @@ class ChunkReader:
         self.per_object = math.prod(self._per_object)
         self.count = math.prod(self._objects) * self.per_object
         self.shared: SharedChunks | None = None
-        self._most = most_encoded(metadata.chunk_bytes)
+        self._max_encoded = max_encoded_size(metadata.chunk_bytes)
         self.row_stride = math.prod(self._per_object[1:])
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
-        self._plain = metadata.codecs.plain(metadata.chunk_bytes)
-        self.plain = self._plain is not None
+        self._uncompressed = metadata.codecs.uncompressed(metadata.chunk_bytes)
+        self.uncompressed = self._uncompressed is not None
         self._keys: dict[int, str] = {}
         self._indexes = IndexCache(self._load_index)
         at_end = metadata.index is not None and metadata.index.location == "end"
-        self._ends = storage if at_end and isinstance(storage, ReadsEnds) else None
+        self._ends = storage if at_end and isinstance(storage, SupportsReadEnds) else None
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
         """Chunk numbers of the outer product of chunk coordinates along every axis, in C order."""
@@ -119,7 +119,7 @@ class ChunkReader:
         numbers: list[int] = (shard * self.per_object + chunk).tolist()
         return numbers
 
-    def locate(self, numbers: list[int]) -> Located:
+    def locate(self, numbers: list[int]) -> ChunkLocations:
         """Find chunks; those of one shard should stand together."""
         if self._ends is not None:
             self._load_indexes(self._ends, numbers)
@@ -136,9 +136,11 @@ class ChunkReader:
             keys.append(key)
             offsets.append(index[at])
             sizes.append(index[at + 1])
-        return Located(numbers, keys, offsets, sizes)
+        return ChunkLocations(numbers, keys, offsets, sizes)
 
-    def decode(self, located: Located, targets: Sequence[NDArray[Any] | None]) -> Iterator[NDArray[Any]]:
+    def decode(
+        self, located: ChunkLocations, targets: Sequence[NDArray[Any] | None]
+    ) -> Iterator[NDArray[Any]]:
         """Decode present chunks, one by one.
 
         Parameters
@@ -148,7 +150,7 @@ class ChunkReader:
         targets
             For each, a C-contiguous array of the chunk's size that gets its elements as they are stored, or
             None: what is yielded is the chunk, not to be written to, and valid until the next. Where chunks
-            are `plain` it stays valid.
+            are `uncompressed` it stays valid.
         """
         if self.shared is None:
             yield from self._decode_stored(located, targets)
@@ -157,7 +159,7 @@ class ChunkReader:
         there = shared.there[located.numbers].tolist()
         missing = [at for at, found in enumerate(there) if not found]
         shared.hits += len(there) - len(missing)
-        stored = self._decode_stored(located.pick(missing), [targets[at] for at in missing])
+        stored = self._decode_stored(located.select(missing), [targets[at] for at in missing])
         for number, found, target in zip(located.numbers, there, targets, strict=True):
             if not found:
                 chunk = next(stored)
@@ -170,9 +172,9 @@ class ChunkReader:
                 yield target
 
     def _decode_stored(
-        self, located: Located, targets: Sequence[NDArray[Any] | None]
+        self, located: ChunkLocations, targets: Sequence[NDArray[Any] | None]
     ) -> Iterator[NDArray[Any]]:
-        decode, plain, metadata, done = self._decode, self._plain, self.metadata, 0
+        decode, uncompressed, metadata, done = self._decode, self._uncompressed, self.metadata, 0
         codecs, dtype, shape = metadata.codecs, metadata.dtype, metadata.chunk_shape
         flat: NDArray[Any] | None = None
         try:
@@ -181,8 +183,8 @@ class ChunkReader:
                 if target is not None:
                     decode(raw, target)
                     yield target
-                elif plain is not None:
-                    yield codecs.restore(plain.view(raw), dtype, shape)
+                elif uncompressed is not None:
+                    yield codecs.restore(uncompressed.view(raw), dtype, shape)
                 else:
                     if flat is None:
                         flat = np.empty(metadata.chunk_bytes // dtype.itemsize, dtype)
@@ -190,35 +192,40 @@ class ChunkReader:
                     yield codecs.restore(flat, dtype, shape)
                 done += 1
         except (FrameError, StoreError) as error:
-            raise self._damaged(located, done, error) from error
+            raise self._chunk_error(located, done, error) from error
 
-    def fill(self, located: Located, targets: Sequence[NDArray[Any]]) -> None:
+    def read_into(self, located: ChunkLocations, targets: Sequence[NDArray[Any]]) -> None:
         """Decode present chunks, each into its target: a C-contiguous array of the chunk's size."""
-        plain, storage, done = self._plain, self.storage, 0
+        uncompressed, storage, done = self._uncompressed, self.storage, 0
         shared = self.shared is not None
-        if shared or plain is None or not isinstance(storage, ReadsInto) or not plain.fits(located.sizes):
+        if (
+            shared
+            or uncompressed is None
+            or not isinstance(storage, SupportsReadInto)
+            or not uncompressed.fits(located.sizes)
+        ):
             for _ in self.decode(located, targets):
                 pass
             return
         try:
-            tails = storage.read_many_into(located.keys, located.offsets, targets, plain.trailer)
+            tails = storage.read_many_into(located.keys, located.offsets, targets, uncompressed.trailer)
             for target, tail in zip(targets, tails, strict=True):
-                plain.check(target, tail)
+                uncompressed.check(target, tail)
                 done += 1
         except (FrameError, StoreError) as error:
-            raise self._damaged(located, done, error) from error
+            raise self._chunk_error(located, done, error) from error
 
     def _key(self, shard: int) -> str:
         key = self._keys.get(shard)
         if key is None:
-            if len(self._keys) >= _MOST_KEYS:
+            if len(self._keys) >= _MAX_CACHED_KEYS:
                 self._keys.clear()
             key = self._prefix + self.metadata.keys.key(_coordinates(shard, self._objects))
             self._keys[shard] = key
         return key
 
-    def _load_indexes(self, storage: ReadsEnds, numbers: Sequence[int]) -> None:
-        """Read all indexes at once that these chunks need and that are not known."""
+    def _load_indexes(self, storage: SupportsReadEnds, numbers: Sequence[int]) -> None:
+        """Read all indexes that these chunks need and that are not cached, in one request."""
         index = self.metadata.index
         assert index is not None
         shards = self._indexes.missing(dict.fromkeys(number // self.per_object for number in numbers))
@@ -226,24 +233,24 @@ class ChunkReader:
         ends = storage.read_ends(keys, index.nbytes(self.per_object)) if keys else ()
         for shard, key, end in zip(shards, keys, ends, strict=True):
             size, raw = (None, b"") if end is None else end
-            known = self._without_index(key, size)
-            self._indexes.put(shard, self._decoded(key, size or 0, raw) if known is None else known)
+            known = self._implied_index(key, size)
+            self._indexes.put(shard, self._decode_index(key, size or 0, raw) if known is None else known)
 
     def _load_index(self, shard: int) -> memoryview:
         """Offset and size of every chunk of a stored object; unsharded, its one chunk is all of it."""
         key, index = self._key(shard), self.metadata.index
         size = self.storage.size(key)
-        known = self._without_index(key, size)
+        known = self._implied_index(key, size)
         if known is not None:
             return known
         assert size is not None
         assert index is not None
         raw = bytearray(index.nbytes(self.per_object))
         self.storage.read_into(key, 0 if index.location == "start" else size - len(raw), memoryview(raw))
-        return self._decoded(key, size, bytes(raw))
+        return self._decode_index(key, size, bytes(raw))
 
-    def _without_index(self, key: str, size: int | None) -> memoryview | None:
-        """Index of an object that stores none: an absent one, or one that is a chunk itself; else None."""
+    def _implied_index(self, key: str, size: int | None) -> memoryview | None:
+        """Index of an absent object, or of an unsharded one (its one chunk); None: it is stored."""
         if size is None:
             if self._sealed:
                 missing = f"{key} of {self.storage} is missing"
@@ -251,28 +258,28 @@ class ChunkReader:
                 raise CorruptionError(msg)
             return np.full(2 * self.per_object, EMPTY, np.int64).data
         if self.metadata.index is None:
-            if size > self._most:
-                raise self._damaged_index(key, f"{size} bytes, more than {self._most} encoded ones")
+            if size > self._max_encoded:
+                raise self._index_error(key, f"{size} bytes, more than {self._max_encoded} encoded ones")
             return np.array([0, size], np.int64).data
         nbytes = self.metadata.index.nbytes(self.per_object)
         if size < nbytes:
-            raise self._damaged_index(key, f"{size} bytes, less than its index of {nbytes}")
+            raise self._index_error(key, f"{size} bytes, less than its index of {nbytes}")
         return None
 
-    def _decoded(self, key: str, size: int, raw: bytes) -> memoryview:
+    def _decode_index(self, key: str, size: int, raw: bytes) -> memoryview:
         """Decode the stored index of a shard of `size` bytes."""
         assert self.metadata.index is not None
         try:
-            return self.metadata.index.decode(raw, self.per_object, size, self._most).reshape(-1).data
+            return self.metadata.index.decode(raw, self.per_object, size, self._max_encoded).reshape(-1).data
         except FrameError as error:
-            raise self._damaged_index(key, str(error)) from error
+            raise self._index_error(key, str(error)) from error
 
-    def _damaged_index(self, key: str, what: str) -> CorruptionError:
+    def _index_error(self, key: str, what: str) -> CorruptionError:
         where = f"array {self._path!r}: shard {key} of {self.storage}"
         return CorruptionError(f"{where}: {what}; restore the file from a copy, or convert again")
 
-    def _damaged(self, located: Located, at: int, error: Exception) -> StoreError:
-        """The error of a chunk that could not be read, with everything that locates it."""
+    def _chunk_error(self, located: ChunkLocations, at: int, error: Exception) -> StoreError:
+        """Error for a chunk that could not be read: names array, object, and chunk coordinates."""
         shard, chunk = divmod(located.numbers[at], self.per_object)
         outer, inner = _coordinates(shard, self._objects), _coordinates(chunk, self._per_object)
         coordinates = tuple(a * count + b for a, b, count in zip(outer, inner, self._per_object, strict=True))

@@ -18,8 +18,8 @@ from unistore.errors import StoreError
 from unistore.zarr3.blosc import Blosc
 from unistore.zarr3.compressors import Gzip, Zstd
 from unistore.zarr3.crc32c import Crc32c
-from unistore.zarr3.decoding import IntoDecoder, Plain, decoder, plain
-from unistore.zarr3.documents import is_list_of, named, shown
+from unistore.zarr3.decoding import Decoder, Uncompressed, decoder, uncompressed
+from unistore.zarr3.documents import is_list_of, parse_extension, shown
 from unistore.zarr3.encoding import Encoder, encoder
 from unistore.zarr3.frames import Buffers, ByteCodec
 from unistore.zarr3.unsupported import unsupported
@@ -69,7 +69,7 @@ class CodecChain:
         byte_codecs: list[ByteCodec] = []
         seen_bytes = False
         for item in codecs:
-            name, configuration = named(item, f"{where}: codec")
+            name, configuration = parse_extension(item, f"{where}: codec")
             if name == "transpose" and not seen_bytes:
                 order = _compose(order, _transpose_order(configuration, ndim, where))
             elif name == "bytes" and not seen_bytes:
@@ -78,7 +78,7 @@ class CodecChain:
             elif name in BYTE_CODECS and seen_bytes:
                 byte_codecs.append(BYTE_CODECS[name].from_json(configuration, where))
             elif name in BYTE_CODECS or name in {"transpose", "bytes"}:
-                msg = f"{where}: codec {name!r} stands at the wrong place of the chain"
+                msg = f"{where}: codec {name!r} is at the wrong position in the chain"
                 raise StoreError(msg)
             else:
                 known = ", ".join(["transpose", "bytes", *BYTE_CODECS, "sharding_indexed (outermost)"])
@@ -102,16 +102,16 @@ class CodecChain:
         return items
 
     @property
-    def swapped(self) -> bool:
-        """Whether elements are stored in the other byte order than this machine's."""
+    def byte_swapped(self) -> bool:
+        """Whether elements are stored in non-native byte order."""
         return self.endian is not None and self.endian != sys.byteorder
 
     @property
-    def direct(self) -> bool:
-        """Whether the decoded bytes are the C-contiguous chunk itself."""
-        return self.order is None and not self.swapped
+    def native_layout(self) -> bool:
+        """Whether chunks are stored in C order and native byte order: no transpose, no byteswap."""
+        return self.order is None and not self.byte_swapped
 
-    def decoder(self, nbytes: int) -> IntoDecoder:
+    def decoder(self, nbytes: int) -> Decoder:
         """Make the function ``decode(raw, out)`` for chunks of `nbytes` decoded bytes.
 
         ``raw`` is the stored chunk, ``out`` any C-contiguous array of `nbytes` bytes that gets the elements
@@ -120,14 +120,14 @@ class CodecChain:
         """
         return decoder(self.byte_codecs, nbytes)
 
-    def plain(self, nbytes: int) -> Plain | None:
-        """How chunks of `nbytes` are checked that are stored as they are; None: they are encoded."""
-        return plain(self.byte_codecs, nbytes)
+    def uncompressed(self, nbytes: int) -> Uncompressed | None:
+        """Reader of uncompressed chunks of `nbytes`; None if chunks are compressed."""
+        return uncompressed(self.byte_codecs, nbytes)
 
     def restore(self, flat: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         """Undo byte order and transposition of a decoded chunk: a view or copy of `shape` and `dtype`."""
         chunk = flat.view(dtype)
-        if self.swapped:
+        if self.byte_swapped:
             chunk = chunk.byteswap()
         if self.order is None:
             return chunk.reshape(shape)
@@ -137,13 +137,13 @@ class CodecChain:
     def encoder(self, dtype: np.dtype[Any]) -> Encoder:
         """Make the function ``encode(chunk)``: a whole chunk of `dtype` into the buffers to store."""
         encode = encoder(self.byte_codecs, dtype.itemsize)
-        if self.direct:
+        if self.native_layout:
             return encode
-        order, swapped = self.order, self.swapped
+        order, byte_swapped = self.order, self.byte_swapped
 
         def arrange_and_encode(chunk: NDArray[Any]) -> Buffers:
             arranged = np.ascontiguousarray(chunk if order is None else chunk.transpose(order))
-            return encode(arranged.byteswap() if swapped else arranged)
+            return encode(arranged.byteswap() if byte_swapped else arranged)
 
         return arrange_and_encode
 

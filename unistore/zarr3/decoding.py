@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.blosc import HEADER_SIZES, VERSION, Blosc, blosc, check_blosc
 from unistore.zarr3.crc32c import RESIDUE, Crc32c, check_crc, crc32c
-from unistore.zarr3.frames import ByteCodec, FrameError, most_encoded
+from unistore.zarr3.frames import ByteCodec, FrameError, max_encoded_size
 
-__all__ = ["IntoDecoder", "Plain", "decoder", "plain"]
+__all__ = ["Decoder", "Uncompressed", "decoder", "uncompressed"]
 
-IntoDecoder = Callable[[bytes, NDArray[Any]], None]
+Decoder = Callable[[bytes, NDArray[Any]], None]
 """``decode(raw, out)``: stored bytes of a chunk into a C-contiguous array of its decoded size."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
-    """Chunks that are stored as they are.
+class Uncompressed:
+    """Uncompressed chunks, with or without a crc32c.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Plain:
         return all(size == self.nbytes + self.trailer for size in sizes)
 
     def view(self, raw: bytes) -> NDArray[np.uint8]:
-        """Check a stored chunk; its bytes, where they lie.
+        """Check a stored chunk, and return its bytes as a view.
 
         Raises
         ------
@@ -54,26 +54,26 @@ class Plain:
         return np.frombuffer(raw, np.uint8, self.nbytes)
 
     def check(self, chunk: NDArray[Any], trailer: bytes | bytearray) -> None:
-        """Check a chunk that was read apart from what lies behind it.
+        """Check a chunk that was read apart from its checksum `trailer`.
 
         Raises
         ------
         FrameError
-            If the checksum is another.
+            If the checksum differs.
         """
         if trailer and crc32c(chunk) != int.from_bytes(trailer, "little"):
             check_crc(chunk.tobytes() + trailer)
 
     def decode(self, raw: bytes, out: NDArray[Any]) -> None:
-        """See `IntoDecoder`."""
+        """See `Decoder`."""
         out.reshape(-1).view(np.uint8)[:] = self.view(raw)
 
 
-def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
+def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> Decoder:
     """Make ``decode(raw, out)`` for a chain of byte codecs and chunks of `nbytes` decoded bytes.
 
     The two chains that unistore writes, ``blosc, crc32c`` and ``crc32c``, have functions of their own; they
-    leave the checksum behind the data instead of copying the data away from it.
+    decode without first copying the data away from its checksum.
 
     Raises
     ------
@@ -83,18 +83,18 @@ def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
     kinds = tuple(type(codec) for codec in codecs)
     if kinds in {(Blosc, Crc32c), (Blosc,)}:
         return _blosc_decoder(nbytes, checked=len(kinds) == 2)
-    if (stored := plain(codecs, nbytes)) is not None:
+    if (stored := uncompressed(codecs, nbytes)) is not None:
         return stored.decode
     return _chain_decoder(codecs, nbytes)
 
 
-def plain(codecs: Sequence[ByteCodec], nbytes: int) -> Plain | None:
-    """How chunks of `nbytes` are read that are stored as they are; None: these codecs encode."""
+def uncompressed(codecs: Sequence[ByteCodec], nbytes: int) -> Uncompressed | None:
+    """Reader of uncompressed chunks of `nbytes`; None if these codecs compress."""
     kinds = tuple(type(codec) for codec in codecs)
-    return Plain(nbytes, 4 * len(kinds)) if kinds in {(Crc32c,), ()} else None
+    return Uncompressed(nbytes, 4 * len(kinds)) if kinds in {(Crc32c,), ()} else None
 
 
-def _blosc_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
+def _blosc_decoder(nbytes: int, *, checked: bool) -> Decoder:
     sizes, decompress, checksum, residue = HEADER_SIZES.unpack_from, blosc.decompress, crc32c, RESIDUE
     trailer = 4 if checked else 0
     least = 16 + trailer
@@ -116,12 +116,12 @@ def _blosc_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
     return decode
 
 
-def _chain_decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
+def _chain_decoder(codecs: Sequence[ByteCodec], nbytes: int) -> Decoder:
     sizes: list[int | None] = [nbytes]
     for codec in codecs[:-1]:
         sizes.append(codec.encoded_size(sizes[-1]))
     steps = list(zip(codecs, sizes, strict=True))[::-1]
-    limit = most_encoded(nbytes)
+    limit = max_encoded_size(nbytes)
 
     def decode(raw: bytes, out: NDArray[Any]) -> None:
         data = np.frombuffer(raw, np.uint8)

@@ -1,4 +1,4 @@
-"""JSON documents from strangers: read once, strictly, and shown in errors in one short line."""
+"""Untrusted JSON: strict parsing, and short one-line reprs for error messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeGuard
 
 from unistore.errors import StoreError
 
-__all__ = ["DocumentError", "is_list_of", "named", "parse_document", "parse_json", "shown"]
+__all__ = ["DocumentError", "is_list_of", "parse_document", "parse_extension", "parse_json", "shown"]
 
 DEEPEST = 64
 """Levels of objects and lists in one document."""
@@ -72,8 +72,8 @@ def is_list_of(value: object, kind: type) -> TypeGuard[list[Any]]:
     return isinstance(value, list) and all(type(item) is kind for item in value)
 
 
-def named(item: object, where: str) -> tuple[str, dict[str, Any]]:
-    """Split an extension point (``{"name": …, "configuration": {…}}`` or a bare name) in name and options.
+def parse_extension(item: object, where: str) -> tuple[str, dict[str, Any]]:
+    """Name and configuration of an extension: ``{"name": …, "configuration": {…}}`` or a bare name.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Locks and caches are given up in a forked child, where a lock may have been copied held."""
+"""New locks and empty caches in forked children: a lock held at the fork is never released in the child."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["renew_after_fork"]
 
 
 class Renewable(Protocol):
-    """Something to renew in a forked child."""
+    """Has locks and caches."""
 
     def renew(self) -> None:
         """Replace every lock and drop every cache."""

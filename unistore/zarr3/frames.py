@@ -1,4 +1,4 @@
-"""What the byte codecs share: the protocol, the error of damaged frames, the checks of their options."""
+"""Shared by the byte codecs: their protocol, the error for damaged frames, checks of options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
     "check_options",
     "integer_option",
     "joined",
-    "most_encoded",
+    "max_encoded_size",
 ]
 
 Buffers = list[bytes | memoryview]
@@ -52,10 +52,10 @@ class ByteCodec(Protocol):
         """Bytes that `nbytes` bytes are encoded to; None where that depends on them."""
 
 
-def most_encoded(nbytes: int) -> int:
-    """Bytes that a chunk of `nbytes` may have behind any codec of its chain.
+def max_encoded_size(nbytes: int) -> int:
+    """Upper bound on the bytes of a chunk of `nbytes` after any codec of its chain.
 
-    More than these codecs, chained, expand incompressible data to.
+    Incompressible data, encoded by a whole chain, stays below it.
     """
     return 2 * nbytes + 65536
 
@@ -86,7 +86,7 @@ def integer_option(
     Raises
     ------
     StoreError
-        If it is none.
+        If it is not an integer within `bounds`.
     """
     value = configuration.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not bounds[0] <= value <= bounds[1]:

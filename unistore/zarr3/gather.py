@@ -1,4 +1,4 @@
-"""Bring chunks into an output: straight where a chunk is a contiguous part of it, else by pieces."""
+"""Read chunks into an output: directly where a chunk is a contiguous part of it, else by copying."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.chunks import ChunkReader
-from unistore.zarr3.pieces import AxisPieces, Group, Place
+from unistore.zarr3.pieces import AxisPieces, Group, Selection
 from unistore.zarr3.sharding import EMPTY
 
 __all__ = ["gather", "gather_chunk_rows", "gather_scalar"]
@@ -20,7 +20,7 @@ Key = tuple[int, int]
 """A chunk in the cache: token of its reader, and its number."""
 
 _WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
-"""Numbers that the last axis is copied as where it has so many bytes: numpy would loop over each row."""
+"""By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row."""
 
 
 def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any]) -> None:
@@ -34,9 +34,9 @@ def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any])
         out[[places[at] for at, offset in enumerate(located.offsets) if offset == EMPTY]] = (
             reader.metadata.fill_value
         )
-        located, places = located.pick(present), [places[at] for at in present]
+        located, places = located.select(present), [places[at] for at in present]
     targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
-    reader.fill(located, [targets[place] for place in places])
+    reader.read_into(located, [targets[place] for place in places])
     if len(place_of) < len(wanted):
         for place, row in enumerate(wanted):
             if place_of[row] != place:
@@ -74,37 +74,41 @@ def gather(
         wanted = [places for _, places in groups]
     else:
         axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
-        numbers, wanted = reader.numbers(axes), list(_places(groups, trailing))
+        numbers, wanted = reader.numbers(axes), list(_selections(groups, trailing))
     located = reader.locate(numbers)
-    direct, plain = metadata.codecs.direct, reader.plain
-    keep = direct and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
+    native, uncompressed = metadata.codecs.native_layout, reader.uncompressed
+    keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
-    # one chunk after the other is decoded there, but for those that are needed whole, or kept
-    scratch = None if plain or not direct or reader.shared else np.empty(metadata.chunk_shape, metadata.dtype)
+    # every chunk that is neither decoded into `out` nor cached is decoded here
+    scratch = (
+        None
+        if uncompressed or not native or reader.shared
+        else np.empty(metadata.chunk_shape, metadata.dtype)
+    )
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []
-    rest: list[tuple[list[Place], Key | None]] = []  # what is copied out of a chunk, and its key if kept
+    rest: list[tuple[list[Selection], Key | None]] = []  # what is copied out of a chunk, and its key if kept
     for task, (number, places, offset) in enumerate(zip(numbers, wanted, located.offsets, strict=True)):
         if offset == EMPTY:
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
-        target = _whole_chunk(places, out, metadata.chunk_shape) if direct and len(places) == 1 else None
-        parts: tuple[list[Place], Key | None] = [], None
+        target = _whole_chunk(places, out, metadata.chunk_shape) if native and len(places) == 1 else None
+        parts: tuple[list[Selection], Key | None] = [], None
         if target is None:
             key = reader.token, number
             if keep and (chunk := CHUNKS.get(key)) is not None:
                 _copy(chunk, places, out)
                 continue
-            kept = keep and room > 0 and CHUNKS.wanted(key)
+            kept = keep and room > 0 and CHUNKS.missed_recently(key)
             room -= metadata.chunk_bytes * kept
-            target = np.empty(metadata.chunk_shape, metadata.dtype) if kept and not plain else scratch
+            target = np.empty(metadata.chunk_shape, metadata.dtype) if kept and not uncompressed else scratch
             parts = places, key if kept else None
         tasks.append(task)
         targets.append(target)
         rest.append(parts)
     if len(tasks) < len(numbers):
-        located = located.pick(tasks)
+        located = located.select(tasks)
     for chunk, (places, kept_as) in zip(reader.decode(located, targets), rest, strict=True):
         if places:
             _copy(chunk, places, out)
@@ -112,7 +116,7 @@ def gather(
             CHUNKS.put(kept_as, chunk)
 
 
-def _places(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Place]]:
+def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Selection]]:
     """Places of every chunk, in the C order of `ChunkReader.locate`."""
     sources = itertools.product(*([piece[1] for piece in pieces] for pieces in trailing))
     targets = itertools.product(*([piece[2] for piece in pieces] for pieces in trailing))
@@ -123,7 +127,7 @@ def _places(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator
 
 
 def _whole_chunk(
-    places: Sequence[Place], out: NDArray[Any], chunk_shape: tuple[int, ...]
+    places: Sequence[Selection], out: NDArray[Any], chunk_shape: tuple[int, ...]
 ) -> NDArray[Any] | None:
     """The part of `out` that gets all of a chunk, in its order; None where only parts of it are needed."""
     source, place = places[0]
@@ -134,7 +138,7 @@ def _whole_chunk(
     return target if target.shape == chunk_shape and target.flags.c_contiguous else None
 
 
-def _copy(chunk: NDArray[Any], places: Sequence[Place], out: NDArray[Any]) -> None:
+def _copy(chunk: NDArray[Any], places: Sequence[Selection], out: NDArray[Any]) -> None:
     for source, place in places:
         part = chunk[source]
         whole = _WHOLE.get(part.shape[-1] * part.itemsize) if part.ndim > 1 else None

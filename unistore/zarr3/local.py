@@ -86,7 +86,7 @@ class LocalStorage:
         return found.st_size
 
     def identity(self, key: str) -> tuple[int, ...]:
-        """See `TellsFiles.identity`."""
+        """See `SupportsFileIdentity.identity`."""
         found = os.fstat(self._open(key).fd)
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
@@ -115,7 +115,7 @@ class LocalStorage:
     def read_many_into(
         self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
     ) -> Iterator[bytearray]:
-        """Read many ranges into memory; see `ReadsInto.read_many_into`."""
+        """Read many ranges into memory; see `SupportsReadInto.read_many_into`."""
         if len(keys) > 1 and self._disk_reads.has_read():
             self._prefetch(keys, offsets, [target.nbytes + tail for target in targets])
         held: str | None = None

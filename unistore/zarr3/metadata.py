@@ -12,7 +12,7 @@ import numpy as np
 
 from unistore.errors import StoreError
 from unistore.zarr3.codecs import CodecChain
-from unistore.zarr3.documents import is_list_of, named, shown
+from unistore.zarr3.documents import is_list_of, parse_extension, shown
 from unistore.zarr3.dtypes import decode_fill, encode_fill, parse_dtype
 from unistore.zarr3.sharding import ShardIndex
 from unistore.zarr3.unsupported import unsupported
@@ -59,7 +59,7 @@ class KeyEncoding:
     @classmethod
     def from_json(cls, item: object, where: str) -> KeyEncoding:
         """Parse ``chunk_key_encoding``."""
-        name, configuration = named(item, f"{where}: chunk_key_encoding")
+        name, configuration = parse_extension(item, f"{where}: chunk_key_encoding")
         if name not in {"default", "v2"}:
             raise unsupported(where, f"chunk key encoding {shown(name)}", "default, v2")
         _check_members(configuration, "separator", "chunk key encoding", where)
@@ -141,7 +141,7 @@ class ArrayMetadata:
         _check_kind(document, where)
         shape = _extents(document["shape"], "shape", where, least=0)
         dtype = parse_dtype(document["data_type"], where)
-        grid, configuration = named(document["chunk_grid"], f"{where}: chunk_grid")
+        grid, configuration = parse_extension(document["chunk_grid"], f"{where}: chunk_grid")
         if grid != "regular":
             raise unsupported(where, f"chunk grid {shown(grid)}", "regular")
         _check_members(configuration, "chunk_shape", "chunk grid", where)

@@ -1,4 +1,4 @@
-"""Which parts of which chunks a box, rows or ranges of rows touch, and where they go. Pure."""
+"""Split boxes, rows and ranges of rows into selections of chunks and of the output."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AxisPieces", "Group", "Part", "Place", "axis_pieces", "groups_of_ranges", "groups_of_rows"]
+__all__ = ["AxisIndices", "AxisPieces", "Group", "Selection", "axis_pieces", "group_ranges", "group_rows"]
 
-Part = slice | NDArray[np.int64]
+AxisIndices = slice | NDArray[np.int64]
 """Positions along one axis."""
 
-Place = tuple[tuple[Part, ...], tuple[Part, ...]]
-"""Positions in a chunk, and where they go in the output; an axis each, axis 0 first."""
+Selection = tuple[tuple[AxisIndices, ...], tuple[AxisIndices, ...]]
+"""Indices into a chunk, and into the output; one item per axis."""
 
 AxisPieces = list[tuple[int, slice, slice]]
 """Along one axis: number of the chunk, positions in the chunk, positions in the output."""
 
-Group = tuple[int, list[Place]]
-"""Along axis 0: number of the chunk, and the places of everything that is wanted of it."""
+Group = tuple[int, list[Selection]]
+"""Along axis 0: number of the chunk, and what is read of it."""
 
 
 def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
@@ -34,7 +34,7 @@ def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
     return pieces
 
 
-def groups_of_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
+def group_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
     """Group rows (n,), output in the order given, by chunks of `step` rows; chunks come in rising order."""
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
@@ -47,7 +47,7 @@ def groups_of_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
     ]
 
 
-def groups_of_ranges(ranges: Iterable[tuple[int, int, int]], step: int) -> list[Group]:
+def group_ranges(ranges: Iterable[tuple[int, int, int]], step: int) -> list[Group]:
     """Group ranges (first row, the one behind the last, place in the output) by chunks of `step` rows."""
     pieces = []
     for low, high, start in ranges:
@@ -67,11 +67,11 @@ def groups_of_ranges(ranges: Iterable[tuple[int, int, int]], step: int) -> list[
 
 
 def _starts(ordered: NDArray[np.int64]) -> NDArray[Any]:
-    """Where a new value begins in sorted values, and their count."""
+    """Start of each run of equal values in sorted values, then their count."""
     return np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(ordered)]])
 
 
-def _part(positions: NDArray[np.int64]) -> Part:
+def _part(positions: NDArray[np.int64]) -> AxisIndices:
     """Positions as a slice where they are consecutive."""
     first, last = int(positions[0]), int(positions[-1])
     count = len(positions)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError
-from unistore.zarr3.documents import named, shown
+from unistore.zarr3.documents import parse_extension, shown
 from unistore.zarr3.frames import FrameError
 from unistore.zarr3.unsupported import unsupported
 
@@ -156,7 +156,7 @@ def _index_codecs(chain: object, where: str) -> tuple[str, bool]:
     if not isinstance(chain, list) or not chain:
         msg = f"{where}: index_codecs must be a list of codecs, found {shown(chain)}"
         raise StoreError(msg)
-    codecs = [named(item, f"{where}: index codec") for item in chain]
+    codecs = [parse_extension(item, f"{where}: index codec") for item in chain]
     names = [name for name, _ in codecs]
     if names not in (["bytes"], ["bytes", "crc32c"]):
         other = next((name for name in names if name not in {"bytes", "crc32c"}), names)

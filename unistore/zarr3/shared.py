@@ -1,4 +1,4 @@
-"""Decoded chunks that several processes keep together, and rows of them taken without looking at chunks."""
+"""Decoded chunks in a cache shared by several processes, and reads of rows across them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from unistore.zarr3.metadata import ArrayMetadata
 
 
 class SharedChunks(Protocol):
-    """Decoded chunks of one array that several processes keep together.
+    """Decoded chunks of one array, in a cache shared by several processes.
 
     Attributes
     ----------
     chunks
         (chunks, bytes) uint8, not to be written to: every chunk at its number.
     there
-        (chunks,): 0 for chunks that are not there, whose bytes say nothing.
+        (chunks,) int64: 0 if a chunk is not cached; its bytes are then undefined.
     hits
-        How often something was found.
+        Cache hits.
     """
 
     chunks: NDArray[np.uint8]

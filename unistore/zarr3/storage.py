@@ -1,4 +1,4 @@
-"""Where the objects of a store lie: the Storage protocol."""
+"""The `Storage` protocol: objects of a store by key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import StoreError
 
-__all__ = ["DOCUMENT_LIMIT", "AbsentError", "ReadsEnds", "ReadsInto", "Storage"]
+__all__ = ["DOCUMENT_LIMIT", "AbsentError", "Storage", "SupportsReadEnds", "SupportsReadInto"]
 
 DOCUMENT_LIMIT = 256 << 20
 """Bytes of one object that is read whole, where the reader names no other limit."""
@@ -66,24 +66,24 @@ class Storage(Protocol):
 
 
 @runtime_checkable
-class ReadsEnds(Protocol):
-    """A storage that would rather be asked for the ends of many objects at once: each answer takes long."""
+class SupportsReadEnds(Protocol):
+    """A storage with high latency, which reads the ends of many objects concurrently."""
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
         """Bytes of each object, and its last `size` bytes (all where it has fewer); None: it is absent."""
 
 
 @runtime_checkable
-class TellsFiles(Storage, Protocol):
-    """A storage of files, which tells when one of them has become another."""
+class SupportsFileIdentity(Storage, Protocol):
+    """A storage of files that can detect whether a file was replaced or changed."""
 
     def identity(self, key: str) -> tuple[int, ...]:
         """Device, inode, size and times of the last changes of an object."""
 
 
 @runtime_checkable
-class ReadsInto(Protocol):
-    """A storage that reads many ranges straight into the memory that they are wanted in."""
+class SupportsReadInto(Protocol):
+    """A storage that reads many ranges directly into arrays."""
 
     def read_many_into(
         self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int

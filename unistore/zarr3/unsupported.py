@@ -1,4 +1,4 @@
-"""The error of valid Zarr features that the engine does not implement: one wording, one cure."""
+"""Error for valid Zarr features that the engine does not implement."""
 
 from __future__ import annotations
 

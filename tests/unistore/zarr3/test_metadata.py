@@ -92,7 +92,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "zero chunk": ({"codecs": sharding(chunk_shape=[0, 4])}, "integers of at least 1"),
     "location": ({"codecs": sharding(index_location="middle")}, "found 'middle'"),
-    "no bytes": ({"codecs": [{"name": "crc32c"}]}, "wrong place"),
+    "no bytes": ({"codecs": [{"name": "crc32c"}]}, "wrong position"),
     "empty": ({"codecs": []}, "has no 'bytes'"),
     "endian": ({"codecs": [{"name": "bytes"}]}, "needs endian"),
     "order": (

@@ -28,13 +28,13 @@ VALUES[160:176] = 0  # a chunk that is absent, and reads as fill
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of the chunks that were read into pools."""
     seen: list[int] = []
-    fill = ChunkReader.fill
+    read_into = ChunkReader.read_into
 
     def watched(self: Any, located: Any, targets: Any) -> None:
         seen.extend(located.numbers)
-        fill(self, located, targets)
+        read_into(self, located, targets)
 
-    monkeypatch.setattr(ChunkReader, "fill", watched)
+    monkeypatch.setattr(ChunkReader, "read_into", watched)
     return seen
 
 
