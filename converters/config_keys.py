@@ -13,8 +13,6 @@ from typing import Any
 
 from unistore.errors import Problem
 
-__all__ = ["Keys", "SampleKeys"]
-
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
 

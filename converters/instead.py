@@ -10,8 +10,6 @@ from unistore.converters.registry import families, get_family
 from unistore.converters.survey import Survey
 from unistore.errors import Problem, first_few
 
-__all__ = ["nothing_found"]
-
 _SHOWN = 3
 
 

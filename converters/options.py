@@ -34,8 +34,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments, describe_type, matches_type
 
-__all__ = ["COLUMNS", "MAP", "RESERVED", "Columns", "Option", "Options", "declared", "option"]
-
 Columns = Literal["exact", "union", "intersection"]
 """What to do when sources have different columns: refuse, fill what is missing, take the common ones."""
 COLUMNS = "What to do with fields that only some files have: refuse, fill, leave out."

@@ -11,8 +11,6 @@ from typing import Any, Self, TypeVar
 
 from unistore.errors import Problem
 
-__all__ = ["TWO_FAMILIES", "Candidate", "Found", "LeftOut", "Part", "Refused", "Scanned", "Taken", "Verdict"]
-
 Opened = TypeVar("Opened")
 
 

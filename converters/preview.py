@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Measure", "Preview", "bare", "evenly", "parts_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:

@@ -22,18 +22,6 @@ from unistore.errors import InputError, Problem
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "ENTRY_POINTS",
-    "Family",
-    "families",
-    "find_family",
-    "get_family",
-    "is_own",
-    "leave_out",
-    "own_families",
-    "resolve",
-]
-
 ENTRY_POINTS = "unistore.families"
 """Group of the entry points by which packages add families."""
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from unistore.schemas.tables import Field, Table
 from unistore.system.packed import Packed
 
-__all__ = ["Finalized", "Scan", "Source", "Sources"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:

@@ -25,8 +25,6 @@ from unistore.errors import InputError, Problem, printable
 from unistore.system.packed import Packed, view
 from unistore.system.sizes import count_of
 
-__all__ = ["PartResult", "PartScanner", "ScanParts", "scan_here", "scan_part", "scan_sources"]
-
 _THREADS = 8
 _AHEAD = 1024
 """Parts that threads may scan ahead."""

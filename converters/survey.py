@@ -16,8 +16,6 @@ from unistore.converters.registry import Family, families, find_family, get_fami
 from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN, Count, counted, name_of
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["Detection", "FileVerdict", "Owners", "Survey", "survey"]
-
 
 @dataclass(frozen=True, slots=True)
 class Detection:

@@ -12,8 +12,6 @@ from typing import Any
 from unistore.converters.scan import Scan
 from unistore.errors import printable
 
-__all__ = ["EXCLUDED", "LEFT_OUT", "REFUSED", "TAKEN", "Count", "counted", "counted_scan", "name_of"]
-
 TAKEN, LEFT_OUT, REFUSED = "taken", "left out", "refused"
 EXCLUDED = "excluded"
 """Reason for files that the user, or a problem, excludes."""

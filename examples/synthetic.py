@@ -8,8 +8,6 @@ import cv2
 import h5py
 import numpy as np
 
-__all__ = ["plain_arrays", "point_clouds", "robot_episodes", "spike_sequences"]
-
 SEQUENCES, FRAMES, HEIGHT, WIDTH = 2, 8, 96, 160
 STEPS = 16
 """Spike time steps of a frame."""

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from unistore.schemas.arrays import ArrayInfo
 
-__all__ = ["SAMPLES", "ArraySpec", "Limit", "ShapeOf", "offsets_errors"]
-
 SAMPLES = ""
 """Stands for an array with one row per sample, in place of an array's path."""
 

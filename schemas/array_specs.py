@@ -9,8 +9,6 @@ from unistore.errors import Problem
 from unistore.schemas.array_spec import SAMPLES, ArraySpec
 from unistore.schemas.arrays import ArrayInfo
 
-__all__ = ["BYTES", "GENERAL", "ArraySpecs"]
-
 BYTES = ArraySpec(dtypes=("uint8",), row_shape=())
 """Bytes of strings or files, one after the other; offsets say where each begins."""
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["ArrayInfo", "name_problem"]
-
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:

@@ -19,18 +19,6 @@ from unistore.schemas.array_spec import SAMPLES, ArraySpec, offsets_errors
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.store_view import ArrayView, StoreView
 
-__all__ = [
-    "Column",
-    "check_array",
-    "check_codes",
-    "contradiction",
-    "first_rows",
-    "source_rows",
-    "table_columns",
-    "texts",
-    "whole",
-]
-
 _CACHED_BYTES = 32 << 20
 """Index arrays of up to so many bytes are cached in memory."""
 

@@ -13,8 +13,6 @@ from unistore.errors import Problem, StoreError, UnsupportedError
 from unistore.schemas.array_spec import SAMPLES, ArraySpec
 from unistore.schemas.store_view import ArrayView, StoreView
 
-__all__ = ["Rule", "UnreadableError", "View", "broken", "first_row"]
-
 _CURE = "convert the sources again; if it comes back, report it"
 
 BLOCK = 32 << 20

@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["HDF5_ATTRIBUTES"]
-
 HDF5_ATTRIBUTES = "sources/hdf5_attributes"
 """Text column with one row per source: attributes of its HDF5 file, as JSON."""

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from unistore.schemas.array_specs import ArraySpecs
 
-__all__ = ["ArrayView", "StoreView"]
-
 Rows = NDArray[Any] | Sequence[int]
 
 

@@ -11,8 +11,6 @@ from math import prod
 
 import numpy as np
 
-__all__ = ["Field", "Table", "bounds_field", "own_axes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:

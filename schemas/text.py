@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from unistore.schemas.tables import Field, bounds_field, own_axes
 
-__all__ = ["text_arrays", "text_values"]
-
 
 def text_arrays(
     path: str, strings: Iterable[str], *, axis: str = "row", description: str = ""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from unistore.converters.survey import Detection, survey
 
-__all__ = ["detect"]
-
 
 def detect(paths: Sequence[Path]) -> Detection | None:
     """The only family whose files are there; None if there is none."""

@@ -10,8 +10,6 @@ from random import Random
 
 from tests.cases import DATA, MAKERS, Case
 
-__all__ = ["JUNK", "SETS", "Mixture", "Shelf", "damage"]
-
 SETS: dict[str, tuple[str, ...]] = {
     "rows": ("rows_hdf5", "rows_npz", "rows_npy", "rows_side_by_side", "rows_structured"),
     "point_cloud": ("cloud_indices", "cloud_in_segments", "cloud_batches", "cloud_mixed"),

@@ -19,22 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = [
-    "ConversionError",
-    "CorruptionError",
-    "InputError",
-    "LoaderError",
-    "NoStoreError",
-    "Problem",
-    "SampleError",
-    "StoreError",
-    "UnistoreError",
-    "UnsupportedError",
-    "WorkerDiedError",
-    "first_few",
-    "printable",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:

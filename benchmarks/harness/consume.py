@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["consume"]
-
 
 def consume(batch: Any) -> tuple[int, int]:
     """Sum all of a batch's tensors and arrays, 8 bytes at a time.

@@ -17,8 +17,6 @@ import trajectory
 
 from harness.memory import disk
 
-__all__ = ["FAMILIES", "Family", "make_source"]
-
 COLUMNS = ("x", "y", "z", "classification")
 
 

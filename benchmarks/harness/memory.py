@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["busy_seconds", "bytes_read", "disk", "evict", "own_memory", "processor_seconds", "warm"]
-
 _MIB = 1 << 20
 
 

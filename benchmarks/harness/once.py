@@ -17,8 +17,6 @@ from typing import Any
 
 from harness.memory import busy_seconds, own_memory, processor_seconds
 
-__all__ = ["Once", "run_once"]
-
 
 @dataclass(frozen=True, slots=True)
 class Once:

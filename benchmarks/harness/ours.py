@@ -8,8 +8,6 @@ from typing import Any
 
 from harness.ways import Feed, Way, endless
 
-__all__ = ["dataloader_feed", "feed_of", "loader_feed", "our_ways"]
-
 DRAWS = 10_000_000
 """Samples of an epoch, drawn with replacement: no round meets its end."""
 

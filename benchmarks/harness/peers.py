@@ -21,17 +21,6 @@ from numpy.typing import NDArray
 
 from harness.ways import Feed, endless
 
-__all__ = [
-    "available",
-    "litdata_feed",
-    "mosaic",
-    "mosaic_feed",
-    "packed",
-    "stacked",
-    "webdataset_feed",
-    "write_peers",
-]
-
 Arrays = Mapping[str, NDArray[Any]]
 ALL = ("litdata", "streaming", "webdataset")
 CHUNK = 16 << 20

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from harness.ways import Feed, endless
 
-__all__ = ["map_feed", "open_tensorstore", "write_tensorstore"]
-
 DRAWS = 10_000_000
 """Samples of an epoch, drawn with replacement: no round meets its end."""
 

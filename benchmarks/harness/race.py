@@ -19,8 +19,6 @@ from harness.consume import consume
 from harness.memory import busy_seconds, disk, evict, own_memory, processor_seconds, warm
 from harness.ways import Way
 
-__all__ = ["Result", "Slice", "race"]
-
 _PATIENCE = 300.0
 _QUIET = 0.05
 """Share of the machine that others may use while a slice counts as undisturbed."""

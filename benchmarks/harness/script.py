@@ -17,8 +17,6 @@ from harness.memory import disk
 from harness.race import Result, race
 from harness.ways import Way
 
-__all__ = ["Options", "Target", "machine", "parse", "run_ways"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Feed", "Kind", "Way", "endless"]
-
 Kind = Literal["documents", "plain", "peer", "unistore"]
 """``documents``: what users have today. ``plain``: h5py, memmap. ``peer``: another library."""
 

@@ -12,16 +12,6 @@ from numpy.typing import NDArray
 
 from unistore.errors import Problem, printable
 
-__all__ = [
-    "Column",
-    "Merged",
-    "is_lossless",
-    "missing_value",
-    "promote",
-    "reconcile",
-    "storable",
-]
-
 _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
 _SIGNIFICANT_BITS = {2: 11, 4: 24, 8: 53}
 """Of a float by its size in bytes, with the implicit bit (IEEE 754, table 3.5)."""

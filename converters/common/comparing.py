@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import is_lossless
 from unistore.converters.common.exported import Values
 
-__all__ = ["blocks_difference", "difference"]
-
 
 def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str | None:
     """Describe the first difference of two arrays with rows on axis 0; None if they are equal.

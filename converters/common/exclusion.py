@@ -12,8 +12,6 @@ from pathlib import Path
 from unistore.converters.common.faults import as_problem
 from unistore.errors import InputError, Problem, first_few
 
-__all__ = ["Exclusion", "ProblemCollector", "with_source"]
-
 _LISTED = 5
 
 

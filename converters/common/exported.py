@@ -10,8 +10,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Blocks", "File", "Form", "Values", "array_values", "converted"]
-
 Blocks = Callable[[], Iterator[NDArray[Any]]]
 """Each call returns an iterator over all rows of an array, in blocks along axis 0."""
 

@@ -13,8 +13,6 @@ from traceback import format_exception
 
 from unistore.errors import InputError, Problem, UnistoreError, printable
 
-__all__ = ["as_problem"]
-
 _MAX_TEXT = 300
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Compared", "dataset_paths", "names_without_numbers", "open_with_h5py"]
-
 _NUMBER = re.compile(r"[0-9]+")
 
 

@@ -13,8 +13,6 @@ from unistore.converters.common.exported import Values
 from unistore.schemas.indices import source_rows
 from unistore.schemas.store_view import ArrayView, StoreView
 
-__all__ = ["SourceRows", "row_blocks", "row_values", "source_dtype", "sources_of"]
-
 BLOCK = 32 << 20
 """Bytes read at a time."""
 

@@ -15,8 +15,6 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
 
-__all__ = ["Agreement", "agree", "sorted_names"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:

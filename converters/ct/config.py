@@ -6,8 +6,6 @@ from typing import Any
 
 from unistore.converters.config_keys import Keys, SampleKeys
 
-__all__ = ["CONFIG"]
-
 
 def _read(keys: Keys) -> dict[str, Any]:
     window = keys.take("dataset.args.window_type", str)

@@ -30,8 +30,6 @@ from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import parse_window
 
-__all__ = ["CtConverter"]
-
 
 class CtConverter(CtOptions, Converter):
     """Converts CT volumes; see `CtOptions`, and `unistore.converters.ct.layouts` for a volume's files."""

@@ -18,8 +18,6 @@ from unistore.schemas.ct.points import largest_point
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.schemas.store_view import ArrayView, StoreView
 
-__all__ = ["Volume", "files", "volumes"]
-
 _SLAB = 32 << 20
 """Bytes of voxels at a time."""
 _POINTS = 1 << 18

@@ -12,8 +12,6 @@ from unistore.converters.ct.names import mask_id, window_of
 from unistore.errors import Problem, printable
 from unistore.schemas.ct.windows import Window
 
-__all__ = ["Grouped", "VolumeFiles", "WindowFile", "file_location"]
-
 
 @dataclass(frozen=True, slots=True)
 class WindowFile:

@@ -22,8 +22,6 @@ from unistore.schemas.ct.windows import Window
 from unistore.schemas.tables import Field, Table, own_axes
 from unistore.schemas.text import text_arrays
 
-__all__ = ["finalize"]
-
 _GEOMETRY = {
     "spacing": (3, "mm", "voxel size as {} states it; NaN where unknown"),
     "origin": (3, "mm", "position of the first voxel as {} states it; NaN where unknown"),

@@ -17,8 +17,6 @@ from unistore.converters.files.paths import expand, natural_key, relative_names
 from unistore.converters.parts import Found, Part
 from unistore.errors import Problem
 
-__all__ = ["find_volumes"]
-
 
 def find_volumes(
     paths: Sequence[Path], known: Collection[str] = (), exclusion: Exclusion | None = None

@@ -21,8 +21,6 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem
 from unistore.schemas.ct.windows import PRESETS, Window
 
-__all__ = ["ScannedVolume", "scan_volume"]
-
 _LONGEST = (1 << 31) - 1
 
 

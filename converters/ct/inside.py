@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from unistore.schemas.ct.windows import Window
 
-__all__ = ["VoxelTest", "bounds", "inside"]
-
 VoxelTest = Callable[[NDArray[Any]], NDArray[np.bool_]]
 """Maps a block of voxels to booleans: whether each is in a window or mask."""
 

@@ -30,8 +30,6 @@ from unistore.converters.files.paths import is_inside
 from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
 from unistore.errors import InputError, printable
 
-__all__ = ["look"]
-
 _HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)", re.IGNORECASE)
 
 _NNUNET = ("imagesTr", "imagesTs", "imagesVal")

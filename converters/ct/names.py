@@ -9,18 +9,6 @@ from pathlib import Path
 from unistore.converters.ct.layouts import format_of, stem_of, without_suffix
 from unistore.schemas.ct.windows import PRESETS, Window
 
-__all__ = [
-    "INFO",
-    "METADATA",
-    "POINTS",
-    "WORDS",
-    "image_resolution",
-    "is_case_window",
-    "mask_id",
-    "window_in",
-    "window_of",
-]
-
 INFO = "info.json"
 METADATA = "metadata.csv"
 """Has a row for each of a set of case folders."""

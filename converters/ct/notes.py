@@ -15,8 +15,6 @@ from unistore.converters.files.paths import natural_key
 from unistore.errors import printable
 from unistore.schemas.ct.windows import Window
 
-__all__ = ["notes_of"]
-
 
 def notes_of(
     volumes: Sequence[ScannedVolume],

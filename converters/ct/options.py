@@ -9,8 +9,6 @@ from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import parse_window
 
-__all__ = ["CtOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CtOptions(Options):

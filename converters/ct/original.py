@@ -23,8 +23,6 @@ from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.windows import Window
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["Originals"]
-
 
 class Originals:
     """Compares the sources of a CT store, one by one."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PREVIEW"]
-
 _PLANES = (("axial", "depth"), ("coronal", "height"), ("sagittal", "width"))
 _OVERLAYS = 6
 _POINTS = 200_000

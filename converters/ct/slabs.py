@@ -17,18 +17,6 @@ from numpy.typing import NDArray
 
 from unistore.converters.ct.source import VoxelSource
 
-__all__ = [
-    "Box",
-    "Slab",
-    "band_bytes",
-    "planes",
-    "read_image",
-    "read_together",
-    "same_order",
-    "slab_bytes",
-    "slabs",
-]
-
 SLAB = 1 << 20
 """Bytes of a slab, so that it stays in the cache of a core while it is compared."""
 BAND = 32 << 20

@@ -16,8 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Format", "Planes", "Read", "VoxelSource"]
-
 Read = Callable[[int, NDArray[Any]], None]
 """``read(first, out)`` fills `out` with whole planes of the slowest axis, from number `first` on.
 

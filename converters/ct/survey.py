@@ -19,21 +19,6 @@ from unistore.schemas.ct.limiting import limit
 from unistore.schemas.ct.windows import Window
 from unistore.system.workers import usable_cores
 
-__all__ = [
-    "MaskComparison",
-    "Ones",
-    "State",
-    "Survey",
-    "cached_ones",
-    "cached_survey",
-    "max_threads",
-    "ones_of",
-    "scaled_differences",
-    "scaled_tolerance",
-    "state_of",
-    "survey",
-]
-
 State = tuple[tuple[int, int], ...]
 """Size and modification time of files."""
 

@@ -19,8 +19,6 @@ from unistore.converters.protocol import Source
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["make_source", "make_tables", "points_table", "possible_tables"]
-
 _BUFFERS = 2 << 20
 """Bytes in memory besides the voxels while files are read: counts, headers, allocator."""
 _SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing")

@@ -39,8 +39,6 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES
 from unistore.schemas.ct.windows import Window
 
-__all__ = ["VolumeReader"]
-
 Extent = tuple[int, int, int]
 
 

@@ -13,8 +13,6 @@ from unistore.converters.ct.inside import VoxelTest
 from unistore.converters.ct.slabs import Box, planes, slabs
 from unistore.converters.ct.source import VoxelSource
 
-__all__ = ["bit_shape", "list_bytes", "point_coords", "read_bits", "read_points"]
-
 LISTED = 1 << 19
 """Voxels whose points are computed at a time, or one plane if that has more."""
 

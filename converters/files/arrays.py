@@ -31,8 +31,6 @@ from unistore.converters.files.npy.array import (
 )
 from unistore.errors import InputError, Problem
 
-__all__ = ["NPY_NAME", "SUFFIXES", "ArrayFile", "list_arrays", "open_arrays", "with_reversed_axes"]
-
 SUFFIXES = (*hdf5.SUFFIXES, ".npy", ".npz")
 NPY_NAME = "data"
 """Name given to the array of a ``.npy`` file."""

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from unistore.errors import Problem
 
-__all__ = ["HDF5_SIGNATURE", "has_ending", "is_about", "lfs_pointer_problem", "unread_format", "why_left_out"]
-
 _DOCUMENT = re.compile(
     r"(readme|license|licence|copying|citation|changelog|notes?)\b.*|.*\.(md|rst)", re.IGNORECASE
 )

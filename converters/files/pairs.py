@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LabelMatch", "images_of_label", "label_name", "label_paths", "row_label_paths"]
-
 _LABELS = {
     "seg": "seg",
     "segs": "seg",

@@ -18,23 +18,6 @@ from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
 from unistore.system.packed import Packed, view
 
-__all__ = [
-    "PathListing",
-    "common_root",
-    "expand",
-    "folders_of_targets",
-    "is_inside",
-    "is_special_file",
-    "is_store",
-    "list_files",
-    "natural_key",
-    "real_path",
-    "relative_names",
-    "resolve_parents",
-    "special_file_problem",
-    "split_of",
-]
-
 _BUILD = ".unistore-build"
 _ZARR = ("zarr.json", ".zgroup", ".zarray")
 """A folder with one of these files is Zarr, of version 3 or 2."""

@@ -10,8 +10,6 @@ from pathlib import Path
 from unistore.converters.files.paths import is_inside
 from unistore.converters.point_cloud.names import COLUMNS, COORDINATES
 
-__all__ = ["column_files", "coordinate_file", "coordinate_word"]
-
 _FILES = (*COORDINATES, "coordinates", "cloud", "pts")
 """Words in names of files that hold coordinates."""
 _FOLDERS = (*_FILES, "clouds", "pointclouds", "point_clouds")

@@ -20,8 +20,6 @@ from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.point_cloud.cloud import Cloud
 from unistore.converters.point_cloud.pointsuite import segment_number
 
-__all__ = ["COUNT", "file_attributes", "kept_attributes", "pointsuite_attributes"]
-
 COUNT = "num_points"
 """Attribute of every segment of a PointSuite file."""
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from unistore.converters.point_cloud.workspace import Column, ColumnType, Workspace
 
-__all__ = ["BucketOrder", "Buckets", "Read", "Rows", "index_dtype", "key_ranges", "reader"]
-
 _BINS = 1 << 12
 
 Ints = NDArray[np.int64]

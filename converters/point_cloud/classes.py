@@ -15,8 +15,6 @@ from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.point_cloud.source import LABEL, Layout
 from unistore.errors import printable
 
-__all__ = ["class_notes", "folder_classes", "with_folder_labels"]
-
 _CLASS = re.compile(r"[^\d]+|\d{8}")
 """Names with numbers are scenes, areas or parts, not classes, except for the synset numbers of ShapeNet."""
 _DTYPE = "<i4"

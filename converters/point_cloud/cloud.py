@@ -20,8 +20,6 @@ from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS
 from unistore.schemas.point_cloud.quantum import Quantum, quantum
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["Cloud", "clouds", "hdf5_file", "lazy_values"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cloud:

@@ -23,16 +23,6 @@ from unistore.converters.point_cloud.source import AXES
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.arrays import name_problem
 
-__all__ = [
-    "FEATURES",
-    "Chosen",
-    "case_note",
-    "choose",
-    "column_problems",
-    "lengths_problem",
-    "name_problems",
-]
-
 _SHOWN = 3
 FEATURES = "features"
 """Stored name of the values that follow x, y, z in one array."""

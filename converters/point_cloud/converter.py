@@ -49,8 +49,6 @@ from unistore.schemas.tables import Table
 from unistore.system.packed import Packed, view
 from unistore.system.sizes import count_of
 
-__all__ = ["PointCloudConverter"]
-
 _MAX_NOTES = 8
 
 

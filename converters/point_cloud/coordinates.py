@@ -15,17 +15,6 @@ from unistore.errors import Problem
 from unistore.schemas.point_cloud.fields import Decimal
 from unistore.schemas.point_cloud.quantum import MAX_PLACES
 
-__all__ = [
-    "DecimalPlaces",
-    "FiniteCheck",
-    "bounds_of",
-    "decimal_of",
-    "dequantise",
-    "minimum_maximum",
-    "quantise",
-    "quantise_decimals",
-]
-
 Floats = NDArray[np.float64]
 
 _INT32 = np.iinfo(np.int32)

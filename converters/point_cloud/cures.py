@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from unistore.converters.point_cloud.names import ArrayHeader
 from unistore.errors import printable
 
-__all__ = ["how_to_leave_out", "how_to_name", "how_to_rename"]
-
 
 def how_to_name(datasets: Mapping[str, ArrayHeader]) -> str:
     """How to name the coordinates: an array (N, 3), or three columns of the same length."""

@@ -28,20 +28,6 @@ from unistore.converters.point_cloud.source import AXES, Layout, Original, Point
 from unistore.converters.scan import Source
 from unistore.errors import InputError, printable
 
-__all__ = [
-    "Datasets",
-    "OpenFile",
-    "coordinates_or_features",
-    "count_notes",
-    "datasets_left_out",
-    "header_of",
-    "make_layout",
-    "open_checked",
-    "open_file",
-    "open_original",
-    "opener",
-]
-
 Open = Callable[[Source], AbstractContextManager[PointSource]]
 
 _GROUPS = frozenset({"segments"})

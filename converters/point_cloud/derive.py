@@ -24,8 +24,6 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
 from unistore.schemas.tables import Field
 
-__all__ = ["derive_points", "is_label"]
-
 _XYZ = "xyz"
 
 

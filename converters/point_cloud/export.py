@@ -19,8 +19,6 @@ from unistore.converters.point_cloud.source import Exported
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["files"]
-
 _CLASSES = "classification"
 
 

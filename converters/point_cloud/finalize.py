@@ -38,8 +38,6 @@ from unistore.schemas.text import text_arrays
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
-__all__ = ["column_fields", "finalize_points", "point_columns", "segment_columns", "tables"]
-
 _AT_ONCE = 256
 """Sources whose facts are joined at a time."""
 

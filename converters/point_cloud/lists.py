@@ -15,8 +15,6 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["Listed", "Lists", "read_lists", "room_names"]
-
 _LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
 _NAMES = {"valid": "val", "validation": "val"}
 _MAX_BYTES = 16 << 20

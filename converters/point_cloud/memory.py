@@ -12,8 +12,6 @@ import numpy as np
 from unistore.converters.point_cloud.source import Layout
 from unistore.converters.point_cloud.workspace import STEP
 
-__all__ = ["derive_memory"]
-
 _FIXED = 16 << 20
 _POINT = 90
 """Coordinates, their cells or positions, order, a column."""

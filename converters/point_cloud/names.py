@@ -9,18 +9,6 @@ import numpy as np
 
 from unistore.converters.point_cloud.source import AXES, Match
 
-__all__ = [
-    "COLUMNS",
-    "COORDINATES",
-    "ArrayHeader",
-    "cloud_match",
-    "distinct_names",
-    "is_column",
-    "is_coordinates",
-    "named_coordinates",
-    "raw_coordinates",
-]
-
 COORDINATES = ("xyz", "coord", "coords", "points", "point_cloud", "pointcloud", "vertices", "pos")
 """Names of arrays (N, 3 or more) whose rows begin with x, y, z, in any case."""
 _AMBIGUOUS = ("pos",)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
 from unistore.errors import InputError
 
-__all__ = ["PointCloudOptions", "parse_window"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PointCloudOptions(Options):

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from unistore.converters.point_cloud.buckets import BucketOrder, Buckets, Read, Rows, index_dtype, reader
 from unistore.converters.point_cloud.workspace import Column, ColumnType, Workspace
 
-__all__ = ["StorageOrder", "in_storage_order"]
-
 Integers = NDArray[np.integer[Any]]
 
 

@@ -19,8 +19,6 @@ from unistore.converters.scan import Scan
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["Originals"]
-
 
 class Originals:
     """Compares the sources of a point cloud store, one by one."""

@@ -16,16 +16,6 @@ from unistore.converters.files.hdf5.file import location_of, names_in
 from unistore.converters.files.hdf5.tree import follow
 from unistore.errors import InputError, Problem
 
-__all__ = [
-    "CURE",
-    "SEGMENT_MEMORY",
-    "Segments",
-    "raise_first",
-    "segment_names",
-    "segment_number",
-    "segment_problems",
-]
-
 CURE = "write the segments again"
 SEGMENT_MEMORY = 1 << 10
 """Bytes in memory per segment with a group of its own: name, number, bounds."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PREVIEW"]
-
 _SHOWN = 40_000
 """Points or voxels that are drawn, at most."""
 _FEW = 16

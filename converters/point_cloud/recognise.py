@@ -9,8 +9,6 @@ from unistore.converters.point_cloud import layouts
 from unistore.converters.point_cloud.source import Format, Layout, Match
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["format_named", "format_of", "recognise", "suffixes"]
-
 
 def suffixes() -> tuple[str, ...]:
     """File name endings of all formats."""

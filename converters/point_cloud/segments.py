@@ -12,8 +12,6 @@ from unistore.converters.point_cloud.order import StorageOrder
 from unistore.converters.point_cloud.workspace import Workspace
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
 
-__all__ = ["Partition", "blocks", "by_indices", "consecutive"]
-
 Ints = NDArray[np.int64]
 
 

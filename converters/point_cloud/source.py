@@ -23,23 +23,6 @@ from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.cloud import Cloud
 from unistore.converters.scan import Source
 
-__all__ = [
-    "AXES",
-    "LABEL",
-    "Exported",
-    "Format",
-    "Indices",
-    "Layout",
-    "Match",
-    "Original",
-    "PointSource",
-    "Ranges",
-    "column_paths",
-    "coordinate_names",
-    "segment_values",
-    "to_json",
-]
-
 AXES = ("x", "y", "z")
 LABEL = "label"
 """Column of segments with the class of each, if classes are folders."""

@@ -21,8 +21,6 @@ from unistore.converters.protocol import Source
 from unistore.errors import InputError
 from unistore.schemas.tables import Field
 
-__all__ = ["Segmenter", "StoredPoints"]
-
 _XYZ = "xyz"
 
 Segmenter = Callable[[int, Callable[[], Read], Workspace], Partition]

@@ -12,8 +12,6 @@ from unistore.converters.point_cloud.buckets import BucketOrder, Buckets, Read, 
 from unistore.converters.point_cloud.tuples import unique_tuples
 from unistore.converters.point_cloud.workspace import Workspace
 
-__all__ = ["VoxelGrid", "largest_cell"]
-
 _AXES = ("x", "y", "z")
 
 

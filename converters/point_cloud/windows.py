@@ -25,8 +25,6 @@ from unistore.converters.point_cloud.tuples import sort_tuples
 from unistore.converters.point_cloud.workspace import ColumnType, Workspace
 from unistore.errors import InputError
 
-__all__ = ["by_windows"]
-
 _DIGIT = 16
 """Bits of a coordinate that each pass of `_smallest` compares."""
 

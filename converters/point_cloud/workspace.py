@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from unistore.errors import ConversionError
 
-__all__ = ["STEP", "Column", "ColumnType", "FileColumn", "Workspace"]
-
 STEP = 1 << 19
 """Points that are processed at a time."""
 

@@ -15,8 +15,6 @@ from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import Problem, printable
 from unistore.schemas.arrays import name_problem
 
-__all__ = ["column_problems", "common_length", "fields_of", "how_to_take", "nesting_problems"]
-
 
 def how_to_take(names: Iterable[str]) -> str:
     """Remedy: take only some arrays."""

@@ -36,9 +36,6 @@ from unistore.schemas.tables import Table
 from unistore.system.packed import Packed, view
 from unistore.system.sizes import count_of
 
-__all__ = ["RowsConverter"]
-
-
 _REVERSE = "where rows are on the last axis: --reverse-axes"
 _MATLAB = b"MATLAB 7.3 MAT-file"
 

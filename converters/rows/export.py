@@ -15,8 +15,6 @@ from unistore.converters.files.hdf5.attributes import attribute_texts, parse_att
 from unistore.schemas.rows.fields import TABLE
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["files"]
-
 _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.IGNORECASE)
 _NPY_NAME = "data"
 

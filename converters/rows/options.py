@@ -8,8 +8,6 @@ from typing import Any
 
 from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
 
-__all__ = ["RowsOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RowsOptions(Options):

@@ -26,8 +26,6 @@ from unistore.converters.protocol import Scan
 from unistore.schemas.rows.fields import TABLE
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["Originals"]
-
 
 class Originals:
     """Compares the sources of a rows store, one by one."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PREVIEW"]
-
 _PANELS = 5
 _NUMBERS = 12
 """Numbers and bars that are drawn, at most; longer vectors are curves."""

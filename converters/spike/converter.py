@@ -25,8 +25,6 @@ from unistore.converters.spike.scan import ScannedFrame, recognise, scan_frame
 from unistore.converters.spike.tables import index_arrays, sequence_of_frames
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, file_table_name
 
-__all__ = ["SpikeConverter"]
-
 
 class SpikeConverter(SpikeOptions, Converter):
     """Converts spike recordings; see `SpikeOptions`."""

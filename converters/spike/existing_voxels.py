@@ -14,8 +14,6 @@ from unistore.converters.spike.source import Extent, FrameSource
 from unistore.errors import Problem
 from unistore.schemas.spike.bits import bin_edges, voxelize
 
-__all__ = ["compare_with_spikes", "detect_orientation", "misread_note"]
-
 _CHECKED_RECORDINGS = 8
 """Recordings of which the first frame is compared."""
 _SAME = 0.999

@@ -26,8 +26,6 @@ from unistore.schemas.spike.fields import (
 )
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["Frame", "files", "frames", "images_in"]
-
 _PNG = b"\x89PNG"
 
 

@@ -13,8 +13,6 @@ from unistore.converters.spike.source import FrameSource
 from unistore.errors import first_few
 from unistore.system.sizes import count_of
 
-__all__ = ["SATURATED", "firing_notes", "firing_rate"]
-
 SATURATED = 0.9
 """Spikes a pixel and step above which a recording shows nothing."""
 _LOOKED_AT = 24

@@ -23,8 +23,6 @@ from unistore.converters.spike.search import Search
 from unistore.errors import Problem, printable
 from unistore.system.sizes import count_of
 
-__all__ = ["Recordings", "find_recordings", "resolve_files"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recordings:

@@ -15,21 +15,6 @@ from unistore.converters.spike.images import IMAGE_SUFFIXES
 from unistore.converters.spike.layouts import spike_suffixes, stem_of, voxel_suffixes
 from unistore.errors import Problem, first_few, printable
 
-__all__ = [
-    "IMAGE_ROLES",
-    "ROLES",
-    "Frame",
-    "FrameInfo",
-    "Recording",
-    "common_roles",
-    "file_name",
-    "has_known_suffix",
-    "has_role_suffix",
-    "pair_files",
-    "split_at_gaps",
-    "suffixes_of",
-]
-
 ROLES = ("spike", "voxel", "blur", "sharp")
 """Roles of the files of a frame; the first file present names the frame."""
 IMAGE_ROLES = ("blur", "sharp")

@@ -20,8 +20,6 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES
 from unistore.system.sizes import count_of
 
-__all__ = ["gather_frames"]
-
 
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
     """Make the scan of all frames (at least one, in order); only roles that all frames have are converted.

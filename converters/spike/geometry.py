@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from unistore.errors import Problem, printable
 from unistore.schemas.spike.bits import row_bytes, unpack
 
-__all__ = ["CAMERAS", "Camera", "Choice", "choose", "find_misread_camera", "frames_in", "row_correlation"]
-
 
 @dataclass(frozen=True, slots=True)
 class Camera:

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Problem
 
-__all__ = ["IMAGE_SUFFIXES", "ImageHeader", "decode", "read_image", "read_image_header"]
-
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 
 _PNG = b"\x89PNG\r\n\x1a\n"

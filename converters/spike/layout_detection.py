@@ -16,8 +16,6 @@ from unistore.converters.spike.source import StreamSource
 from unistore.errors import Problem, first_few
 from unistore.schemas.spike.bits import row_bytes
 
-__all__ = ["DetectedLayout", "detect_layout", "detect_padding"]
-
 _HEAD_BYTES = 16 << 10
 _BLOCK = 4 << 20
 _MIN_SET_BITS = 16

@@ -14,8 +14,6 @@ from unistore.converters.spike.frames import IMAGE_ROLES, has_known_suffix, has_
 from unistore.converters.spike.search import relative_name
 from unistore.errors import printable
 
-__all__ = ["find_left_out"]
-
 Reasons = list[tuple[Path, str]]
 
 _NO_FRAME = "belongs to no frame that is converted"

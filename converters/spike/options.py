@@ -7,8 +7,6 @@ from typing import Literal
 
 from unistore.converters.options import Options, option
 
-__all__ = ["SpikeOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SpikeOptions(Options):

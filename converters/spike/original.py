@@ -17,8 +17,6 @@ from unistore.converters.spike.layouts import format_of
 from unistore.schemas.spike.fields import voxel_path
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["Originals"]
-
 
 class Originals:
     """Compares the sources of a spike store, one by one."""

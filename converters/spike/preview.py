@@ -20,8 +20,6 @@ from unistore.schemas.store_view import StoreView
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["PREVIEW"]
-
 _BINS = 5
 _BITS = 32 << 20
 """Bytes of packed spikes that are read of a frame."""

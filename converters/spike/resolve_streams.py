@@ -22,8 +22,6 @@ from unistore.errors import Problem
 from unistore.schemas.spike.bits import row_bytes
 from unistore.system.sizes import count_of
 
-__all__ = ["ResolvedStreams", "resolve_streams"]
-
 _CHECKED_FRAMES = 64
 _MIN_CORRELATION = 0.5
 _LAYOUT_NAMES = {

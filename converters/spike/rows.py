@@ -19,8 +19,6 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import row_bytes, voxelize
 from unistore.schemas.spike.fields import FRAMES, IMAGES, file_table_name
 
-__all__ = ["make_source", "read_file_bytes", "read_frame"]
-
 
 def make_source(
     scanned: ScannedFrame,

@@ -24,8 +24,6 @@ from unistore.converters.spike.layouts import format_of, open_spikes, open_voxel
 from unistore.converters.spike.source import FrameSource, StreamSource, VoxelGrid
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["ScannedFrame", "first_frames", "recognise", "scan_frame"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedFrame(Scanned):

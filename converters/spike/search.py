@@ -27,8 +27,6 @@ from unistore.converters.spike.frames import (
 from unistore.converters.spike.layouts import stem_of
 from unistore.errors import Problem, printable
 
-__all__ = ["Search", "relative_name"]
-
 
 def relative_name(path: Path, base: Path) -> str:
     """Printable path relative to a folder; for the folder itself, its name."""

@@ -21,8 +21,6 @@ from unistore.converters.parts import Verdict
 from unistore.errors import Problem
 from unistore.schemas.spike.bits import row_bytes
 
-__all__ = ["Extent", "Format", "FrameSource", "ReadArray", "ReadBytes", "StreamSource", "VoxelGrid"]
-
 ReadBytes = Callable[[int], NDArray[np.uint8]]
 """``read(count)`` returns the next `count` bytes of a stream, fewer only at its end."""
 

@@ -17,8 +17,6 @@ from unistore.converters.spike.source import Extent, FrameSource, StreamSource
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import pack, row_bytes
 
-__all__ = ["ShapedStream"]
-
 _BLOCK = 8 << 20
 
 

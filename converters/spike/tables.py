@@ -20,8 +20,6 @@ from unistore.schemas.spike.fields import FRAMES, IMAGE_EXTENT, IMAGES, SEQUENCE
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
 
-__all__ = ["image_size_note", "index_arrays", "make_tables", "padding_note", "sequence_of_frames"]
-
 Arrays = list[tuple[Field, NDArray[Any]]]
 
 _PIXELS = ("height", "width")

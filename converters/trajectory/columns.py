@@ -23,8 +23,6 @@ from unistore.converters.trajectory.source import Array, Group
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.arrays import name_problem
 
-__all__ = ["Episode", "Feature", "describe", "flags", "not_per_step"]
-
 Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable"]
 """How the rows of a dataset are converted to those of a column.
 

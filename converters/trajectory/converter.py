@@ -31,8 +31,6 @@ from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
 from unistore.system.packed import Packed
 from unistore.system.sizes import count_of
 
-__all__ = ["TrajectoryConverter"]
-
 
 class TrajectoryConverter(TrajectoryOptions, Converter):
     """Converts robot trajectories; see `TrajectoryOptions`."""

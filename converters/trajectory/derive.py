@@ -22,9 +22,6 @@ from unistore.errors import InputError
 from unistore.schemas.trajectory.fields import JPEG_SUFFIX, OBSERVATION
 from unistore.system.packed import view
 
-__all__ = ["SUMMARY", "derive_memory", "derive_source", "frame_sizes", "summaries_of", "summary_in_scan"]
-
-
 _BASE_MEMORY = 4 << 20
 SUMMARY = "summary"
 """Fact, and entry of a source's ``detail`` where the scan knows it."""

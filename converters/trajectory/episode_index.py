@@ -14,8 +14,6 @@ from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.trajectory.columns import Feature
 from unistore.errors import InputError, Problem
 
-__all__ = ["EpisodeIndex", "Span", "Variant", "location_prefix", "offsets_of", "with_episodes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Variant:

@@ -20,8 +20,6 @@ from unistore.schemas.indices import Column, whole
 from unistore.schemas.store_view import ArrayView, StoreView
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATION, STEPS
 
-__all__ = ["Run", "files", "runs"]
-
 _FLAGS = ("steps/terminated", "steps/truncated")
 
 

@@ -29,8 +29,6 @@ from unistore.schemas.trajectory.fields import (
 )
 from unistore.system.packed import view
 
-__all__ = ["finalize_episodes", "possible_tables"]
-
 MAX_SHARED_BYTES = 64 << 10
 """Bytes of JSON up to which an attribute that all sources share is also an attribute of ``episodes``."""
 _NAME = "name of the episode in its source"

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Array
 
-__all__ = ["decode_frame", "encoding_of", "frame_of", "is_complete", "resize"]
-
 _MAGIC = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 _END = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
 

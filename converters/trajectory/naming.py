@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-__all__ = ["RESERVED", "Naming", "column_of", "is_core"]
-
 _ROLES = {
     "action": ("actions", "action"),
     "reward": ("rewards", "reward"),

@@ -9,8 +9,6 @@ from typing import Literal
 from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
 from unistore.errors import InputError, Problem
 
-__all__ = ["Colour", "TrajectoryOptions"]
-
 Colour = Literal["standard", "swapped"]
 
 

@@ -22,8 +22,6 @@ from unistore.converters.trajectory.source import Format, Rows
 from unistore.schemas.store_view import StoreView
 from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
 
-__all__ = ["Originals"]
-
 _ENCODED = ("padded", "variable")
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PREVIEW"]
-
 _CAMERAS = 4
 _FRAMES = 8
 _FRAME_WIDTH = 160

@@ -22,8 +22,6 @@ from unistore.converters.trajectory.source import Array, EpisodeSource
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.fields import FINAL, NEXT, OBSERVATION, STEPS
 
-__all__ = ["BLOCK", "Reader", "blocks", "damaged_frame", "frames"]
-
 BLOCK = 16 << 20
 """Bytes read at a time if rows cannot be read directly into the output."""
 

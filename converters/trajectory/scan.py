@@ -24,8 +24,6 @@ from unistore.converters.trajectory.source import Contents, Group, Mask, SourceF
 from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem
 
-__all__ = ["ScannedFile", "scan_file"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedFile(Scanned):

@@ -24,21 +24,6 @@ from unistore.converters.parts import Candidate
 from unistore.converters.scan import Source
 from unistore.errors import Problem, printable
 
-__all__ = [
-    "Array",
-    "Contents",
-    "EpisodeSource",
-    "Format",
-    "Group",
-    "Mask",
-    "Match",
-    "OriginalFile",
-    "RestoredFile",
-    "Rows",
-    "SourceFile",
-    "to_json",
-]
-
 Opened = TypeVar("Opened")
 Opened_co = TypeVar("Opened_co", covariant=True)
 

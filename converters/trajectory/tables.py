@@ -31,8 +31,6 @@ from unistore.schemas.trajectory.fields import (
     moved,
 )
 
-__all__ = ["MergedColumns", "merge_columns", "resized_columns"]
-
 LARGE = 4096
 """Bytes per step from which an observation is in the table of large ones."""
 FRAME = 32 << 10

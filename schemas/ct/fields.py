@@ -27,22 +27,6 @@ from typing import Any
 
 from unistore.schemas.tables import Field, bounds_field
 
-__all__ = [
-    "FAMILY_NAME",
-    "LABELS",
-    "MASKS",
-    "SDF",
-    "VOLUMES",
-    "WINDOWS",
-    "coords_field",
-    "extent_field",
-    "image_field",
-    "label_field",
-    "mask_field",
-    "offsets_field",
-    "values_field",
-]
-
 FAMILY_NAME = "ct"
 VOLUMES = "volumes"
 WINDOWS = "windows"

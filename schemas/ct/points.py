@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["largest_point"]
-
 _TILE = 3 * 1024
 """Indices of the points that are compared at a time."""
 

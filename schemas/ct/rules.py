@@ -11,8 +11,6 @@ from unistore.errors import Problem
 from unistore.schemas.ct.fields import SDF, VOLUMES, WINDOWS
 from unistore.schemas.rules import Rule, View, broken, first_row
 
-__all__ = ["RULES"]
-
 
 def points(view: View) -> Iterator[Problem]:
     """Points lie in their volume; those of windows are in C order."""

@@ -11,8 +11,6 @@ from unistore.schemas.array_specs import ArraySpecs
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
 
-__all__ = ["SPECS", "validate"]
-
 _ROWS = (SAMPLES, 0)
 _IMAGE = f"{VOLUMES}/image"
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["PRESETS", "Window", "parse_window"]
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 

@@ -28,23 +28,6 @@ import numpy as np
 
 from unistore.schemas.tables import Field, bounds_field, own_axes
 
-__all__ = [
-    "DECIMAL",
-    "FAMILY_NAME",
-    "NO_SEGMENT",
-    "POINTS",
-    "SEGMENTS",
-    "Decimal",
-    "column_field",
-    "scale_fields",
-    "segment_fields",
-    "source_row_field",
-    "voxel_fields",
-    "voxel_group",
-    "voxel_offsets_field",
-    "xyz_field",
-]
-
 FAMILY_NAME = "point_cloud"
 DECIMAL = "decimal"
 """Attribute of quantised coordinates that are decimals: their scale and offset, the same for all sources."""

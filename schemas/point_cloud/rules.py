@@ -11,8 +11,6 @@ from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS
 from unistore.schemas.point_cloud.quantum import quantum_errors
 from unistore.schemas.rules import Rule, View, broken, first_row
 
-__all__ = ["RULES"]
-
 
 def segments(view: View) -> Iterator[Problem]:
     """The segments of a source hold all its points; the one for points of no segment is the last."""

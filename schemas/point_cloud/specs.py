@@ -11,8 +11,6 @@ from unistore.schemas.array_specs import ArraySpecs
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS
 
-__all__ = ["SPECS", "validate"]
-
 _XYZ = "points/xyz"
 _SEGMENTS = ("segments/number", 0)
 _BOUNDS = ("segments/number", 1)

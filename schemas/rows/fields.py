@@ -7,8 +7,6 @@ from typing import Any
 
 from unistore.schemas.tables import Field, own_axes
 
-__all__ = ["FAMILY_NAME", "TABLE", "row_field"]
-
 FAMILY_NAME = "rows"
 TABLE = "rows"
 

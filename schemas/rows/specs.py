@@ -11,8 +11,6 @@ from unistore.schemas.array_specs import ArraySpecs
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.rows.fields import TABLE
 
-__all__ = ["SPECS", "validate"]
-
 
 def _spec(path: str, _paths: Collection[str]) -> ArraySpec:
     return ArraySpec(rows=(SAMPLES, 0)) if path.startswith(f"{TABLE}/") else ArraySpec()

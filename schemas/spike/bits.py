@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bin_edges", "count_dtype", "pack", "row_bytes", "unpack", "voxelize"]
-
 _PIECE = 4 << 20
 """Bytes of unpacked spikes summed at a time: they stay in the cache between unpacking and adding."""
 _MOST_U1 = 255

@@ -29,29 +29,6 @@ from unistore.schemas.spike.bits import row_bytes
 from unistore.schemas.spike.tiles import image_tile, spike_tile, voxel_tile
 from unistore.schemas.tables import Field, Table, bounds_field, own_axes
 
-__all__ = [
-    "FAMILY_NAME",
-    "FRAMES",
-    "IMAGES",
-    "IMAGE_EXTENT",
-    "SEQUENCE_NAME",
-    "SEQUENCE_OFFSETS",
-    "SPIKE",
-    "SPIKE_EXTENT",
-    "SPIKE_LENGTH",
-    "extent_field",
-    "file_offsets_field",
-    "file_table",
-    "file_table_name",
-    "image_field",
-    "sequence_offsets_field",
-    "spike_field",
-    "spike_length_field",
-    "voxel_bins",
-    "voxel_field",
-    "voxel_path",
-]
-
 FAMILY_NAME = "spike"
 FRAMES = "frames"
 """The table of samples."""

@@ -23,8 +23,6 @@ from unistore.schemas.spike.fields import (
     voxel_bins,
 )
 
-__all__ = ["SPECS", "validate"]
-
 _ROWS = (SAMPLES, 0)
 
 

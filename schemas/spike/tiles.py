@@ -7,8 +7,6 @@ the crop (spikes in tiles of 36 x 40 bytes: 300 and 125 µs; of 36 x 16 bytes: 4
 
 from __future__ import annotations
 
-__all__ = ["even_tile", "image_tile", "spike_tile", "voxel_tile"]
-
 _SPIKE_BYTES = 128 << 10
 _SPIKE_STEPS = 128
 _SPIKE_COLUMNS = 40

@@ -19,23 +19,6 @@ from dataclasses import replace
 
 from unistore.schemas.tables import Field, bounds_field, own_axes
 
-__all__ = [
-    "CHANNEL",
-    "EPISODES",
-    "FAMILY_NAME",
-    "FINAL",
-    "JPEG_SUFFIX",
-    "NEXT",
-    "OBSERVATION",
-    "STEPS",
-    "column_field",
-    "image_axes",
-    "is_image",
-    "jpeg_fields",
-    "moved",
-    "sample_key",
-]
-
 FAMILY_NAME = "trajectory"
 STEPS = "steps"
 EPISODES = "episodes"

@@ -10,8 +10,6 @@ from unistore.errors import Problem
 from unistore.schemas.rules import Rule, View, broken, first_row
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT
 
-__all__ = ["RULES"]
-
 
 def episodes(view: View) -> Iterator[Problem]:
     """No episode is empty, and the episodes of a source hold all its steps."""

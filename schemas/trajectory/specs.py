@@ -8,8 +8,6 @@ from unistore.schemas.array_spec import SAMPLES, ArraySpec
 from unistore.schemas.array_specs import BYTES, ArraySpecs
 from unistore.schemas.trajectory.fields import EPISODES, JPEG_SUFFIX, STEPS
 
-__all__ = ["SPECS"]
-
 _VALID = "steps/next_valid"
 _STEPS = (_VALID, 0)
 _EPISODES = (SAMPLES, 0)

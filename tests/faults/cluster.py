@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["Cluster"]
-
 WORKERS = 2
 TIMEOUT = 60
 """Seconds for the scheduler to start."""

@@ -20,8 +20,6 @@ from typing import Any
 import h5py
 import numpy as np
 
-__all__ = ["MUTATIONS", "Mutation"]
-
 Mutation = Callable[[Sequence[Path], Path, Random], Path | None]
 
 _HDF5 = (".h5", ".hdf5")

@@ -18,8 +18,6 @@ import hdf5plugin  # noqa: F401  registers the codecs
 import numpy as np
 import zarr
 
-__all__ = ["SECRET", "Wrong", "compare"]
-
 SECRET = 0x5EC2_E75E_C2E7_5EC2
 """Value in the files outside the sources."""
 

@@ -17,8 +17,6 @@ import numpy as np
 from numpy.random import Generator
 from trials import DATA
 
-__all__ = ["SAMPLES", "Sample"]
-
 Sample = Callable[[Path, str, Generator], list[Path]]
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from unistore.report.blocks import Block
 
-__all__ = ["show"]
-
 
 def show(blocks: Sequence[Block], *, show_all: bool = False) -> None:
     """Print blocks; collapsed ones as one line, unless `show_all`."""

@@ -6,8 +6,6 @@ import click
 
 from unistore.cli.output import say
 
-__all__ = ["command"]
-
 EXAMPLES = """\b
 Examples:
   unistore completion bash >> ~/.bashrc

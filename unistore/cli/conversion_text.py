@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from unistore.conversion.preview import Preview
     from unistore.conversion.report import Report
 
-__all__ = ["preview_text", "report_text"]
-
 MAX_REASON = 100
 """Characters of a reason in the table."""
 MAX_ROWS = 50

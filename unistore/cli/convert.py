@@ -12,8 +12,6 @@ from unistore.cli.families import DetectCommand, FamilyGroup
 from unistore.cli.options import add_common_options
 from unistore.cli.output import progress_bar, say, say_done, say_json
 
-__all__ = ["convert"]
-
 RUN = ("overwrite", "restart", "work", "workers", "scheduler", "memory")
 COMMON = ("codec", "split", "split_by", "on_error", *RUN)
 """Options of every conversion that are not passed to the converter."""

@@ -7,8 +7,6 @@ import click
 from unistore.cli.blocks import show
 from unistore.cli.output import progress_bar, say_json
 
-__all__ = ["command"]
-
 EXAMPLES = """\b
 Examples:
   unistore doctor              cores, memory, limits, a Loader to start with

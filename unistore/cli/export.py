@@ -9,8 +9,6 @@ import click
 from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.system.sizes import count_of, size
 
-__all__ = ["command"]
-
 EXAMPLES = """\b
 Examples:
   unistore export train.zarr files/            the layout of the sources

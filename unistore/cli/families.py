@@ -14,8 +14,6 @@ from unistore.cli.options import SharedOption, add_common_options, add_family_op
 from unistore.converters.registry import Family, families
 from unistore.errors import InputError
 
-__all__ = ["ConvertCommand", "DetectCommand", "FamilyGroup"]
-
 DETECT = "detect"
 """Name of the hidden command that detects the family."""
 

@@ -7,8 +7,6 @@ import click
 from unistore.cli.blocks import show
 from unistore.cli.output import say, say_json
 
-__all__ = ["command"]
-
 DAMAGED, BAD_INPUT = 1, 2
 
 EXAMPLES = """\b

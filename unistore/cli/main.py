@@ -23,8 +23,6 @@ from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.cli.verify import command as verify
 from unistore.errors import InputError, UnistoreError
 
-__all__ = ["cli", "main"]
-
 MAX_PROBLEMS = 50
 """Problems listed without ``--json``."""
 FLAGS = {"-q", "--quiet", "-v", "--verbose", "--debug"}

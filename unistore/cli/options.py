@@ -10,8 +10,6 @@ import click
 
 from unistore.converters.options import Option, Options, declared
 
-__all__ = ["SharedOption", "add_common_options", "add_family_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from unistore.progress import ProgressBar
 
-__all__ = ["COLOURS", "OUTPUT", "console", "progress_bar", "safe", "say", "say_done", "say_json"]
-
 COLOURS = ("auto", "always", "never")
 
 

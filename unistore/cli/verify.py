@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from unistore import Verified
     from unistore.errors import Problem
 
-__all__ = ["command"]
-
 EXAMPLES = """\b
 Examples:
   unistore verify a.zarr                     all bytes and value rules

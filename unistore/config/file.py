@@ -26,8 +26,6 @@ from unistore.errors import InputError
 from unistore.system.arguments import Arguments
 from unistore.system.workers import WorkerPlan, announce, environment_number, plan
 
-__all__ = ["Config", "Side", "load"]
-
 _GIB = 1 << 30
 
 

@@ -13,8 +13,6 @@ import yaml
 from unistore.converters.config_keys import Keys
 from unistore.errors import InputError, Problem
 
-__all__ = ["read_keys"]
-
 _JSON_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 """Strings and comments of JSON; strings, so that ``//`` inside one is not taken for a comment."""
 

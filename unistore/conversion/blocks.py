@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BlockPool", "RowCache"]
-
 
 class BlockPool:
     """Memory blocks of rows that steps of the same table reuse. Thread-safe; pickles without its memory."""

@@ -19,8 +19,6 @@ from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.reader import Store
 from unistore.zarr3.durable import sync_folder
 
-__all__ = ["Build"]
-
 SOURCES_PER_RECORD = 1000
 """Sources in one record of the journal."""
 

@@ -20,18 +20,6 @@ from unistore.conversion.repeated import Repeated
 from unistore.converters.protocol import Converter
 from unistore.zarr3.writer import content_digest, little_endian_bytes
 
-__all__ = [
-    "LARGE",
-    "Column",
-    "InMemory",
-    "IndexRows",
-    "IndexValues",
-    "Planes",
-    "in_planes",
-    "plane_bytes",
-    "planes_at_once",
-]
-
 LARGE = 32 << 20
 """Rows of more bytes are read some planes at a time, if the converter can."""
 PLANES_BYTES = 16 << 20

@@ -32,8 +32,6 @@ from unistore.errors import ConversionError, InputError, Problem
 from unistore.schemas.tables import Table
 from unistore.system.progress import Progress
 
-__all__ = ["Conversion"]
-
 T = TypeVar("T")
 MAX_PROBLEMS = 50
 """Problems after which the conversion fails without looking for more, unless it is `exhaustive`."""

@@ -34,8 +34,6 @@ from unistore.zarr3.presets import CODECS
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["convert", "detect_family", "make_converter", "recorded_converter"]
-
 PathLike = str | os.PathLike[str]
 
 

@@ -12,8 +12,6 @@ from unistore.errors import InputError
 from unistore.remote.storage import local_path
 from unistore.remote.url import require_local_path
 
-__all__ = ["open_build"]
-
 
 def open_build(
     destination: str | os.PathLike[str], *, work: Path | None = None, restart: bool = False

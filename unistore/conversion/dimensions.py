@@ -8,8 +8,6 @@ from dataclasses import replace
 
 from unistore.conversion.plan import ArrayPlan, TablePlan
 
-__all__ = ["unique_dimension_names"]
-
 
 def unique_dimension_names(
     tables: Iterable[TablePlan], index: Iterable[ArrayPlan]

@@ -20,8 +20,6 @@ from unistore.conversion.memory import (
 from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Converter, Scan
 
-__all__ = ["Estimate", "Peak", "estimate", "provisional_tables"]
-
 
 @dataclass(frozen=True, slots=True)
 class Peak:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from unistore.errors import ConversionError
 
-__all__ = ["WritingError", "named", "refusal", "writing_failed"]
-
 _CURES = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free some of the quota",

@@ -15,16 +15,6 @@ from unistore.converters.protocol import Scan, Source
 from unistore.errors import ConversionError, UnistoreError
 from unistore.system.packed import Packed
 
-__all__ = [
-    "FileState",
-    "Fingerprint",
-    "Fingerprints",
-    "fingerprint_of",
-    "fingerprints_of",
-    "reading",
-    "sizes_of",
-]
-
 
 class FileState(NamedTuple):
     """Path of a file, its size in bytes, and the times of its last modification and status change in ns.

@@ -31,18 +31,6 @@ from unistore.store.consolidated import root_head
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
-__all__ = [
-    "IndexArrays",
-    "check_schema",
-    "merged_statistics",
-    "metadata_documents",
-    "root_attributes",
-    "root_document",
-    "seal",
-    "shared_index",
-    "source_digests",
-]
-
 IndexArrays = Sequence[tuple[Field, IndexValues]]
 
 

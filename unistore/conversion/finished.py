@@ -17,8 +17,6 @@ from unistore.remote.storage import local_path
 from unistore.store.names import ROOT, build_folder
 from unistore.store.reader import Store
 
-__all__ = ["is_up_to_date"]
-
 
 def is_up_to_date(
     converter: Converter,

@@ -13,8 +13,6 @@ from unistore.store.names import build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.durable import sync_folder
 
-__all__ = ["FolderBuild"]
-
 
 class FolderBuild(Build):
     """Build folder of a conversion to a folder; see `Build`.

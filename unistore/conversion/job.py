@@ -30,15 +30,6 @@ from unistore.schemas.tables import Table
 from unistore.zarr3.threads import OrderedMap, serial_map
 from unistore.zarr3.writer import content_digest
 
-__all__ = [
-    "DeriveJob",
-    "Outcome",
-    "ShardJob",
-    "source_batches",
-    "source_digest",
-    "statistics_of",
-]
-
 MIN_BATCHES = 32
 """Least number of batches, if there are as many sources."""
 BATCH_SOURCES = 256

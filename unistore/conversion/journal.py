@@ -11,8 +11,6 @@ from typing import Any, cast
 from unistore.errors import ConversionError
 from unistore.zarr3.durable import sync_folder
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """Append-only record of finished steps.

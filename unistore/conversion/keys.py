@@ -15,8 +15,6 @@ from unistore.conversion.fingerprint import Fingerprint, Fingerprints
 from unistore.conversion.plan import Plan, json_digest
 from unistore.converters.protocol import Scan, Source
 
-__all__ = ["Keys", "shared_key", "source_key", "source_keys", "task_keys"]
-
 Keys = NDArray[np.bytes_]
 """Keys of all sources, (sources,) of 32 bytes."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from unistore.schemas.tables import Field
 
-__all__ = ["ArrayLayout", "amplification", "chunk_shape", "lay_out_table"]
-
 KIB = 1 << 10
 MIB = 1 << 20
 

@@ -18,8 +18,6 @@ from typing import Self
 from unistore.errors import ConversionError
 from unistore.system import file_locks
 
-__all__ = ["Lock", "owner_of"]
-
 BEAT = 5.0
 """Seconds between heartbeats."""
 DEAD_AFTER = 60.0

@@ -16,19 +16,6 @@ from unistore.errors import InputError, Problem
 from unistore.system.sizes import size
 from unistore.zarr3.writer import MAX_PENDING_BYTES
 
-__all__ = [
-    "PROCESS",
-    "STEP_BUDGET",
-    "check_fits",
-    "derive_memory",
-    "derived_in_core",
-    "most_workers",
-    "reading_memory",
-    "scan_memory",
-    "shard_memory",
-    "step_budget",
-]
-
 PROCESS = 128 << 20
 """Bytes of one process before its first step: interpreter, libraries, plan."""
 

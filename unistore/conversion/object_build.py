@@ -16,8 +16,6 @@ from unistore.remote.url import BUCKETS, Location, parse_url
 from unistore.store.names import BUILD_MARK, ROOT, build_folder
 from unistore.store.reader import Store
 
-__all__ = ["ObjectBuild"]
-
 
 class ObjectBuild(Build):
     """Build folder of a conversion to a URL; see `Build`.

@@ -17,8 +17,6 @@ from unistore.remote.url import Location
 from unistore.store.names import BUILD_MARK, ROOT
 from unistore.zarr3.durable import WrittenFile, write_shard
 
-__all__ = ["ObjectTarget", "commit", "swap_in", "writing_client"]
-
 
 class ObjectTarget:
     """Writes files of a store as objects at their final keys, see `unistore.conversion.target.Target`.

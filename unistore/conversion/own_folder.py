@@ -8,8 +8,6 @@ from pathlib import Path
 
 from unistore.errors import ConversionError
 
-__all__ = ["check_own", "check_plain"]
-
 _CURE = "remove it, or choose another destination"
 
 

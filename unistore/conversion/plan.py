@@ -14,8 +14,6 @@ import xxhash
 from unistore.conversion.layout import lay_out_table
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["ArrayPlan", "Piece", "Plan", "ShardTask", "TablePlan", "json_digest", "plan_table"]
-
 
 @dataclass(frozen=True, slots=True)
 class ArrayPlan:

@@ -19,8 +19,6 @@ from unistore.converters.protocol import Finalized, Scan
 from unistore.errors import ConversionError
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["Planned", "plan_conversion", "plan_of", "plan_options", "versions"]
-
 _SPLITS_KEPT = "the splits that the sources name were kept; --split was ignored"
 
 

@@ -17,8 +17,6 @@ from unistore.conversion.splits import Shares
 from unistore.converters.protocol import Converter, Scan
 from unistore.converters.verdicts import counted_scan
 
-__all__ = ["Preview", "preview"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:

@@ -8,8 +8,6 @@ from typing import Any
 
 from unistore.system.sizes import count_of, size
 
-__all__ = ["Report"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:

@@ -13,8 +13,6 @@ from unistore.converters.parts import Part
 from unistore.converters.scanning import PartResult, PartScanner, scan_here, scan_part
 from unistore.system.packed import Packed
 
-__all__ = ["ScanJob", "scan_on"]
-
 MAX_SOURCES = 64
 """Most sources of a step."""
 MIN_STEPS = 32

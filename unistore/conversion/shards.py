@@ -12,8 +12,6 @@ from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.threads import OrderedMap, serial_map
 from unistore.zarr3.writer import array_metadata, iter_shard_buffers
 
-__all__ = ["metadata_of", "shard_key", "write_column"]
-
 
 def metadata_of(array: ArrayPlan) -> ArrayMetadata:
     """Zarr metadata of a planned array."""

@@ -23,17 +23,6 @@ from unistore.converters.scanning import ScanParts, scan_here, scan_sources
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.store.names import file_name_problem
 
-__all__ = [
-    "Skipping",
-    "check_mode",
-    "check_resumed",
-    "entry_of",
-    "report_document",
-    "scan_valid_sources",
-    "skipped_sources",
-    "with_skipped",
-]
-
 OnError = Literal["fail", "skip"]
 STEP = "skip"
 

@@ -14,8 +14,6 @@ from unistore.errors import InputError, Problem
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
 
-__all__ = ["check_space", "least_bytes", "predicted_bytes"]
-
 _ENTRY = 16
 """Bytes of a chunk in its shard's index, which exists even if all chunks are empty."""
 

@@ -23,8 +23,6 @@ from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError
 from unistore.zarr3.durable import sync_files, sync_folders
 
-__all__ = ["Spill", "SpillWriter", "SpilledBatch"]
-
 DESCRIPTION = "spill.json"
 FACTS = "facts.bin"
 OPEN = 16

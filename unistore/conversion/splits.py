@@ -14,8 +14,6 @@ from unistore.converters.protocol import Finalized, Scan
 from unistore.errors import InputError
 from unistore.system.sizes import count_of
 
-__all__ = ["Codes", "Shares", "assign_splits", "keeps_splits", "parse_shares"]
-
 Codes: TypeAlias = NDArray[np.uint8] | Repeated
 """Split code of each sample, (samples,) uint8."""
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Moments"]
-
 BLOCK = 1 << 20
 """Values that are converted to float64 at a time."""
 

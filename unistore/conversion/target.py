@@ -12,8 +12,6 @@ from typing import Protocol
 
 from unistore.zarr3.durable import AtomicFiles, WrittenFile, sync_folders, write_shard
 
-__all__ = ["Files", "Folder", "Target"]
-
 
 class Files(Protocol):
     """Writes files; each appears complete or not at all."""

@@ -18,8 +18,6 @@ from unistore.errors import InputError
 from unistore.zarr3.presets import choose_codec, codec_chain
 from unistore.zarr3.writer import Box, chunk_slices, pad_chunk
 
-__all__ = ["choose_codecs"]
-
 SAMPLE = 1 << 20
 """Bytes of a column that are encoded with each codec; at least one chunk."""
 READ = 16 << 20

@@ -10,8 +10,6 @@ from unistore.conversion.convert import convert
 from unistore.converters.options import Option, Options, declared
 from unistore.converters.registry import Family, own_families
 
-__all__ = ["FILE", "rendered"]
-
 FILE = Path(__file__).with_name("signatures.py")
 _HEAD = '''"""Signatures of `unistore.convert`, one a family, for editors and type checkers.
 

@@ -13,8 +13,6 @@ from unistore.data.sample import Ragged, Sample, Samples
 from unistore.data.tensors import empty_tensor
 from unistore.system.arguments import Arguments
 
-__all__ = ["Collate", "collate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Collate:

@@ -37,8 +37,6 @@ from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch
 from unistore.zarr3 import Array
 
-__all__ = ["Dataset"]
-
 Index = SupportsIndex | At
 _SHOWN = 16
 """Fields that a repr names."""

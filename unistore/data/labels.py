@@ -11,8 +11,6 @@ from unistore.data.kinds.protocol import Picks
 from unistore.data.parts import bind_parts
 from unistore.errors import InputError, Problem
 
-__all__ = ["class_weights", "label_counts"]
-
 _SAMPLES = 16
 """Samples read together."""
 

@@ -12,8 +12,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Allocate", "Batch", "Packed", "offsets_from_lengths", "packed_copy"]
-
 Allocate: TypeAlias = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
 """``allocate(shape, dtype)`` returns an uninitialised C-contiguous array, like ``np.empty``."""
 

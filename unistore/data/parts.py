@@ -19,17 +19,6 @@ from unistore.store.reader import Store
 from unistore.system.arguments import matches_type
 from unistore.zarr3.storage import AbsentError
 
-__all__ = [
-    "Part",
-    "bind_parts",
-    "check_drawable",
-    "checked_names",
-    "checked_weights",
-    "common_fields",
-    "default_kind",
-    "open_parts",
-]
-
 T = TypeVar("T")
 _BLOCK = 1 << 16
 """Samples whose sources are read together."""

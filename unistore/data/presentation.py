@@ -7,8 +7,6 @@ from typing import Any
 
 from unistore.data.packed import Batch
 
-__all__ = ["as_tensors", "pin"]
-
 
 def as_tensors(batch: Batch, collate: Callable[[Any], Any] | None = None) -> Any:
     """Return a packed batch as `unistore.collate` returns it, over the same memory.

@@ -13,8 +13,6 @@ from unistore.data.packed import Batch
 from unistore.data.tensors import Memory
 from unistore.errors import InputError
 
-__all__ = ["Ragged", "Sample", "Samples"]
-
 
 class Ragged(NamedTuple):
     """Group of a ragged key, whose offsets it shares, and whether samples are boxes."""

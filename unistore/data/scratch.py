@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Scratch"]
-
 _ALIGNMENT = 64
 """Alignment of arrays in bytes: a cache line."""
 

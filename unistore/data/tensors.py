@@ -15,8 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
-__all__ = ["Memory", "empty_tensor"]
-
 _ALIGNMENT = 64
 """Alignment of arrays in bytes: a cache line."""
 

@@ -22,8 +22,6 @@ import numpy as np
 from unistore.converters.common.exported import File, Values
 from unistore.errors import StoreError
 
-__all__ = ["write_hdf5"]
-
 _CHUNK_ROWS = 8192
 
 

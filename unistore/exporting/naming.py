@@ -5,8 +5,6 @@ from __future__ import annotations
 from unistore.errors import StoreError
 from unistore.store.names import file_name_problem
 
-__all__ = ["FileNames"]
-
 
 class FileNames:
     """The file names of one export: each safe, each once, none inside another.

@@ -24,8 +24,6 @@ from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
 
-__all__ = ["Exported", "export"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:

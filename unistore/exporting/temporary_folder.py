@@ -10,8 +10,6 @@ from pathlib import Path
 from unistore.conversion.lock import Lock
 from unistore.conversion.own_folder import check_own, check_plain
 
-__all__ = ["temporary_folder", "temporary_folder_path"]
-
 
 def temporary_folder_path(target: Path, purpose: str) -> Path:
     """Folder that `temporary_folder` makes beside a target; a killed process leaves it behind."""

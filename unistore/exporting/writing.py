@@ -15,8 +15,6 @@ from unistore.errors import ConversionError
 from unistore.exporting.hdf5 import write_hdf5
 from unistore.exporting.zarr_group import write_zarr
 
-__all__ = ["write"]
-
 
 def write(file: File, path: Path) -> None:
     """Write a new file.

@@ -31,8 +31,6 @@ from unistore.integrity.steps import run_in_order
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 
-__all__ = ["compare"]
-
 _CURE = "a source changed, or the store was not made from it: convert again"
 _MAX_DIFFERENCES = 50
 """The comparison stops after so many differences."""

@@ -11,8 +11,6 @@ from unistore.store.names import ROOT
 from unistore.zarr3.array import Array
 from unistore.zarr3.storage import Storage
 
-__all__ = ["locate_damage", "owning_array"]
-
 _SHOWN = 3
 
 

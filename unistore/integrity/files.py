@@ -26,8 +26,6 @@ from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import AbsentError, Storage
 from unistore.zarr3.writer import PART_SUFFIX
 
-__all__ = ["CURE", "CheckedFiles", "RootDocument", "check_file", "check_files", "is_warning"]
-
 READ_BYTES = 4 << 20
 """Bytes read at a time."""
 BATCH_BYTES = 64 << 20

@@ -28,8 +28,6 @@ from unistore.store.reader import Store
 from unistore.system.progress import Progress
 from unistore.zarr3.presets import codec_chain
 
-__all__ = ["RecordedConversion", "differences", "encoder_differences", "plan_recorded_conversion"]
-
 _SHOWN = 5
 _TEXT = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
 

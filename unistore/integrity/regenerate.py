@@ -28,8 +28,6 @@ from unistore.zarr3.array import Array
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.writer import little_endian_bytes, write_shard
 
-__all__ = ["Regenerated", "StoreFile", "read_entry", "regenerate", "store_files"]
-
 _DIGESTS = "sources/digest"
 
 

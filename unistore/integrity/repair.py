@@ -39,8 +39,6 @@ from unistore.zarr3.durable import sync_folder
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.writer import write_shard
 
-__all__ = ["Repaired", "repair"]
-
 _SHOWN = 10
 _AGAIN = "convert the sources again with --overwrite"
 

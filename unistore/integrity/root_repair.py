@@ -14,8 +14,6 @@ from unistore.store.consolidated import root_head
 from unistore.store.manifest import root_is_intact
 from unistore.zarr3.documents import DocumentError
 
-__all__ = ["repaired_root"]
-
 _SIGNATURE = re.compile(rb'"root": "([0-9a-f]{32})"')
 _AFTER_HEAD = b' "attributes": {'
 _ZEROS = b"0" * 32

@@ -16,8 +16,6 @@ from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
 from unistore.schemas.text import text_values
 
-__all__ = ["RULES", "run_rules"]
-
 
 def indices(view: View) -> Iterator[Problem]:
     """Offsets, codes and extents stay within the arrays that they index; text is UTF-8."""

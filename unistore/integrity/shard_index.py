@@ -9,8 +9,6 @@ from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.storage import Storage
 
-__all__ = ["index_problem"]
-
 
 def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:
     """What is wrong with the index of a shard, or None.

@@ -10,8 +10,6 @@ from typing import Any, Protocol, TypeVar
 from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.job import Outcome
 
-__all__ = ["StepJob", "make_executor", "run_in_order"]
-
 T_contra = TypeVar("T_contra", contravariant=True)
 T = TypeVar("T")
 

@@ -19,8 +19,6 @@ from unistore.zarr3.documents import parse_document, shown
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.storage import Storage
 
-__all__ = ["check_structure"]
-
 _CURE = "convert the sources again; if it comes back, report it"
 
 

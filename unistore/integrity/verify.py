@@ -26,8 +26,6 @@ from unistore.system.arguments import Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.workers import MAX_WORKERS
 
-__all__ = ["Verified", "verify", "verify_with"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:

@@ -28,8 +28,6 @@ from unistore.errors import InputError, Problem
 from unistore.memory.segments import reserve
 from unistore.system.sizes import parse_bytes
 
-__all__ = ["CacheFile", "CacheRegion", "parse_size"]
-
 ALIGNMENT = 64
 _NUMBER = struct.Struct("=q")
 UNLIMITED = 1 << 42

@@ -18,8 +18,6 @@ from unistore.memory.segments import reserve
 from unistore.system import file_locks
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 
-__all__ = ["join", "leave", "lock_folder"]
-
 _LOCK = "lock"
 
 

@@ -22,8 +22,6 @@ from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion
 from unistore.loader.cached_samples import dump_sample, load_sample
 from unistore.loader.fetch import BatchFetch, Collate, Fetch, SampleFetch, choose_fetch
 
-__all__ = ["cache_file", "cached", "check_cacheable"]
-
 _LENGTH = struct.Struct("<Q")
 _VERSION = 3
 """Version of the layout of chunks in the file; part of its name."""

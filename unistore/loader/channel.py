@@ -14,8 +14,6 @@ from typing import Any
 
 from unistore.errors import LoaderError
 
-__all__ = ["Channel", "open_channel"]
-
 _HEADER = struct.Struct("<QB")
 _RECEIVE_BYTES = 64 * 1024
 _DESCRIPTOR = array.array("i").itemsize

@@ -9,8 +9,6 @@ import numpy as np
 
 from unistore.data.packed import Allocate
 
-__all__ = ["collate_into"]
-
 
 def collate_into(samples: Sequence[Any], allocate: Allocate) -> Any:
     """Collate samples as ``torch.utils.data.default_collate`` does, same types and same errors.

@@ -15,8 +15,6 @@ import numpy as np
 from unistore.data.packed import Allocate
 from unistore.system.malloc import keep_freed_memory
 
-__all__ = ["Environment", "prepare_process"]
-
 _SEEDS = struct.Struct("<QIq")
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

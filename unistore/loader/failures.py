@@ -8,8 +8,6 @@ from typing import NamedTuple, NoReturn
 
 from unistore.errors import LoaderError
 
-__all__ = ["Failure", "pack_failure", "raise_failure"]
-
 
 class Failure(NamedTuple):
     """An error, and its pickled cause; None if the cause cannot be pickled."""

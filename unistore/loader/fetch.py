@@ -12,8 +12,6 @@ from unistore.errors import SampleError
 from unistore.loader.collating import collate_into
 from unistore.order.permutation import At
 
-__all__ = ["BatchFetch", "Fetch", "SampleFetch", "choose_fetch", "sample_error"]
-
 Collate = Callable[[Any], Any]
 
 

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["no_imports_running", "release_import_lock"]
-
 IMPORT_TIMEOUT = 10.0
 """Seconds to wait for imports of other threads; one of them may itself wait for this thread."""
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from unistore.loader.production import Arrival, Producer, Request
 from unistore.order.sequences import EpochSequence, RankShare
 
-__all__ = ["Iteration", "Positions", "Requests"]
-
 WINDOW = 4096
 """Positions whose samples are computed at a time; computing many costs little more than a few."""
 QUICK_SECONDS = 0.002

@@ -29,8 +29,6 @@ from unistore.order.sequences import RankShare
 from unistore.order.shuffles import NAMED
 from unistore.system.arguments import Arguments, checked_epoch
 
-__all__ = ["Loader"]
-
 
 class Loader:
     """Iterate over the batches of a dataset.

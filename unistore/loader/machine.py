@@ -7,8 +7,6 @@ from pathlib import Path
 
 from unistore.system.cgroups import MOUNTS, memory_limits
 
-__all__ = ["available_memory"]
-
 
 def available_memory(proc: Path = Path("/proc"), cgroups: Path = MOUNTS) -> int:
     """Bytes that can still be allocated: what the kernel calls available, or less inside a cgroup.

@@ -15,8 +15,6 @@ from unistore.loader.samplers import is_distributed
 from unistore.system.arguments import Arguments
 from unistore.system.workers import MAX_WORKERS, environment_number, plan
 
-__all__ = ["DEFAULT_PREFETCH", "Placement", "refuse_torch_options", "resolve_placement", "workers_for"]
-
 DEFAULT_PREFETCH = 4
 """Default of ``prefetch_factor``: batches made ahead for each worker."""
 

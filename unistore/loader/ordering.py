@@ -12,8 +12,6 @@ from unistore.order.sequences import EpochSequence, InOrder, Subset, Weighted
 from unistore.order.shuffles import ShuffleKind, shuffled
 from unistore.system.arguments import MAX_EPOCH, Arguments
 
-__all__ = ["drops_last", "sequence_for"]
-
 
 def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, world_size: int) -> bool:
     """Whether only whole batches are delivered.

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrival", "Producer", "Request"]
-
 
 class Request(NamedTuple):
     """A batch to make.

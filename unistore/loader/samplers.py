@@ -12,8 +12,6 @@ from unistore.errors import InputError, Problem
 from unistore.order.sampler import SequenceSampler, Shuffle
 from unistore.order.sequences import EpochSequence, InOrder, Repeated, Shuffled, Subset, Weighted
 
-__all__ = ["is_distributed", "sample_indices", "sampler_sequence"]
-
 _CUSTOM_ORDER = (
     "an order of your own is an object with the methods of unistore.order.sequences.EpochSequence, "
     "or a list of indices"

@@ -15,8 +15,6 @@ from unistore.loader.production import Producer
 from unistore.loader.thread import ReadingThread
 from unistore.memory.slabs import SlabRing
 
-__all__ = ["make_producer"]
-
 HELD_BATCHES = 4
 """Batches that the consumer may hold before further ones are copied."""
 MEMORY_DIVISOR = 4

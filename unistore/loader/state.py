@@ -12,8 +12,6 @@ from unistore.errors import LoaderError
 from unistore.order.sequences import EpochSequence
 from unistore.system.arguments import MAX_EPOCH, is_integer
 
-__all__ = ["Progress", "dataset_digest"]
-
 VERSION = 1
 
 

@@ -6,8 +6,6 @@ import logging
 import sys
 from dataclasses import asdict, dataclass
 
-__all__ = ["Stats", "report"]
-
 _log = logging.getLogger("unistore.loader")
 
 

@@ -18,8 +18,6 @@ from unistore.memory.arena import Arena
 from unistore.memory.segments import Segment
 from unistore.memory.slabs import SlabRing
 
-__all__ = ["ReadingThread"]
-
 MIN_OVERLAP = 0.001
 """Seconds of overlap a batch from which on a thread always pays: handing a batch over takes less."""
 SMOOTHING = 0.25

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from unistore.data.packed import Packed
 from unistore.memory.arena import Arena, SegmentOffset
 
-__all__ = ["Message", "decode", "encode"]
-
 INLINE_BYTES = 8 * 1024
 """Longer pickles are put into the batch's memory, so that messages stay far below a socket's buffer."""
 PACKED_ITEMS = 4

@@ -30,8 +30,6 @@ from unistore.loader.wire import Message, decode, encode
 from unistore.memory.arena import Arena, SharedGrowth
 from unistore.memory.segments import Segment
 
-__all__ = ["Answer", "SlabLease", "Task", "WorkerConfig", "main"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:

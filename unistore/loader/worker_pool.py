@@ -22,8 +22,6 @@ from unistore.memory.arena import SharedGrowth
 from unistore.memory.segments import Segment, open_shared_memory
 from unistore.memory.slabs import Slab, SlabRing
 
-__all__ = ["WorkerPool"]
-
 QUEUED_BYTES = 64 * 1024
 """Bytes of tasks that may wait in a worker's socket, so that sending never blocks."""
 EXIT_TIMEOUT = 2.0

@@ -18,8 +18,6 @@ from unistore.loader.worker import WorkerConfig, main
 from unistore.memory.arena import Arena, SharedGrowth
 from unistore.memory.slabs import Slab
 
-__all__ = ["WorkerProcess", "describe_exit", "encode_config"]
-
 
 class WorkerProcess:
     """A worker process, its channel, and the tasks and slabs that it has."""

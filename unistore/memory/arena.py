@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from unistore.memory.segments import Segment, open_shared_memory, round_up
 
-__all__ = ["ALIGNMENT", "Arena", "SegmentOffset", "SharedGrowth"]
-
 ALIGNMENT = 128
 """Bytes: every array starts on a pair of cache lines, which suits any SIMD width."""
 

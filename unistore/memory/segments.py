@@ -20,8 +20,6 @@ from typing import Any
 
 from unistore.errors import LoaderError
 
-__all__ = ["Segment", "open_shared_memory", "reserve", "round_up"]
-
 GRANULE = 64 * 1024
 """Segment sizes are multiples of this: few distinct sizes, whole pages on every platform."""
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from unistore.memory.segments import Segment, round_up
 
-__all__ = ["Slab", "SlabRing"]
-
 HEADROOM, MAX_HEADROOM = 8, 16 << 20
 """Slabs are larger than most batches need by 1 / HEADROOM, and by at most MAX_HEADROOM bytes."""
 MAX_PREFETCHED = 256 << 20

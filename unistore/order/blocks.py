@@ -19,8 +19,6 @@ from unistore.order.permutation import Permutation
 from unistore.order.randomness import generator
 from unistore.system.arguments import MAX_COUNT, is_integer
 
-__all__ = ["GROUP", "LANES", "BlockShuffle", "mixing", "uniform_blocks"]
-
 GROUP, LANES = 16, 4
 """Default number of blocks in a group, and of groups open at a time."""
 

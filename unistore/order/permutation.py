@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from unistore.order.randomness import below, mix, words
 
-__all__ = ["At", "Permutation"]
-
 
 class At(NamedTuple):
     """A sample index with its epoch.

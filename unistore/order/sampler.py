@@ -9,8 +9,6 @@ from unistore.order.sequences import EpochSequence, RankShare, Weighted
 from unistore.order.shuffles import NAMED, ShuffleKind, shuffled
 from unistore.system.arguments import MAX_EPOCH, Arguments, checked_epoch
 
-__all__ = ["SequenceSampler", "Shuffle"]
-
 WINDOW = 8192
 """Positions computed at a time."""
 

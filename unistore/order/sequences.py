@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from unistore.order.permutation import Permutation
 from unistore.order.randomness import words
 
-__all__ = ["EpochSequence", "InOrder", "RankShare", "Repeated", "Shuffled", "Subset", "Weighted"]
-
 
 class EpochSequence(Protocol):
     """Sample index at each position of an epoch."""

@@ -13,8 +13,6 @@ from unistore.errors import InputError, Problem
 from unistore.order.blocks import GROUP, LANES, BlockShuffle, uniform_blocks
 from unistore.order.sequences import EpochSequence, Shuffled, Subset
 
-__all__ = ["NAMED", "ShuffleKind", "shuffled"]
-
 ShuffleKind = Literal[True, "full", "blocks", "sources"]
 NAMED = ("full", "blocks", "sources")
 """Kinds that a user names."""

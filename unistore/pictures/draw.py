@@ -11,8 +11,6 @@ from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnistoreError
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["INSTALL", "MARK", "check_sample", "preview_of", "sample_picture"]
-
 INSTALL = "pip install 'unistore[plot]'"
 MARK = "made by unistore inspect"
 """Metadata of every file that is written; only such files are overencoded."""

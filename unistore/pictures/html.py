@@ -15,8 +15,6 @@ from unistore.pictures.draw import sample_picture
 from unistore.remote.redaction import redact_urls
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["facts_html", "notebook_html", "pictures_html", "table_html", "text_html"]
-
 _MAX_TEXT = 600
 _MAX_STORES, _MAX_SAMPLES = 2, 3
 """Shown in a notebook: stores of a Dataset, and samples of each."""

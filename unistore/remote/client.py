@@ -21,8 +21,6 @@ from unistore.remote.faults import Fault, ShortRead, classify_error, lacks_condi
 from unistore.remote.url import Location, parse_url
 from unistore.zarr3.storage import DOCUMENT_LIMIT
 
-__all__ = ["ObjectClient"]
-
 T = TypeVar("T")
 
 RETRY_TIMEOUT = 60.0

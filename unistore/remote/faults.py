@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from unistore.remote.redaction import redact_urls
 
-__all__ = ["Fault", "ShortRead", "classify_error", "lacks_conditional_put", "redacted_error"]
-
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SKIP_SIGNATURE=true for a public bucket)",
     "gs": "GOOGLE_SERVICE_ACCOUNT (GOOGLE_SKIP_SIGNATURE=true for a public bucket)",

@@ -14,8 +14,6 @@ from unistore.remote.ranges import Request, coalesce
 from unistore.remote.url import Location
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
 
-__all__ = ["ObjectStorage", "map_concurrently"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["LIMIT", "Request", "coalesce"]
-
 GAP = 128 << 10
 """Unwanted bytes between two ranges that are fetched along with them: they take a millisecond or two, another
 request takes tens."""

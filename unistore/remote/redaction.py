@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["redact_url", "redact_urls"]
-
 _URL = re.compile(r"""[a-zA-Z][a-zA-Z0-9+.-]+:/+[^\s'"<>]*[^\s'"<>.,:;)]""")
 """A URL inside a text; with one slash only if ``pathlib`` removed the other."""
 _HOST = re.compile(r"\[[^\]]*\](:[0-9]*)?|[^:@]*(:[0-9]*)?")

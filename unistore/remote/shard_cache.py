@@ -27,8 +27,6 @@ from unistore.errors import CorruptionError, StoreError
 from unistore.system import file_locks
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 
-__all__ = ["ShardCache"]
-
 PART = ".part"
 TOUCH_INTERVAL = 60.0
 """Seconds between updates of a copy's modification time, which records its last use."""

@@ -10,8 +10,6 @@ from unistore.remote.url import file_path, is_url
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.storage import Storage
 
-__all__ = ["local_path", "open_storage"]
-
 
 def local_path(path: str | os.PathLike[str]) -> Path | None:
     """Local path of a path or ``file://`` URL; None if it is the URL of an object store.

@@ -10,8 +10,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from unistore.errors import InputError
 from unistore.remote.redaction import redact_url
 
-__all__ = ["BUCKETS", "Location", "file_path", "is_url", "parse_url", "require_local_path"]
-
 BUCKETS = ("s3", "gs", "az")
 """Schemes of object stores that can be written to."""
 SCHEMES = (*BUCKETS, "https", "http", "file")

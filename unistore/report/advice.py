@@ -13,8 +13,6 @@ from unistore.report.trials import Trial, best
 from unistore.system.sizes import size
 from unistore.system.workers import environment_number, plan
 
-__all__ = ["Advice", "IncompatibleKind", "StoreFacts", "advise", "remarks"]
-
 MIN_SPEEDUP = 1.3
 """Block shuffle is recommended from this speedup on; less is within the noise of a measurement."""
 SLOW_DECODE = 200e6

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from unistore.errors import printable
 
-__all__ = ["Block", "format_shape", "to_text", "visible_blocks"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
     from unistore.data.kinds.protocol import SampleKind
 
-__all__ = ["Checkup", "doctor"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:

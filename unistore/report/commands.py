@@ -11,8 +11,6 @@ from unistore.converters.options import Option, declared
 from unistore.converters.registry import find_family
 from unistore.errors import InputError
 
-__all__ = ["convert_command", "format_options"]
-
 
 def convert_command(
     family: str,

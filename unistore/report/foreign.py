@@ -12,8 +12,6 @@ from unistore.store.names import MANIFEST
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
 from unistore.zarr3.local import LocalStorage
 
-__all__ = ["describe_zarr", "is_store", "is_zarr", "stores_inside", "zarr_blocks"]
-
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 _MAX_ARRAYS = 50
 

@@ -23,8 +23,6 @@ from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
 
-__all__ = ["Inspection", "inspect"]
-
 _ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from unistore.remote.storage import local_path
 from unistore.store.reader import Store
 
-__all__ = ["StoreLocation", "file_system", "locate_store"]
-
 NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "glusterfs", "weka", "afs")
 """Prefixes of the types of file systems on a network; FUSE may be one."""
 OBJECT_STORE = "object store"

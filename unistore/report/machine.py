@@ -12,8 +12,6 @@ from unistore.loader.machine import available_memory
 from unistore.system.cgroups import cpu_quota, memory_limits, version
 from unistore.system.workers import usable_cores
 
-__all__ = ["Machine", "inspect_machine"]
-
 ACCELERATORS = {"/dev/nvidiactl": "NVIDIA", "/dev/kfd": "AMD"}
 """Device files of GPU drivers and their vendors. Importing torch to ask would take seconds."""
 

@@ -12,8 +12,6 @@ from unistore.pictures.draw import preview_of
 from unistore.report.values import histogram
 from unistore.store.reader import Store
 
-__all__ = ["chosen_samples", "describe_measures", "measure_remarks", "measures_of", "sample_noun"]
-
 QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
 _MIN_SHARE = 0.05
 """Share of samples beyond a bound from which on a remark is made."""

@@ -18,8 +18,6 @@ from unistore.report.values import MIN_SHOWN
 from unistore.store.reader import Store
 from unistore.system.sizes import size
 
-__all__ = ["render_page"]
-
 _MAX_REQUESTED = 24
 _MAX_CHARTS = 24
 _MAX_TEXT = 20_000

@@ -16,8 +16,6 @@ from unistore.report.suggestions import natural_suggestion
 from unistore.report.values import finite
 from unistore.store.reader import Store
 
-__all__ = ["describe_sample", "sample_blocks"]
-
 _MAX_READ = 32
 """Samples that are read where a row of the sample table gives several: steps of an episode."""
 

@@ -25,8 +25,6 @@ from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = ["describe_store", "label_lines"]
-
 SHOWN_SOURCES = 5
 MAX_READ_ARRAYS = 64
 """Arrays of a local store whose values are read, the largest ones."""

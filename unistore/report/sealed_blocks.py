@@ -11,8 +11,6 @@ from unistore.report.measures import QUANTILES, sample_noun
 from unistore.report.values import label_shares, sparkline
 from unistore.system.sizes import count_of, size
 
-__all__ = ["number", "store_blocks"]
-
 SHOWN_ATTRIBUTES = 8
 
 

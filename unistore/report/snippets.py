@@ -16,8 +16,6 @@ from unistore.report.suggestions import natural_suggestion, suggestions
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
 
-__all__ = ["snippet"]
-
 _TEMPLATE = """\
 import unistore
 

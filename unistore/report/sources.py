@@ -19,8 +19,6 @@ from unistore.report.commands import convert_command
 from unistore.report.verdicts import verdict_blocks, verdicts_line
 from unistore.system.sizes import count_of, size
 
-__all__ = ["describe_sources", "link_blocks", "problem_blocks", "source_blocks"]
-
 SHOWN_SOURCES = 5
 SHOWN_PROBLEMS = 50
 

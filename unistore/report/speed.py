@@ -19,8 +19,6 @@ from unistore.zarr3.cache import CHUNKS
 if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
 
-__all__ = ["Speed", "measure_speed", "time_forked_read"]
-
 LARGEST_BATCH = 64
 BATCH_BYTES = 32 << 20
 """Batches have as many samples as fit into these bytes, at most `LARGEST_BATCH`."""

@@ -16,8 +16,6 @@ from unistore.data.parts import default_kind
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
 
-__all__ = ["Suggestion", "natural_suggestion", "parse_kind", "suggestions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:

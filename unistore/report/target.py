@@ -8,8 +8,6 @@ from pathlib import Path
 from unistore.errors import InputError, Problem
 from unistore.pictures.draw import MARK
 
-__all__ = ["check_target", "write_report"]
-
 _MARK_BYTES = 1024
 """The mark of a report is in its first bytes."""
 

@@ -14,8 +14,6 @@ from unistore.store.names import build_folder
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
 
-__all__ = ["SUFFIX", "describe_unfinished", "unfinished_blocks"]
-
 SUFFIX = build_folder(Path("x")).name.removeprefix("x")
 """Suffix of the folder in which a conversion is under way."""
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.array import Array
 
-__all__ = ["describe_values", "finite", "histogram", "label_shares", "sparkline"]
-
 ARRAY_BYTES = 4 << 20
 """Decoded bytes that are read of one array; one chunk may have more, up to `CHUNK_BYTES`."""
 CHUNK_BYTES = 32 << 20

@@ -8,8 +8,6 @@ from typing import Any
 from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN
 from unistore.report.blocks import Block
 
-__all__ = ["verdict_blocks", "verdicts_line"]
-
 _MAX_REASONS = 8
 _REASON_WIDTH, _ROW_WIDTH = 47, 59
 """Characters of a reason, and of reason and example together: the table fits 80 columns."""

@@ -18,8 +18,6 @@ from unistore.store.names import MANIFEST
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, Storage
 
-__all__ = ["CachedStorage"]
-
 MAX_ATTEMPTS = 5
 """Attempts to read a copy that other processes keep evicting; then the store is read instead."""
 

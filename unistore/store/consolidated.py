@@ -9,8 +9,6 @@ from typing import Any
 from unistore.store.names import ROOT
 from unistore.zarr3.documents import DocumentError, parse_document, shown
 
-__all__ = ["consolidated_problems", "root_head"]
-
 _MEMBER = "consolidated_metadata"
 
 

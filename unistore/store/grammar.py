@@ -13,18 +13,6 @@ from unistore.schemas.arrays import name_problem
 from unistore.store.names import FORMAT_VERSION, MANIFEST, ROOT
 from unistore.zarr3.documents import is_list_of, shown
 
-__all__ = [
-    "GrammarError",
-    "parse_count",
-    "parse_digest",
-    "parse_key",
-    "parse_object",
-    "parse_path",
-    "parse_root",
-    "parse_rows",
-    "parse_split_names",
-]
-
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _FAMILY = re.compile(r"[a-z][a-z0-9_]*")
 _DRIVE = re.compile(r"[A-Za-z]:")

@@ -22,17 +22,6 @@ from unistore.store.grammar import (
 from unistore.store.names import MANIFEST
 from unistore.zarr3.documents import DocumentError, parse_json, shown
 
-__all__ = [
-    "MANIFEST_LIMIT",
-    "Entry",
-    "make_seal",
-    "manifest_bytes",
-    "parse_lines",
-    "parse_manifest",
-    "root_is_intact",
-    "sign_root",
-]
-
 MANIFEST_LIMIT = 1 << 30
 """Largest manifest in bytes: about five million files."""
 

@@ -6,18 +6,6 @@ import os
 import re
 from pathlib import Path
 
-__all__ = [
-    "BUILD_MARK",
-    "CONVENTION",
-    "FORMAT_VERSION",
-    "MANIFEST",
-    "REPAIR",
-    "REPORT",
-    "ROOT",
-    "build_folder",
-    "file_name_problem",
-]
-
 FORMAT_VERSION = 1
 MANIFEST = "unistore-manifest.jsonl"
 REPORT = "unistore-report.json"

@@ -26,8 +26,6 @@ from unistore.zarr3.array import Array
 from unistore.zarr3.documents import DocumentError, parse_document, shown
 from unistore.zarr3.storage import AbsentError, Storage
 
-__all__ = ["CACHE_LIMIT", "Store"]
-
 CACHE_LIMIT = "20GB"
 """Default size of the folder of local copies."""
 

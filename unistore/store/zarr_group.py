@@ -14,8 +14,6 @@ from unistore.zarr3.storage import DOCUMENT_LIMIT
 if TYPE_CHECKING:
     import zarr
 
-__all__ = ["open_zarr"]
-
 _DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 
 

@@ -12,16 +12,6 @@ from typing import Any, Literal, TypeGuard, Union, get_args, get_origin
 
 from unistore.errors import InputError, Problem
 
-__all__ = [
-    "MAX_COUNT",
-    "MAX_EPOCH",
-    "Arguments",
-    "checked_epoch",
-    "describe_type",
-    "is_integer",
-    "matches_type",
-]
-
 MAX_COUNT = 2**31 - 1
 """Largest count of batches, samples of a batch, voxels of an axis."""
 MAX_EPOCH = 2**62

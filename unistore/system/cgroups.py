@@ -10,8 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["MOUNTS", "PROCESS", "MemoryLimit", "cpu_quota", "memory_limits", "version"]
-
 PROCESS = Path("/proc/self")
 """Folder with the process's ``cgroup`` file."""
 MOUNTS = Path("/sys/fs/cgroup")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["available", "close", "lock", "unlock"]
-
 try:
     import fcntl
 except ImportError:  # Windows

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 
-__all__ = ["keep_freed_memory"]
-
 THRESHOLD = 32 << 20
 """Bytes of the largest block that is kept (the most that glibc allows), and of the free top of the heap."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h

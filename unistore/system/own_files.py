@@ -6,8 +6,6 @@ import errno
 import os
 import stat
 
-__all__ = ["NotOwnError", "open_own_file", "open_own_folder"]
-
 _SAFE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 

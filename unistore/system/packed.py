@@ -10,8 +10,6 @@ from typing import Any, Self, TypeVar, overload
 
 from numcodecs import zstd
 
-__all__ = ["Packed", "view"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["NO_PROGRESS", "Progress"]
-
 
 class Progress(Protocol):
     """Receives the progress of an operation."""

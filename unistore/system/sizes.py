@@ -6,8 +6,6 @@ import re
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["count_of", "parse_bytes", "size"]
-
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"([0-9_]*\.?[0-9]+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 

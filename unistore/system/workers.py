@@ -17,8 +17,6 @@ from unistore.errors import InputError, Problem
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer
 from unistore.system.cgroups import MOUNTS, PROCESS, cpu_quota
 
-__all__ = ["MAX_WORKERS", "WorkerPlan", "announce", "environment_number", "plan", "usable_cores"]
-
 MAX_WORKERS = 4096
 """Largest number of workers of a loader, and of batches prefetched by each."""
 

@@ -20,8 +20,6 @@ from unistore.zarr3.pool import ChunkPool
 from unistore.zarr3.shared import SharedChunks, SharedRows
 from unistore.zarr3.storage import Storage
 
-__all__ = ["Array"]
-
 
 class Array:
     """An array of a store, for reading. Made by `Array.open`; holds no handle until it is read.

@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.forks import renew_after_fork
 
-__all__ = ["CHUNKS", "ChunkCache", "IndexCache"]
-
-
 MIN_TRACKED_MISSES = 4096
 """Misses that are remembered, in addition to as many as there are cached chunks."""
 

@@ -23,8 +23,6 @@ from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.shared import SharedChunks
 from unistore.zarr3.storage import Storage, SupportsReadEnds, SupportsReadInto
 
-__all__ = ["ChunkLocations", "ChunkReader"]
-
 _MAX_CACHED_KEYS = 65536
 _tokens = itertools.count()
 

@@ -24,8 +24,6 @@ from unistore.zarr3.encoding import Encoder, encoder
 from unistore.zarr3.frames import Buffers, ByteCodec
 from unistore.zarr3.unsupported import unsupported
 
-__all__ = ["CodecChain"]
-
 BYTE_CODECS: dict[str, type[ByteCodec]] = {"blosc": Blosc, "zstd": Zstd, "gzip": Gzip, "crc32c": Crc32c}
 """Codecs from bytes to bytes by their name in ``codecs``."""
 _LONGEST = 8

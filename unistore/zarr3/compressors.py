@@ -13,8 +13,6 @@ from unistore.errors import StoreError
 from unistore.zarr3.documents import shown
 from unistore.zarr3.frames import Buffers, Bytes, FrameError, check_options, integer_option, joined
 
-__all__ = ["Gzip", "Zstd"]
-
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK = 128 << 10  # decoded bytes of a block, at most
 _REPEATED, _COMPRESSED = 1, 2  # kinds of blocks

@@ -10,8 +10,6 @@ import numpy as np
 
 from unistore.zarr3.frames import Buffers, Bytes, FrameError, check_options
 
-__all__ = ["RESIDUE", "Crc32c", "check_crc", "crc32c"]
-
 crc32c = google_crc32c.value
 """Checksum of bytes or a contiguous array (memoryviews are refused by google_crc32c)."""
 

@@ -13,8 +13,6 @@ from unistore.zarr3.blosc import HEADER_SIZES, VERSION, Blosc, blosc, check_blos
 from unistore.zarr3.crc32c import RESIDUE, Crc32c, check_crc, crc32c
 from unistore.zarr3.frames import ByteCodec, FrameError, max_encoded_size
 
-__all__ = ["Decoder", "Uncompressed", "decoder", "uncompressed"]
-
 Decoder = Callable[[bytes, NDArray[Any]], None]
 """``decode(raw, out)``: stored bytes of a chunk into a C-contiguous array of its decoded size."""
 

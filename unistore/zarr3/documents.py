@@ -9,8 +9,6 @@ from typing import Any, NoReturn, TypeGuard
 
 from unistore.errors import StoreError
 
-__all__ = ["DocumentError", "is_list_of", "parse_document", "parse_extension", "parse_json", "shown"]
-
 DEEPEST = 64
 """Levels of objects and lists in one document."""
 _LONGEST_INTEGER = 20  # digits of 2**64 - 1; the sign of a negative one, which has 19

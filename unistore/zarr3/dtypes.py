@@ -12,8 +12,6 @@ from unistore.errors import StoreError
 from unistore.zarr3.documents import shown
 from unistore.zarr3.unsupported import unsupported
 
-__all__ = ["DTYPE_NAMES", "decode_fill", "encode_fill", "parse_dtype"]
-
 DTYPE_NAMES = (
     "bool",
     "int8",

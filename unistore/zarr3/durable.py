@@ -23,16 +23,6 @@ import xxhash
 
 from unistore.errors import ConversionError
 
-__all__ = [
-    "PART_SUFFIX",
-    "AtomicFiles",
-    "WrittenFile",
-    "sync_files",
-    "sync_folder",
-    "sync_folders",
-    "write_shard",
-]
-
 PART_SUFFIX = ".part"
 """Ending of temporary names; a file that has it was left behind by a killed process."""
 

@@ -12,8 +12,6 @@ from unistore.zarr3.blosc import Blosc, compressor
 from unistore.zarr3.crc32c import Crc32c, crc32c
 from unistore.zarr3.frames import Buffers, ByteCodec
 
-__all__ = ["Encoder", "encoder"]
-
 Encoder = Callable[[NDArray[Any]], Buffers]
 """``encode(chunk)``: a C-contiguous chunk into buffers whose concatenation is stored."""
 

@@ -8,8 +8,6 @@ import stat
 
 from unistore.errors import StoreError
 
-__all__ = ["NotRegularError", "check_tree", "open_regular", "read_regular"]
-
 _FLAGS = os.O_RDONLY
 for _name in ("O_BINARY", "O_CLOEXEC", "O_NOCTTY", "O_NOFOLLOW", "O_NONBLOCK"):
     _FLAGS |= getattr(os, _name, 0)

@@ -6,8 +6,6 @@ import os
 import weakref
 from typing import Protocol
 
-__all__ = ["renew_after_fork"]
-
 
 class Renewable(Protocol):
     """Has locks and caches."""

@@ -11,17 +11,6 @@ from unistore.errors import StoreError
 from unistore.zarr3.documents import shown
 from unistore.zarr3.unsupported import unsupported
 
-__all__ = [
-    "Buffers",
-    "ByteCodec",
-    "Bytes",
-    "FrameError",
-    "check_options",
-    "integer_option",
-    "joined",
-    "max_encoded_size",
-]
-
 Buffers = list[bytes | memoryview]
 """Parts of one encoded chunk; their concatenation is stored."""
 

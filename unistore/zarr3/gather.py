@@ -14,8 +14,6 @@ from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.pieces import AxisPieces, Group, Selection
 from unistore.zarr3.sharding import EMPTY
 
-__all__ = ["gather", "gather_chunk_rows", "gather_scalar"]
-
 Key = tuple[int, int]
 """A chunk in the cache: token of its reader, and its number."""
 

@@ -21,8 +21,6 @@ from unistore.zarr3.forks import renew_after_fork
 from unistore.zarr3.readahead import PREFETCH_BYTES, DiskReadMonitor, prefetch
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
 
-__all__ = ["LocalStorage"]
-
 _PREADV = hasattr(os, "preadv")
 MAX_OPEN_FILES = 64
 """Files that one `LocalStorage` keeps open."""

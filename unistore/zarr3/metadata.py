@@ -17,8 +17,6 @@ from unistore.zarr3.dtypes import decode_fill, encode_fill, parse_dtype
 from unistore.zarr3.sharding import ShardIndex
 from unistore.zarr3.unsupported import unsupported
 
-__all__ = ["ArrayMetadata"]
-
 _KNOWN = {
     "zarr_format",
     "node_type",

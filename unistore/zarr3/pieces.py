@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AxisIndices", "AxisPieces", "Group", "Selection", "axis_pieces", "group_ranges", "group_rows"]
-
 AxisIndices = slice | NDArray[np.int64]
 """Positions along one axis."""
 

@@ -16,8 +16,6 @@ from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.forks import renew_after_fork
 from unistore.zarr3.sharding import EMPTY
 
-__all__ = ["ChunkPool"]
-
 MIN_CHUNK_ROWS = 16
 """Fewest rows of a chunk for which a pool is faster."""
 MIN_CHUNKS = 64

@@ -16,8 +16,6 @@ from unistore.zarr3.frames import ByteCodec
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import ShardIndex
 
-__all__ = ["CODECS", "PRESETS", "array_metadata", "choose_codec", "codec_chain"]
-
 PRESETS = ("fast", "balanced", "small", "none")
 """Named codecs, from fastest to decode to smallest; ``none`` stores uncompressed bytes."""
 CODECS = ("auto", *PRESETS)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["PREFETCH_BYTES", "DiskReadMonitor", "prefetch"]
-
 try:
     import resource
 except ImportError:  # Windows

@@ -15,8 +15,6 @@ from unistore.zarr3.documents import parse_extension, shown
 from unistore.zarr3.frames import FrameError
 from unistore.zarr3.unsupported import unsupported
 
-__all__ = ["EMPTY", "ShardIndex"]
-
 EMPTY = -1
 """Offset and size of an absent chunk: 2**64 - 1 as a signed number (sharding codec, "Empty chunks")."""
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from unistore.errors import StoreError
 
-__all__ = ["DOCUMENT_LIMIT", "AbsentError", "Storage", "SupportsReadEnds", "SupportsReadInto"]
-
 DOCUMENT_LIMIT = 256 << 20
 """Bytes of one object that is read whole, where the reader names no other limit."""
 

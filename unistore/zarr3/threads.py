@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-__all__ = ["EncoderThreads", "OrderedMap", "serial_map"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from unistore.errors import UnsupportedError
 
-__all__ = ["unsupported"]
-
 
 def unsupported(where: str, feature: str, known: str = "") -> UnsupportedError:
     """Make the error.

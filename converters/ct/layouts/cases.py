@@ -19,8 +19,6 @@ from unistore.converters.files.pairs import label_name
 from unistore.converters.files.paths import is_inside
 from unistore.errors import Problem, printable
 
-__all__ = ["add_case", "case_folders", "folder_of"]
-
 
 def folder_of(file: Path) -> Path:
     """The case folder of a file, if it is in one."""

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from unistore.converters.ct.layouts import format_of, suffixes
 
-__all__ = ["FOREIGN", "FOREIGN_CURE", "foreign_message", "known_formats"]
-
 _NAMES = {
     ".nii": "NIfTI",
     ".nii.gz": "NIfTI",

@@ -10,8 +10,6 @@ from typing import Any
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["read_info"]
-
 _MAX_BYTES = 16 << 20
 _GEOMETRY = {"spacing": 3, "origin": 3, "direction": 9}
 

@@ -20,8 +20,6 @@ from unistore.converters.ct.names import WORDS, mask_id, window_of
 from unistore.converters.files.pairs import LabelMatch, images_of_label, label_name
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["add_loose"]
-
 Images = dict[tuple[Path, str], list[VolumeFiles]]
 """Volumes by folder and name."""
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from unistore.converters.ct.source import Format, Read, VoxelSource
 from unistore.converters.files.npy.array import NpyHeader, open_flat, read_header
 
-__all__ = ["FORMAT"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _NpyVoxels(VoxelSource):

@@ -14,19 +14,6 @@ from unistore.converters.common.columns import storable
 from unistore.converters.files.npy.archive import member_runs, npz_members, open_member
 from unistore.errors import InputError, Problem
 
-__all__ = [
-    "BLOCK",
-    "SDF_MEMBERS",
-    "SPARSE_MEMBERS",
-    "Points",
-    "check_range",
-    "load_points",
-    "members_of",
-    "point_blocks",
-    "read_points_header",
-    "sort_points",
-]
-
 SPARSE_MEMBERS = ("indices", "values")
 SDF_MEMBERS = ("sparse_index", "sparse_sdf")
 

@@ -22,8 +22,6 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["decode", "encode", "is_plain", "type_problem"]
-
 _TEXT = "text"
 _SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 

@@ -30,21 +30,6 @@ from unistore.schemas.store_view import StoreView
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
 
-__all__ = [
-    "MAX_ATTRIBUTE_BYTES",
-    "MAX_FILE_BYTES",
-    "MAX_STORE_BYTES",
-    "AttributeCollector",
-    "Attributes",
-    "Entry",
-    "attribute_arrays",
-    "attribute_text",
-    "attribute_texts",
-    "objects_of",
-    "parse_attributes",
-    "read_attributes",
-]
-
 MAX_ATTRIBUTE_BYTES = 256 << 10
 MAX_FILE_BYTES = 1 << 20
 MAX_STORE_BYTES = 256 << 20

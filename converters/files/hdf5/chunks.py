@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.decoder import Filter, decode_in_helper
 
-__all__ = ["Chunks", "chunks_of", "creation_of", "native"]
-
 _CACHE_BYTES = 8 << 20
 """Bytes of decoded chunks that are cached for the next rows."""
 _DEFLATE, _SHUFFLE, _FLETCHER, _BZIP2 = 1, 2, 3, 307

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from unistore.converters.files.hdf5.helper_process import HelperDiedError, HelperProcess
 
-__all__ = ["Filter", "decode_in_helper", "stop"]
-
 _TIMEOUT = 60.0
 """Seconds for a chunk and the start of the process; chunks above 60 MB get one second a MB."""
 

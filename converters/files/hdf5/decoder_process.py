@@ -30,8 +30,6 @@ import hdf5plugin  # noqa: F401  registers the codecs with the HDF5 library
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["serve"]
-
 _CHECK = 0x7F00
 _PAD = 0x7F01
 _PLACEHOLDER = 0x7F02

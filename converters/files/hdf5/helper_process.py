@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["HelperDiedError", "HelperProcess"]
-
 _INHERITED_VARIABLES = ("HDF5_PLUGIN_PATH", "LD_LIBRARY_PATH", "PATH")
 """All other environment variables are withheld: they may hold secrets."""
 

@@ -14,8 +14,6 @@ from unistore.converters.common.comparing import difference
 from unistore.converters.common.originals import Compared, names_without_numbers, open_with_h5py
 from unistore.converters.files.hdf5.attributes import parse_attributes
 
-__all__ = ["attributes_left_out", "compare_attributes"]
-
 
 def compare_attributes(source: str, path: Path, text: str) -> Iterator[Compared]:
     """Compare every attribute that the store has of a file.

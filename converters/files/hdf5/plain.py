@@ -39,8 +39,6 @@ from unistore.converters.files.hdf5.structure import (
     require,
 )
 
-__all__ = ["PlainDataset", "PlainGroup", "open_plain"]
-
 
 def _described(dtype: str) -> bytes:
     """The message that h5py writes for a dtype."""

@@ -20,8 +20,6 @@ from unistore.converters.files.hdf5.helper_process import HelperDiedError, Helpe
 from unistore.converters.files.hdf5.structure import is_simple_and_sound
 from unistore.errors import InputError, Problem
 
-__all__ = ["check_safe_to_open", "check_safe_to_read", "stop"]
-
 _TIMEOUT = 120.0
 """Seconds for a request, besides one for each 100 kB; the process itself limits its processor time."""
 _OUT_OF_CPU_TIME = signal.SIGXCPU

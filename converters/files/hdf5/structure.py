@@ -14,23 +14,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = [
-    "ATTRIBUTE",
-    "DATASPACE",
-    "DATATYPE",
-    "FILL",
-    "HEAD_BYTES",
-    "LAYOUT",
-    "SYMBOL_TABLE",
-    "TIME",
-    "Node",
-    "NotSimpleError",
-    "attribute_parts",
-    "is_simple_and_sound",
-    "parse",
-    "require",
-]
-
 _UNDEFINED = 0xFFFF_FFFF_FFFF_FFFF
 HEAD_BYTES = 64 << 10
 """Bytes read at once: small files as a whole."""

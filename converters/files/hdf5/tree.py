@@ -21,8 +21,6 @@ from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.converters.files.paths import is_inside, real_path
 from unistore.errors import Problem, printable
 
-__all__ = ["Tree", "follow", "walk"]
-
 _PANDAS_AXES = re.compile(r"axis\d+|block\d+_items|index")
 """Column names and index of a pandas object, beside its ``values`` or ``block0_values``."""
 

@@ -21,8 +21,6 @@ from typing import Any, BinaryIO
 import h5py
 import hdf5plugin  # noqa: F401  registers the codecs with the HDF5 library
 
-__all__ = ["serve"]
-
 _OBJECT_SECONDS = 2
 """Processor time for one object, besides one second for each 20 MB that the file takes on disk."""
 _REQUEST_SECONDS = 20

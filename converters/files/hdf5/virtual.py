@@ -19,8 +19,6 @@ from unistore.converters.files.hdf5.safety import check_safe_to_open
 from unistore.converters.files.paths import is_inside
 from unistore.errors import printable
 
-__all__ = ["check_sources"]
-
 _MAX_DEPTH = 16
 """Virtual datasets that may map to one another in a row."""
 

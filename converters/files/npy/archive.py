@@ -28,8 +28,6 @@ from unistore.converters.files.npy.header import (
 )
 from unistore.errors import InputError, Problem
 
-__all__ = ["NpzMember", "member_runs", "npz_members", "open_member"]
-
 _BLOCK = 1 << 20
 """Bytes decompressed at a time."""
 _MAX_DEFLATE_RATIO = 1032

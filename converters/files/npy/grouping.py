@@ -25,8 +25,6 @@ from unistore.converters.files.npy.array import read_header
 from unistore.converters.files.pairs import images_of_label
 from unistore.errors import InputError, Problem
 
-__all__ = ["FileGroup", "group_files"]
-
 _LISTED = 5
 _CURE = "parts of one array need one row shape, arrays side by side need the same numbers: convert them apart"
 _NUMBERED = re.compile(r"(?P<base>.*?)[-_. ]?(?P<number>[0-9]+)")

@@ -19,16 +19,6 @@ import numpy as np
 from unistore.converters.files.formats import HDF5_SIGNATURE, lfs_pointer_problem
 from unistore.errors import InputError, Problem
 
-__all__ = [
-    "MAGIC",
-    "NpyHeader",
-    "check_size",
-    "exactly",
-    "parse_header",
-    "truncated",
-    "unreadable",
-]
-
 MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 1 << 16
 _SPACE = " \t\r\n"

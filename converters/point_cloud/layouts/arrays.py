@@ -23,8 +23,6 @@ from unistore.converters.point_cloud.names import COORDINATES, cloud_match, is_c
 from unistore.converters.point_cloud.source import Layout, Match, Original, PointSource, column_paths
 from unistore.converters.scan import Source
 
-__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
-
 NAME = "arrays"
 SUFFIXES = (".npy", ".npz")
 

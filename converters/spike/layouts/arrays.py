@@ -15,8 +15,6 @@ from unistore.converters.spike.source import Extent, FrameSource, ReadArray, Vox
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import pack
 
-__all__ = ["PixelSource", "pixel_source", "voxel_grid"]
-
 _BLOCK = 8 << 20
 
 

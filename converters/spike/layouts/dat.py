@@ -15,8 +15,6 @@ from unistore.converters.parts import Taken, Verdict
 from unistore.converters.spike.source import Format, ReadBytes, StreamSource
 from unistore.errors import InputError, Problem
 
-__all__ = ["FORMAT", "DatSource"]
-
 
 class DatSource(StreamSource):
     """A ``.dat`` file."""

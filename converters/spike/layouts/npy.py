@@ -13,8 +13,6 @@ from unistore.converters.parts import LeftOut, Verdict
 from unistore.converters.spike.layouts.arrays import PixelSource, pixel_source, voxel_grid
 from unistore.converters.spike.source import Format, VoxelGrid
 
-__all__ = ["FORMAT"]
-
 
 def _look(path: Path, location: str) -> Verdict:
     read_header(path, location)

@@ -15,8 +15,6 @@ from unistore.converters.spike.layouts.arrays import PixelSource, pixel_source, 
 from unistore.converters.spike.source import Format, VoxelGrid
 from unistore.errors import InputError, Problem
 
-__all__ = ["FORMAT"]
-
 _SPIKES = ("spk",)
 _VOXELS = ("voxel", "voxels", "spike_vox", "vox", "arr_0")
 

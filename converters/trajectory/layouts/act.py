@@ -8,8 +8,6 @@ from typing import Any
 from unistore.converters.trajectory.layouts import hdf5
 from unistore.converters.trajectory.source import Match, SourceFile
 
-__all__ = ["Act"]
-
 
 class _Episode(hdf5.Hdf5Episodes):
     __slots__ = ()

@@ -9,8 +9,6 @@ from __future__ import annotations
 from unistore.converters.trajectory.layouts import hdf5
 from unistore.converters.trajectory.source import Contents, Match, SourceFile
 
-__all__ = ["D4rl", "Flat"]
-
 
 class D4rl(hdf5.Hdf5Format):
     """Joined episodes with one array of observations."""

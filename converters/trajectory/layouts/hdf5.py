@@ -48,21 +48,6 @@ from unistore.converters.trajectory.source import (
 )
 from unistore.errors import InputError, Problem
 
-__all__ = [
-    "ACTIONS",
-    "RESULTS",
-    "Hdf5Array",
-    "Hdf5Episodes",
-    "Hdf5Format",
-    "arrays_of",
-    "contents",
-    "json_attributes",
-    "members",
-    "root_group",
-    "root_members",
-    "tree_of",
-]
-
 ACTIONS = ("action", "actions")
 RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
 """Names of datasets by which trajectory files are recognised."""

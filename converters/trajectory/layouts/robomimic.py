@@ -27,8 +27,6 @@ from unistore.converters.trajectory.source import (
     to_json,
 )
 
-__all__ = ["Robomimic"]
-
 _DATA = "data"
 _MASK = "mask"
 _EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)

@@ -115,4 +115,4 @@ def test_episodes_of_one_file_are_dealt_out_by_name_and_masks_win(tmp_path: Path
     report = convert(tmp_path / "a.hdf5", tmp_path / "masks.zarr", **shares)
     codes, names = Store(tmp_path / "masks.zarr").splits()
     assert (list(names), np.bincount(codes).tolist()) == (["train", "other"], [2, 18])
-    assert any("taken as they say, --split is not" in note for note in report.notes)
+    assert any("were kept; --split was ignored" in note for note in report.notes)

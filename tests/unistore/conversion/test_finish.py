@@ -29,7 +29,7 @@ def test_arrays_of_other_specs_are_refused_before_anything_is_written(
     with pytest.raises(ConversionError) as refused:
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
     assert str(refused.value).splitlines() == [
-        "this would be no rows store; please report it:",
+        "the planned arrays do not match the schema of rows; please report it:",
         "  rows/other: is missing",
         "  rows/data: is float32, expected int8 or int16",
     ]

@@ -19,8 +19,6 @@ from unistore.conversion.job import Outcome
 from unistore.errors import ConversionError
 from unistore.system.sizes import count_of
 
-__all__ = ["DaskCluster"]
-
 T = TypeVar("T")
 
 POLL = 0.5

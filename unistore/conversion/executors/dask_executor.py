@@ -20,8 +20,6 @@ from unistore.system.progress import NO_PROGRESS
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Dask"]
-
 T = TypeVar("T")
 
 TIMEOUT = "20s"

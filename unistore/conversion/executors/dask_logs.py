@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["silent"]
-
 _LOGGERS = ("distributed", "tornado", "asyncio")
 _SILENCE = logging.CRITICAL + 1
 

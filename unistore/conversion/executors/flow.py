@@ -14,8 +14,6 @@ from unistore.conversion.executors.local import Job
 from unistore.conversion.job import Outcome
 from unistore.errors import ConversionError
 
-__all__ = ["Done", "Lost", "Step", "Workers", "run_steps"]
-
 T = TypeVar("T")
 
 MAX_DEATHS = 3

@@ -14,19 +14,6 @@ from unistore.system.malloc import keep_freed_memory
 from unistore.system.workers import usable_cores
 from unistore.zarr3.threads import EncoderThreads, OrderedMap
 
-__all__ = [
-    "Executor",
-    "Job",
-    "ReadAheadJob",
-    "Serial",
-    "SlicedJob",
-    "Threaded",
-    "do_sent",
-    "largest_need",
-    "sent_item",
-    "sent_job",
-]
-
 MAX_ENCODERS = 8
 """Most threads that encode: the writing thread limits the rate of more."""
 

@@ -22,8 +22,6 @@ from unistore.conversion.executors.process_starter import FORK
 from unistore.conversion.job import Outcome
 from unistore.errors import ConversionError
 
-__all__ = ["Starter", "StarterLostError", "Worker"]
-
 PROGRAM = "unistore.conversion.executors.process_starter"
 WORKER_IMPORTS = ("unistore.conversion.executors.process_worker",)
 """What every worker needs, whatever it works on."""

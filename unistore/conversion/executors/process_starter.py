@@ -19,8 +19,6 @@ from multiprocessing.reduction import recv_handle
 
 from unistore.system.malloc import keep_freed_memory
 
-__all__ = ["FORK", "serve"]
-
 FORK = 0
 """What is asked for a new worker; the number of a worker: end it."""
 PDEATHSIG = 1

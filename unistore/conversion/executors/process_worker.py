@@ -14,8 +14,6 @@ from unistore.conversion.executors.local import do_sent
 from unistore.conversion.job import Outcome
 from unistore.errors import UnistoreError
 
-__all__ = ["work"]
-
 
 def work(connection: Connection) -> None:
     """Do the steps that come through the connection, until the converter hangs up.

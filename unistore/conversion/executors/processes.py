@@ -18,8 +18,6 @@ from unistore.errors import ConversionError
 from unistore.system.progress import NO_PROGRESS
 from unistore.system.sizes import count_of, size
 
-__all__ = ["Processes"]
-
 T = TypeVar("T")
 
 MAX_STARTERS = 3

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["all_points", "points_at_ranks"]
-
 _1, _2, _3, _4, _8 = (np.uint64(shift) for shift in (1, 2, 3, 4, 8))
 _EVERY_SECOND, _PAIRS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
 _NIBBLES, _BYTES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)

@@ -17,18 +17,6 @@ from unistore.schemas.indices import Column, contradiction
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = [
-    "BitBox",
-    "BoxSource",
-    "ImageBox",
-    "SteppedBox",
-    "WindowedBox",
-    "box_source",
-    "box_sources",
-    "volume_columns",
-    "window_limits",
-]
-
 IMAGE = "volumes/image"
 EXTENT = "volumes/extent"
 _COLUMNS = ("spacing", "origin", "direction")

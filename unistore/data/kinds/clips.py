@@ -29,8 +29,6 @@ from unistore.schemas.spike.fields import (
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
-__all__ = ["Clips"]
-
 _EXTENTS = ("valid_extent", "spike_valid_extent")
 _MASKS = ("valid", "spike_valid")
 _NUMBERS = ("corner", "frame", *_EXTENTS)

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from unistore.schemas.indices import Column, first_rows
 from unistore.store.reader import Store
 
-__all__ = ["SourceNames"]
-
 
 class SourceNames:
     """Reads the names of the sources that samples come from.

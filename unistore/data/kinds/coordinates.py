@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Dequantiser", "quantised_view", "to_local"]
-
 _BLOCK = 16384
 """Points converted at a time: their float64 values fit into the second-level cache."""
 

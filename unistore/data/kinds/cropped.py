@@ -13,8 +13,6 @@ from unistore.data.kinds.padding import Pad, copy_padded, valid_masks
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.schemas.spike.bits import unpack
 
-__all__ = ["CroppedField", "CroppedMask", "common_size"]
-
 
 def common_size(crop: Crop, image: NDArray[np.int64], extents: NDArray[Any]) -> tuple[int, ...] | None:
     """Common rows and columns of the crops of all clips in a field; None if they differ or there are none.

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import Picks
 
-__all__ = ["Boxes", "Crop"]
-
 _MAX_STEP = 16
 """Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field."""
 

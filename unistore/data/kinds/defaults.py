@@ -11,8 +11,6 @@ from unistore.data.kinds.transitions import Transitions
 from unistore.data.kinds.volumes import Volumes
 from unistore.store.reader import Store
 
-__all__ = ["clips", "rows", "segments", "transitions", "volumes"]
-
 
 def rows(_: Store) -> Rows:
     """One row of every array."""

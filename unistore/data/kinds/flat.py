@@ -10,8 +10,6 @@ import torch
 
 from unistore.errors import InputError
 
-__all__ = ["Flat", "flat_layout"]
-
 _IMAGES = (
     ("left_image", "left_wrist_image"),
     ("right_image", "right_wrist_image"),

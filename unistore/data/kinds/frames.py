@@ -25,8 +25,6 @@ from unistore.schemas.spike.fields import (
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = ["Box", "FrameField", "frame_field", "frame_fields"]
-
 
 class Box(NamedTuple):
     """A crop in pixels of a field."""

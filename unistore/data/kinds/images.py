@@ -11,8 +11,6 @@ from unistore.errors import CorruptionError
 from unistore.schemas.indices import Column
 from unistore.store.reader import Store
 
-__all__ = ["EncodedImages"]
-
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 

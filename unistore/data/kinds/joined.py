@@ -17,8 +17,6 @@ from unistore.data.scratch import Scratch
 from unistore.errors import InputError, Problem
 from unistore.order.randomness import words
 
-__all__ = ["JoinedReader"]
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -13,8 +13,6 @@ from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS
 
-__all__ = ["block_offsets", "open_blocks", "samples_per_chunk", "shuffles_in_blocks"]
-
 CACHE_SHARE = 0.8
 """Share of the cache of decoded chunks that the open blocks may take."""
 UNALIGNED_CHUNKS = 4

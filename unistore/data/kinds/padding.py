@@ -14,8 +14,6 @@ from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments, matches_type
 
-__all__ = ["Pad", "check_pad", "copy_padded", "fill_values", "normalize_pad", "valid_masks"]
-
 Pad: TypeAlias = Literal["valid", "edge", "zero", "drop"] | float | None
 """None: an error. ``"valid"``: zeros, and keys with the valid extent. ``"edge"``: the last value is repeated.
 ``"zero"`` or a number: a constant. ``"drop"``: such samples are left out."""

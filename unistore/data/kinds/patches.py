@@ -19,8 +19,6 @@ from unistore.schemas.indices import Column
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
-__all__ = ["Patches"]
-
 
 @dataclass(frozen=True, slots=True)
 class Patches:

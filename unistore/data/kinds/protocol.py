@@ -14,18 +14,6 @@ from unistore.errors import InputError
 from unistore.order.randomness import below, generator, words
 from unistore.store.reader import Store
 
-__all__ = [
-    "INDEX",
-    "SOURCE",
-    "BoxReader",
-    "NamesGroup",
-    "Picks",
-    "SampleKind",
-    "SampleReader",
-    "require_family",
-    "select_keys",
-]
-
 INDEX = "index"
 """Key of a sample's position in its Dataset; part of every sample."""
 SOURCE = "source"

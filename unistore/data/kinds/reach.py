@@ -11,8 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 from unistore.data.kinds.protocol import SampleKind, SampleReader
 from unistore.errors import InputError, Problem
 
-__all__ = ["CuttingReader", "Reach", "as_code", "check_reach", "reach_of"]
-
 _PAD = (
     'pad them with pad="edge", "zero", a number, or "valid" (zeros, with keys for the valid extent); '
     'pad="drop" leaves such samples out'

@@ -29,8 +29,6 @@ from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments
 from unistore.system.workers import MAX_WORKERS
 
-__all__ = ["ReplayBuffer"]
-
 _BUDGET = 4 << 30
 """Limit of memory that is kept for reuse between batches, in bytes."""
 

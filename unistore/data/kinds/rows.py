@@ -13,8 +13,6 @@ from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_family, s
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy
 from unistore.store.reader import Store
 
-__all__ = ["Rows"]
-
 _TABLE = "rows/"
 
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from unistore.data.packed import offsets_from_lengths
 
-__all__ = ["clip_starts", "runs_of_frames"]
-
 
 def runs_of_frames(
     sequences: NDArray[np.int64], extents: NDArray[np.int64], units: NDArray[np.int64] | None

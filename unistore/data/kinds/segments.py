@@ -23,8 +23,6 @@ from unistore.schemas.point_cloud.quantum import quantum
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
-__all__ = ["Segments"]
-
 _XYZ, _POINTS, _SEGMENTS, _VOXELS = "points/xyz", "points/", "segments/", "voxels/"
 _VOXEL_KEYS = {"voxel_coords": "coords", "voxel_counts": "counts", "point_voxel": "point_voxel"}
 _OWN = frozenset({INDEX, SOURCE, "xyz", "origin", "bounds", "number", "offsets", *_VOXEL_KEYS})

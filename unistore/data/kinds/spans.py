@@ -13,8 +13,6 @@ from unistore.data.packed import offsets_from_lengths
 from unistore.order.randomness import subset
 from unistore.zarr3.array import Array
 
-__all__ = ["Spans"]
-
 
 @dataclass(frozen=True, slots=True)
 class Spans:

@@ -22,8 +22,6 @@ from unistore.schemas.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments
 
-__all__ = ["SparsePoints", "point_groups", "point_limits"]
-
 _SLAB = 8 << 20
 """Bytes of the image that are read at a time to look up values of points."""
 

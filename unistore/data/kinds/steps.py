@@ -26,16 +26,6 @@ from unistore.schemas.trajectory.fields import (
 )
 from unistore.store.reader import Store
 
-__all__ = [
-    "NEXT_PREFIX",
-    "ON_REQUEST",
-    "Episodes",
-    "StepColumn",
-    "next_observation_paths",
-    "step_column",
-    "step_paths",
-]
-
 NEXT_PREFIX = "next."
 ON_REQUEST = (SOURCE, "episode", "episode_name", "step")
 _RESERVED = frozenset({INDEX, *ON_REQUEST, "history_valid", "horizon_valid"})

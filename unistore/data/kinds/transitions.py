@@ -26,8 +26,6 @@ from unistore.schemas.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
-__all__ = ["Transitions"]
-
 _VALID = "steps/next_valid"
 
 

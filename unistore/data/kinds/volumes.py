@@ -28,8 +28,6 @@ from unistore.schemas.indices import Column, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
-__all__ = ["VolumeMetadata", "Volumes"]
-
 _TEXTS = ("name", "info", "metadata")
 
 

@@ -16,8 +16,6 @@ from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
-__all__ = ["Windows"]
-
 _VALID = ("history_valid", "horizon_valid")
 
 
