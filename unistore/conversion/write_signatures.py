@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from unistore.conversion.runner import Report
     from unistore.system.progress import Progress
 
-__all__ = ["Convert", "typed"]
-
 PathLike = str | os.PathLike[str]
 Sources = PathLike | Iterable[PathLike]
 '''
