@@ -39,11 +39,12 @@ _SPLITS = {
 def natural_key(text: str) -> bytes:
     """Sort key: ``demo_2`` comes before ``demo_10``, and the files of a folder stay together.
 
-    ASCII digits compare as numbers of any length. Equal numbers written differently (``7``, ``07``) compare
-    as text, so that the order is total. A key is bytes, since millions are sorted.
+    ASCII digits compare as numbers of any length. Folders and names that differ in how numbers are written
+    (``7``, ``07``) compare as text, so that the order is total and folders stay together. A key is bytes,
+    since millions are sorted.
     """
     folder, slash, name = text.rpartition("/")
-    return b"%b%b\0%b" % (_folder_key(folder) if slash else b"", _part_key(name), _encoded(text))
+    return (_folder_key(folder) if slash else b"") + _part_key(name)
 
 
 @lru_cache(1024)
@@ -59,7 +60,7 @@ def _part_key(part: str) -> bytes:
             pieces.append(b"\2%b%b" % (len(digits).to_bytes(8), digits.encode()))
         elif piece:
             pieces.append(b"\3%b\0" % _encoded(piece))
-    return b"".join([*pieces, b"\1"])
+    return b"%b\1%b\0" % (b"".join(pieces), _encoded(part))
 
 
 def _encoded(text: str) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unistore.converters.files.paths import expand, natural_key, relative_names, split_of
@@ -43,6 +43,7 @@ def test_numbers_in_names_count() -> None:
     ]
 
 
+@example(["0/", "00/", "0/0"])
 @given(st.lists(st.text(alphabet="a0129/_", max_size=8), unique=True))
 def test_the_order_is_total_and_keeps_folders_together(names: list[str]) -> None:
     assert len({natural_key(name) for name in names}) == len(names)
