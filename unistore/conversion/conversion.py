@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unistore.conversion.blocks import RowCache
 from unistore.conversion.build import Build
@@ -84,12 +85,11 @@ class Conversion:
         if isinstance(self.build.target, Folder):
             tables = provisional_tables(self.scan)
             check_space(self.build.output_path, self.build.folder, tables, self.progress)
-        fingerprints = self.fingerprints
-        keys = source_keys(self.scan, fingerprints)
-        planned, spill, row_cache = self._plan(fingerprints, keys, codec, shares)
+        keys, sizes = source_keys(self.scan, self.fingerprints), sizes_of(self.fingerprints)
+        planned, spill, row_cache = self._plan(keys, sizes, codec, shares)
         plan = planned.plan
         check_schema(plan, planned.attributes)
-        resumed = self._write_shards(fingerprints, keys, planned, spill, row_cache)
+        resumed = self._write_shards(keys, planned, spill, row_cache)
         sealed = seal(
             self.build.target,
             plan,
@@ -104,7 +104,7 @@ class Conversion:
             samples=int(planned.attributes["samples"]["count"]),
             sample_table=plan.sample_table,
             sources=len(self.scan.sources),
-            source_bytes=int(sizes_of(fingerprints).sum()),
+            source_bytes=int(sizes.sum()),
             raw_bytes=plan.raw_bytes,
             stored_bytes=sealed["bytes"],
             files=sealed["files"] + 2,
@@ -121,31 +121,24 @@ class Conversion:
         return report
 
     def _plan(
-        self, fingerprints: Fingerprints, keys: Keys, codec: str, shares: Shares | None
+        self, keys: Keys, sizes: NDArray[np.int64], codec: str, shares: Shares | None
     ) -> tuple[Planned, Spill, RowCache]:
         """Derive, finalize, plan; a method of its own so that its temporary arrays are freed."""
-        spill, row_cache = self._derive(fingerprints, keys), RowCache()
+        spill, row_cache = self._derive(keys, sizes), RowCache()
         finalized = self.converter.finalize(self.scan, spill if self.scan.is_derived else ())
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
-            job = self._job(fingerprints, plan, spilled, spill, row_cache)
+            job = self._job(plan, spilled, spill, row_cache)
             return choose_codecs(job, bad_sources=self.exhaustive)
 
-        planned = plan_conversion(self.scan, finalized, codec, shares, spill, sizes_of(fingerprints), choose)
+        planned = plan_conversion(self.scan, finalized, codec, shares, spill, sizes, choose)
         return planned, spill, row_cache if self.memory is None else RowCache()
 
-    def _job(
-        self,
-        fingerprints: Fingerprints,
-        plan: Plan,
-        spilled: Mapping[str, Table],
-        spill: Spill,
-        row_cache: RowCache,
-    ) -> ShardJob:
+    def _job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill, row_cache: RowCache) -> ShardJob:
         return ShardJob(
             converter=self.converter,
             scan=self.scan,
-            fingerprints=fingerprints,
+            fingerprints=self.fingerprints,
             spill=spill,
             target=self.build.target,
             plan=plan,
@@ -154,16 +147,15 @@ class Conversion:
             row_cache=row_cache,
         )
 
-    def _derive(self, fingerprints: Fingerprints, keys: Keys) -> Spill:
+    def _derive(self, keys: Keys, sizes: NDArray[np.int64]) -> Spill:
         """Derive the sources, unless done already; returns their spilled rows and facts."""
         if not self.scan.is_derived:
             return Spill(self.build.spill, 0)
         spill = self._derived_before(keys)
-        sizes = sizes_of(fingerprints)
         job = DeriveJob(
             converter=self.converter,
             scan=self.scan,
-            fingerprints=fingerprints,
+            fingerprints=self.fingerprints,
             spill=self.build.spill / f"{self.round}",
             budget=self.budget,
         )
@@ -191,18 +183,11 @@ class Conversion:
             spill.add(batch, number[known].tolist(), known.tolist())
         return spill
 
-    def _write_shards(
-        self,
-        fingerprints: Fingerprints,
-        source_keys: Keys,
-        planned: Planned,
-        spill: Spill,
-        row_cache: RowCache,
-    ) -> int:
+    def _write_shards(self, source_keys: Keys, planned: Planned, spill: Spill, row_cache: RowCache) -> int:
         """Write the shards that are missing; returns the number of tasks that were done before."""
-        journal, plan = self.build.journal, planned.plan
+        journal, plan, digest = self.build.journal, planned.plan, planned.attributes["plan_digest"]
         before = [record for record in journal.of("plan") if record["round"] == self.round]
-        if before and before[0]["digest"] != plan.digest:
+        if before and before[0]["digest"] != digest:
             msg = (
                 f"{self.build.folder}: the plan differs from that of the unfinished conversion; "
                 "add --restart to start over"
@@ -210,13 +195,13 @@ class Conversion:
             raise ConversionError(msg)
         if not before:
             tasks = len(plan.tasks())
-            journal.append({"step": "plan", "digest": plan.digest, "tasks": tasks, "round": self.round})
+            journal.append({"step": "plan", "digest": digest, "tasks": tasks, "round": self.round})
         keys = task_keys(plan, source_keys)
         done = self._done_tasks(plan, keys)
         todo = [task for task in plan.tasks() if task.id not in done]
         self._run_steps(
             "writing",
-            self._job(fingerprints, plan, planned.spilled, spill, row_cache),
+            self._job(plan, planned.spilled, spill, row_cache),
             todo,
             plan.task_bytes,
             lambda task: {"of": keys[task.id]},

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -58,7 +60,7 @@ class ShardTask:
         return f"{self.table}#{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TablePlan:
     """One table: its columns, and the rows of each source in source order."""
 
@@ -67,10 +69,15 @@ class TablePlan:
     source_rows: tuple[int, ...]
     arrays: tuple[ArrayPlan, ...]
 
+    @cached_property
+    def _starts(self) -> array[int]:
+        """First row of each source, and the end of the last."""
+        return array("q", accumulate(self.source_rows, initial=0))
+
     @property
     def rows(self) -> int:
         """Rows of the table."""
-        return sum(self.source_rows)
+        return self._starts[-1]
 
     @property
     def shard_rows(self) -> int:
@@ -89,7 +96,7 @@ class TablePlan:
 
     def pieces(self, lo: int, hi: int) -> Iterator[Piece]:
         """Row ranges of the sources that make up rows ``lo:hi``, in order."""
-        starts = [0, *accumulate(self.source_rows)]
+        starts = self._starts
         source = bisect_right(starts, lo) - 1
         while source < len(self.source_rows) and starts[source] < hi:
             first, last = max(lo, starts[source]), min(hi, starts[source + 1])
