@@ -6,7 +6,7 @@
 ``scan(part)``          once a source                   its headers: shapes and dtypes
 ``gather(scanned)``     once                            what all sources share: tables and their columns
 ``derive(source)``      once a source, if needed        reads all its values: facts, and rows to spill
-``finalize(facts)``       once                            index arrays, and the final form of derived tables
+``finalize(facts)``     once                            index arrays, and the final form of derived tables
 ``read(rows)``          in any order, any process       rows that a shard needs
 ======================  ==============================  =====================================================
 

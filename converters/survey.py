@@ -130,9 +130,8 @@ def survey(paths: Sequence[Path]) -> Survey:
     """
     listed = list_files(paths)
     converters = _converters(families().values())
-    closed = tuple(
-        each for each in listed.problems if each.kind != "missing"
-    )  # an empty folder is reported elsewhere
+    # an empty folder is reported elsewhere
+    closed = tuple(each for each in listed.problems if each.kind != "missing")
     seen = [_look(path, paths, converters) for path in listed.files]
     seen += [FileVerdict(path, "", LeftOut(why)) for path, why in listed.skipped]
     seen.sort(key=lambda each: natural_key(each.path.as_posix()))

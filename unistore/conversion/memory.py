@@ -23,7 +23,7 @@ STEP_BUDGET = 512 << 20
 """Bytes that a step may use to be faster, if there is no limit."""
 
 STEP = 16 << 20
-"""Bytes of any shard task scan_bytess its rows: buffers, records, moments in float64, malloc overhead."""
+"""Bytes of any shard task besides its rows: buffers, records, moments in float64, malloc overhead."""
 
 SOURCE = 1 << 10
 """Bytes of one source in every process: names, files, fingerprint, records."""
@@ -71,7 +71,7 @@ def step_budget(limit: int | None, workers: int | None) -> int:
     limit
         Bytes of all processes together; None: no limit.
     workers
-        Wanted scan_bytes the converting process; 0: it runs the steps itself; None: unknown (a cluster).
+        Wanted workers besides the converting process; 0: it runs the steps itself; None: unknown (a cluster).
     """
     if limit is None:
         return STEP_BUDGET

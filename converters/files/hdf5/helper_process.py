@@ -40,9 +40,7 @@ class HelperProcess:
         atexit.register(self.stop)
 
     def _after_fork(self) -> None:
-        self._parents_processes.append(
-            self._process
-        )  # keeps a reference: Popen warns if it is collected while running
+        self._parents_processes.append(self._process)  # Popen warns if it is collected while running
         self._process, self._lock = None, threading.Lock()
 
     @contextmanager

@@ -164,14 +164,14 @@ class _DatasetForm:
 
 @dataclass(frozen=True, slots=True)
 class _GroupForm:
-    """The same of a group."""
+    """What a group is in all files that are alike."""
 
     name: str
     attributes: dict[str, NDArray[Any]]
     members: dict[str, _DatasetForm | _GroupForm]
 
     def of(self, path: Path, data: bytes) -> PlainGroup:
-        """The same of a group."""
+        """The group of a file, given all its bytes."""
         return PlainGroup(path, self, data)
 
 

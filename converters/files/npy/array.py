@@ -63,7 +63,13 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
 
 @contextmanager
 def open_header(path: Path, location: str | None = None) -> Iterator[tuple[NpyHeader, FileIO]]:
-    """The same, with the open file, of which `flat_reader` reads values."""
+    """Context of the header, as from `read_header`, and the open file, for `flat_reader`.
+
+    Raises
+    ------
+    InputError
+        As `read_header`.
+    """
     where = location or str(path)
     try:
         file = FileIO(path)
@@ -120,7 +126,7 @@ def open_flat(
 
 
 def flat_reader(file: FileIO, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
-    """What `open_flat` gives, of an open file."""
+    """Function that reads values from an open file, as that of `open_flat`."""
 
     def read(start: int, out: NDArray[Any]) -> None:
         if out.dtype != header.dtype or not out.flags.c_contiguous:
