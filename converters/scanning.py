@@ -21,7 +21,7 @@ from unistore.converters.registry import find_family, get_family
 from unistore.converters.scan import Scan
 from unistore.converters.survey import Owners, other_family_reason, survey
 from unistore.converters.verdicts import EXCLUDED
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Problem, first_few, printable
 from unistore.system.packed import Packed, view
 from unistore.system.sizes import count_of
 
@@ -361,9 +361,7 @@ def _notes(left_out: Sequence[tuple[Path, str]]) -> list[str]:
         by_reason.pop(each, None)
     notes = []
     for reason, files in list(by_reason.items())[:_REASONS]:
-        shown = ", ".join(printable(path.name) for path in files[:_SHOWN])
-        more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
-        notes.append(f"left out, {reason}: {shown}{more}")
+        notes.append(f"left out, {reason}: {first_few([path.name for path in files], _SHOWN)}")
     if len(by_reason) > _REASONS:
         notes.append(f"and files left out for {len(by_reason) - _REASONS} further reasons")
     return notes

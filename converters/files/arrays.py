@@ -24,9 +24,9 @@ from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_me
 from unistore.converters.files.npy.array import (
     NpyHeader,
     flat_reader,
+    map_values,
     open_flat,
     open_header,
-    open_npy,
     read_header,
 )
 from unistore.errors import InputError, Problem
@@ -199,7 +199,7 @@ def _npy_rows(
     path: Path, header: NpyHeader, name: str, read: Read, lo: int, hi: int, out: NDArray[Any] | None
 ) -> NDArray[Any]:
     if header.fortran_order:
-        return _native(np.ascontiguousarray(open_npy(path, name)[lo:hi]))
+        return _native(np.ascontiguousarray(map_values(path, header, name)[lo:hi]))
     return _in_place(header, read, lo, hi, out)
 
 

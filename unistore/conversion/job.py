@@ -25,7 +25,7 @@ from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Folder, Target
 from unistore.converters.common.exclusion import with_source
 from unistore.converters.protocol import Converter, Facts, Scan, Source
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.tables import Table
 from unistore.zarr3.threads import OrderedMap, serial_map
 from unistore.zarr3.writer import content_digest
@@ -89,9 +89,7 @@ class DeriveJob:
 
     def describe(self, sources: Sequence[int]) -> str:
         """Names of the first sources, for messages."""
-        names = [self.scan.sources[source].name for source in sources[:SHOWN]]
-        more = f" and {len(sources) - SHOWN} more" if len(sources) > SHOWN else ""
-        return f"reading {', '.join(names)}{more}"
+        return f"reading {first_few([self.scan.sources[source].name for source in sources], SHOWN)}"
 
     def bare(self) -> DeriveJob:
         """See `SlicedJob`: without sources."""

@@ -69,7 +69,9 @@ def walk(
         Paths of groups that are listed but not entered.
     """
     if isinstance(group, PlainGroup):
-        return _plain_tree(group, skip)
+        tree = Tree()
+        _add_members(tree, group, "", skip)
+        return tree
     walker = _Walker(name, roots, skip, h5py.h5o.get_info(group.id).fileno)
     walker.descend(group, "")
     if walker.tree.files:
@@ -77,25 +79,19 @@ def walk(
     return walker.tree
 
 
-def _plain_tree(root: PlainGroup, skip: Collection[str]) -> Tree:
-    """The same of a group without any links."""
-    tree = Tree()
-
-    def descend(group: PlainGroup, prefix: str) -> None:
-        bookkeeping = _bookkeeping(group, list(group))
-        for key in group:
-            path, item = f"{prefix}{key}", group[key]
-            if key in bookkeeping:
-                continue
-            if isinstance(item, PlainDataset):
-                tree.datasets[path] = item
-            else:
-                tree.groups.append(path)
-                if path not in skip:
-                    descend(item, f"{path}/")
-
-    descend(root, "")
-    return tree
+def _add_members(tree: Tree, group: PlainGroup, prefix: str, skip: Collection[str]) -> None:
+    """Add what is below a group without links."""
+    bookkeeping = _bookkeeping(group, list(group))
+    for key in group:
+        path, item = f"{prefix}{key}", group[key]
+        if key in bookkeeping:
+            continue
+        if isinstance(item, PlainDataset):
+            tree.datasets[path] = item
+        else:
+            tree.groups.append(path)
+            if path not in skip:
+                _add_members(tree, item, f"{path}/", skip)
 
 
 class _Walker:
