@@ -105,11 +105,12 @@ class ReplayBuffer:
         check.raise_problems()
         path = store.path if isinstance(store, Store) else store
         kind = Transitions(only_valid=True)
-        known = Dataset(path, kind).fields
+        opened = Dataset(path, kind)
         self._flat = None
         if output != "dict" and fields is None:
             wanted = output == "tuple" or image_size is not None
-            self._flat = flat_layout(str(path), known, image_size, wanted=wanted)
+            where = ", ".join(part.store.path for part in opened.parts)
+            self._flat = flat_layout(where, opened.fields, image_size, wanted=wanted)
         if self._flat is not None:
             fields = self._flat.fields
         self._dataset = Dataset(path, kind, fields, split, weights=weights)
