@@ -42,11 +42,10 @@ def class_weights(dataset: Any, key: str, classes: int | None, unlabelled: int |
     outside = [label for label in counts if not 0 <= label < most]
     if outside or not counts:
         message = f"has labels {', '.join(map(str, outside[:8]))}, outside of {most} classes"
-        message = message if outside else "has no labels"
-        raise InputError(
-            Problem(key, message, "give the value that stands for no class: unlabelled=…", "option")
-        )
+        cure = "give the value that stands for no class: unlabelled=…"
+        raise InputError(Problem(key, message if outside else "has no labels", cure, "option"))
     weights = np.zeros(most, np.float32)
+    mean = sum(counts.values()) / len(counts)
     for label, count in counts.items():
-        weights[label] = sum(counts.values()) / (len(counts) * count)
+        weights[label] = mean / count
     return weights

@@ -58,7 +58,7 @@ def export(
     to
         ``"ome-zarr"``: CT volumes as OME-NGFF 0.5 images. None: the layout of the sources.
     progress
-        As of `unistore.convert`.
+        See `unistore.convert`.
 
     Raises
     ------

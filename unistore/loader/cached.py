@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import pickle
-import struct
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +16,10 @@ from numpy.typing import NDArray
 from unistore.data.kinds.joined import join_parts, layout_of
 from unistore.data.packed import Allocate, Batch
 from unistore.errors import InputError, Problem
-from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion
-from unistore.loader.cached_samples import dump_sample, load_sample
+from unistore.loader.cache import CacheFile, CacheRegion
+from unistore.loader.cached_samples import dump_pickled, dump_sample, load_pickled, load_sample
 from unistore.loader.fetch import BatchFetch, Collate, Fetch, SampleFetch, choose_fetch
 
-_LENGTH = struct.Struct("<Q")
 _VERSION = 3
 """Version of the layout of chunks in the file; part of its name."""
 
@@ -230,13 +227,10 @@ class CachedSamples:
         samples = []
         for index, offset in zip(indices, offsets, strict=True):
             if offset:
-                (size,) = _LENGTH.unpack(self._region.view(offset, _LENGTH.size))
-                pickled = self._region.view(offset + ALIGNMENT, size)
-                samples.append(pickle.loads(pickled))  # noqa: S301 - written by a worker of this loader
+                samples.append(load_pickled(self._region, offset))
                 continue
             sample = next(read)
             samples.append(sample)
             if not self._region.full:
-                data = pickle.dumps(sample, protocol=5)
-                self._region.add(index, [_LENGTH.pack(len(data)), data])
+                self._region.add(index, dump_pickled(sample))
         return self._fetch.collated(samples, allocate)

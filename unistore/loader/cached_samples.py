@@ -1,8 +1,9 @@
-"""Format of a sample in the cache: a description, and one buffer for each key."""
+"""Formats of a sample in the cache: a description and one buffer for each key, or a pickle."""
 
 from __future__ import annotations
 
 import json
+import pickle
 import struct
 from functools import lru_cache
 from typing import Any
@@ -37,16 +38,30 @@ def dump_sample(batch: Batch, number: int) -> list[bytes]:
 
 def load_sample(region: CacheRegion, offset: int) -> Batch:
     """The batch of one sample: views of the cache."""
-    (size,) = _LENGTH.unpack(region.view(offset, _LENGTH.size))
-    offset += ALIGNMENT
-    description = bytes(region.view(offset, size))
-    offset += -(-size // ALIGNMENT) * ALIGNMENT
+    description = _first_buffer(region, offset)
+    offset += ALIGNMENT + -(-len(description) // ALIGNMENT) * ALIGNMENT
     batch: Batch = {}
-    for key, dtype, shape, axes, offsets, group, shapes in _parse_description(description):
+    for key, dtype, shape, axes, offsets, group, shapes in _parse_description(bytes(description)):
         values = region.array(offset, shape, dtype)
         offset += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
         batch[key] = Packed(values if axes is None else values.transpose(axes), offsets, group, shapes)
     return batch
+
+
+def dump_pickled(sample: Any) -> list[bytes]:
+    """Buffers of any sample: length of its pickle, and the pickle."""
+    pickled = pickle.dumps(sample, protocol=5)
+    return [_LENGTH.pack(len(pickled)), pickled]
+
+
+def load_pickled(region: CacheRegion, offset: int) -> Any:
+    """A copy of the sample."""
+    return pickle.loads(_first_buffer(region, offset))  # noqa: S301 - written by a worker of this loader
+
+
+def _first_buffer(region: CacheRegion, offset: int) -> memoryview:
+    (size,) = _LENGTH.unpack(region.view(offset, _LENGTH.size))
+    return region.view(offset + ALIGNMENT, size)
 
 
 @lru_cache(4096)

@@ -116,7 +116,7 @@ def choose_fetch(dataset: Any, collate: Collate | None) -> Fetch:
     """Return the fastest way to read a dataset.
 
     Whole batches are read in one go where nothing has to see single samples: without a transform, and with a
-    collation that only only_arranges the arrays that were read.
+    collation that only arranges the arrays that were read.
 
     Raises
     ------

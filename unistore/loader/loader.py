@@ -367,10 +367,8 @@ class Loader:
             batch = as_tensors(arrival.batch, self._collate) if self._packed else arrival.batch
         except (StopIteration, SampleError):
             raise
-        except (
-            BaseException
-        ):  # Ctrl-C may have cut a message in half; the death of a worker has closed the pool
-            self.close()
+        except BaseException:
+            self.close()  # Ctrl-C may have cut a message in half; the death of a worker has closed the pool
             raise
         self._count(arrival, samples, time.perf_counter() - started)
         self._progress.deliver(iteration.epoch, iteration.delivered)

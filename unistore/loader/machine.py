@@ -26,5 +26,5 @@ def _meminfo(proc: Path) -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except OSError:
-        pass
+        pass  # systems without procfs, such as macOS
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

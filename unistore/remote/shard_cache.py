@@ -111,7 +111,7 @@ class ShardCache:
             with self._locked_part(subfolder, checksum) as part:
                 if self._has_valid_copy(subfolder, checksum, size):  # another process fetched it meanwhile
                     return True
-                pieces = fetch() if size is None else ()
+                pieces = [*fetch()] if size is None else ()
                 size = sum(map(len, pieces)) if size is None else size
                 if size > self.limit or not self._reserve(part, size):
                     return False

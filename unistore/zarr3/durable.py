@@ -129,7 +129,7 @@ class AtomicFiles:
         key
             Path of the file below the root, with slashes.
         buffers
-            Its content, taken as it is written: a generator's buffers are never nbytes all at once.
+            Its content, taken as it is written: a generator's buffers are never held all at once.
 
         Raises
         ------

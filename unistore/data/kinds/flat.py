@@ -68,8 +68,8 @@ def flat_layout(where: str, known: Sequence[str], size: int | None, *, wanted: b
     if not wanted and not any(sets):
         return None
     joint = [key for name in _JOINTS if (key := f"observation.{name}") in known][:1]
-    if all(sets) and joint:
-        keys = [found[-1] for found in sets]
+    keys = [found for found in sets if found is not None]
+    if len(keys) == len(sets) and joint:
         kept = size is None or all(key.endswith(f"_{size}") for key in keys)
         return Flat((*keys, *joint), None if kept else size)
     missing = [names for names, found in zip((*_IMAGES, _JOINTS), (*sets, joint), strict=True) if not found]
@@ -81,18 +81,16 @@ def flat_layout(where: str, known: Sequence[str], size: int | None, *, wanted: b
     raise InputError(msg)
 
 
-def _stored(names: Sequence[str], known: Sequence[str], size: int | None) -> list[str]:
-    """Keys that an image may be read from, the best last: the asked size, or else what there is."""
-    found = []
+def _stored(names: Sequence[str], known: Sequence[str], size: int | None) -> str | None:
+    """Key that an image is read from: in this size, else in full; in its only size if none is asked for."""
     for name in names:
         key = f"observation.{name}"
         sets = [each for each in known if each.startswith(f"{key}_") and each[len(key) + 1 :].isdecimal()]
-        exact = [f"{key}_{size}"] if f"{key}_{size}" in sets else []
-        full = [key] if key in known else []
-        if chosen := exact or full or (sets if size is None and len(sets) == 1 else []):
-            found += chosen
-            break
-    return found
+        found = [each for each in (f"{key}_{size}", key) if each in (*sets, key) and each in known]
+        found += sets if size is None and len(sets) == 1 else []
+        if found:
+            return found[0]
+    return None
 
 
 def _resized(images: torch.Tensor, size: int) -> torch.Tensor:

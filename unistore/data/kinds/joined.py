@@ -175,45 +175,21 @@ def join_parts(
     group_offsets: dict[str, NDArray[np.int64]],
     allocate: Allocate,
 ) -> Packed:
-    """One key of a batch from parts of it.
+    """One key of a batch from parts of it; ragged samples are concatenated in the order of the batch.
 
     Parameters
     ----------
     layout
         Of the key in the batch.
     parts, positions
-        Samples, and where they stand in the batch.
+        Samples, and where they stand in the batch, (n,) each; together 0 to B - 1.
     group_offsets
-        Offsets of the ragged groups of the batch so far; those of a new group are added.
+        Offsets (B + 1,) of the ragged groups of the batch so far; those of a new group are added.
     allocate
         For the values.
     """
     if layout.dense:
         return _join_dense(parts, positions, allocate)
-    return _join_ragged(layout, parts, positions, group_offsets, allocate)
-
-
-def _join_dense(
-    parts: Sequence[Packed], positions: Sequence[NDArray[np.int64]], allocate: Allocate
-) -> Packed:
-    """Samples (B, …) of all parts at their positions, in the memory order of the parts."""
-    first = parts[0].values
-    dtype = np.result_type(*{part.values.dtype for part in parts})
-    order = [0, *sorted(range(1, first.ndim), key=lambda axis: -abs(first.strides[axis]))]
-    out = allocate((sum(map(len, positions)), *(first.shape[axis] for axis in order[1:])), dtype)
-    for part, where in zip(parts, positions, strict=True):
-        out[where] = part.values.transpose(order)
-    return Packed(out.transpose(np.argsort(order)))
-
-
-def _join_ragged(
-    layout: Layout,
-    parts: Sequence[Packed],
-    positions: Sequence[NDArray[np.int64]],
-    group_offsets: dict[str, NDArray[np.int64]],
-    allocate: Allocate,
-) -> Packed:
-    """Samples of all parts, concatenated in the order of the batch; adds to `group_offsets`."""
     samples: list[NDArray[Any]] = [np.empty(0)] * sum(map(len, positions))
     for part, where in zip(parts, positions, strict=True):
         for number, position in enumerate(where.tolist()):
@@ -229,3 +205,16 @@ def _join_ragged(
     for sample, (lo, hi) in zip(samples, pairwise(offsets.tolist()), strict=True):
         out[lo:hi].reshape(sample.shape)[...] = sample
     return Packed(out, offsets, layout.group, shapes)
+
+
+def _join_dense(
+    parts: Sequence[Packed], positions: Sequence[NDArray[np.int64]], allocate: Allocate
+) -> Packed:
+    """Samples (B, …) of all parts at their positions, in the memory order of the parts."""
+    first = parts[0].values
+    dtype = np.result_type(*{part.values.dtype for part in parts})
+    order = [0, *sorted(range(1, first.ndim), key=lambda axis: -abs(first.strides[axis]))]
+    out = allocate((sum(map(len, positions)), *(first.shape[axis] for axis in order[1:])), dtype)
+    for part, where in zip(parts, positions, strict=True):
+        out[where] = part.values.transpose(order)
+    return Packed(out.transpose(np.argsort(order)))

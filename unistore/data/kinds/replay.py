@@ -24,6 +24,7 @@ from unistore.errors import InputError, Problem
 from unistore.memory.arena import Arena
 from unistore.memory.slabs import SlabRing
 from unistore.order.randomness import below, words
+from unistore.order.sequences import Weighted
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments
@@ -104,17 +105,20 @@ class ReplayBuffer:
         check.raise_problems()
         path = store.path if isinstance(store, Store) else store
         kind = Transitions(only_valid=True)
-        known = Dataset(path, kind).fields
+        opened = Dataset(path, kind)
         self._flat = None
         if output != "dict" and fields is None:
             wanted = output == "tuple" or image_size is not None
-            self._flat = flat_layout(str(path), known, image_size, wanted=wanted)
+            where = ", ".join(part.store.path for part in opened.parts)
+            self._flat = flat_layout(where, opened.fields, image_size, wanted=wanted)
         if self._flat is not None:
             fields = self._flat.fields
         self._dataset = Dataset(path, kind, fields, split, weights=weights)
-        self._chosen, self._bounds = _drawn_from(self._dataset, indices, limit)
-        self._length = int(self._bounds[-1])
+        self._chosen, bounds = _drawn_from(self._dataset, indices, limit)
+        self._length = int(bounds[-1])
         self._seed = int(seed)
+        by_store = self._dataset.weights
+        self._weighted = None if by_store is None else Weighted(by_store, bounds, seed=self._seed)
         self._next_number = 0
         self._prefetch = prefetch
         self._prefetched: deque[tuple[int, Future[Any]]] = deque()
@@ -264,15 +268,11 @@ class ReplayBuffer:
 
     def _draw(self, number: int, batch_size: int) -> NDArray[np.int64]:
         """Indices of the transitions of batch `number`."""
-        weights, count = self._dataset.weights, batch_size
-        drawn = words(self._seed, np.array([number]), np.array([count]), 2 * count if weights else count)[0]
-        if weights is None:
-            places = below(drawn, self._length)
+        if self._weighted is None:
+            drawn = words(self._seed, np.array([number]), np.array([batch_size]), batch_size)
+            places = below(drawn[0], self._length)
         else:
-            bounds = np.cumsum(weights) / np.sum(weights)
-            bounds[np.flatnonzero(weights)[-1] :] = 1
-            store = np.searchsorted(bounds, (drawn[count:] >> np.uint64(11)) * 2.0**-53, side="right")
-            places = self._bounds[store] + below(drawn[:count], np.diff(self._bounds)[store])
+            places = self._weighted.indices(number, 0, batch_size)
         return places if self._chosen is None else self._chosen[places]
 
     @property
