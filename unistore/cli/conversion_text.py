@@ -56,10 +56,8 @@ def report_text(report: Report) -> str:
     from unistore.report.sealed import label_lines
 
     ratio = report.raw_bytes / max(1, report.stored_bytes)
-    samples, sources = (
-        count_of(report.samples, sample_noun(report.sample_table)),
-        count_of(report.sources, "source"),
-    )
+    samples = count_of(report.samples, sample_noun(report.sample_table))
+    sources = count_of(report.sources, "source")
     sizes, files = (size(report.source_bytes), size(report.stored_bytes)), count_of(report.files, "file")
     compression = f"{size(report.raw_bytes)} uncompressed, ratio {ratio:.2f}"
     lines = [

@@ -12,8 +12,10 @@ from unistore.cli.families import DetectCommand, FamilyGroup
 from unistore.cli.options import add_common_options
 from unistore.cli.output import progress_bar, say, say_done, say_json
 
-RUN = ("overwrite", "restart", "work", "workers", "scheduler", "memory")
-COMMON = ("codec", "split", "split_by", "on_error", *RUN)
+COMMON = (
+    *("codec", "split", "split_by", "on_error"),
+    *("overwrite", "restart", "work", "workers", "scheduler", "memory"),
+)
 """Options of every conversion that are not passed to the converter."""
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3

@@ -37,7 +37,7 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
 @click.command("inspect", epilog=EXAMPLES, short_help="Describe a path, its problems, and what to do next.")
 @click.argument("path", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--all", "every", is_flag=True, help="Show bookkeeping arrays, chunks, shards and codecs, too.")
+@click.option("--all", "show_all", is_flag=True, help="Show bookkeeping arrays, chunks, shards, codecs, too.")
 @click.option("--html", metavar="FILE", help="Write a page with pictures of samples.")
 @click.option("--samples", type=_Numbers(), default=(), help="Show these samples in the page, too.")
 @click.option("--sample", type=int, metavar="N", help="Show one sample: keys, shapes, dtypes, ranges.")
@@ -46,7 +46,7 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
 def command(
     path: str,
     as_json: bool,
-    every: bool,
+    show_all: bool,
     html: str | None,
     samples: tuple[int, ...],
     sample: int | None,
@@ -79,7 +79,7 @@ def command(
     if as_json:
         say_json(found.to_json(), indent=1)
     elif html is None:
-        show(found.blocks, show_all=every)
+        show(found.blocks, show_all=show_all)
     else:
         say(f"{html}: written; open it in a browser")
     return 0 if found.is_good else DAMAGED if found.kind == "store" else BAD_INPUT

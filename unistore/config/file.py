@@ -269,9 +269,9 @@ def _plan_workers(
         return found
     train = found.train if train is None else train
     validation = found.validation if validation is None else validation
-    if isinstance(settings.workers, int) and train * ranks > max(settings.workers, ranks):
+    if str(settings.workers).strip().isdigit() and train * ranks > max(found.total, ranks):
         needed = f"{ranks} × {train} training workers"
-        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {settings.workers}, less than {needed}")
+        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {found.total}, less than {needed}")
     reason = f"loader workers of each rank, from the file: {train} train + {validation} validation"
     return replace(found, train=train, validation=validation, reason=reason)
 

@@ -60,7 +60,6 @@ def _parse_json(text: str, location: str, duplicates: list[str]) -> Any:
     plain = _JSON_PARTS.sub(lambda part: part[0] if part[0].startswith('"') else " ", text).strip()
     if plain.startswith('"'):
         plain = f"{{{plain.rstrip(',')}}}"
-
     try:
         return json.loads(plain, object_pairs_hook=lambda pairs: _as_dict(pairs, duplicates))
     except (ValueError, RecursionError) as error:

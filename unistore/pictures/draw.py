@@ -13,7 +13,7 @@ from unistore.schemas.store_view import StoreView
 
 INSTALL = "pip install 'unistore[plot]'"
 MARK = "made by unistore inspect"
-"""Metadata of every file that is written; only such files are overencoded."""
+"""Metadata of every file that is written; other files are overwritten only if that is asked for."""
 _FIGSIZE, _DPI = (10, 3.2), 110
 _STYLE: dict[str, Any] = {
     "font.size": 9,

@@ -79,7 +79,7 @@ class Checkup:
         return [*found, Block(title="because", facts=reasons)]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values: ``machine``, ``store`` or null, ``remarks``, ``line``, ``reasons``, …."""
+        """JSON values: `machine`, `store` or null, `remarks`, `line`, `arguments`, `reasons`, `trials`."""
         return {
             "machine": asdict(self.machine),
             "store": None if self.store is None else asdict(self.store),
@@ -113,7 +113,8 @@ def doctor(
     measure
         Try numbers of workers, batch sizes and a cache with this store, and recommend what was fastest.
     seconds
-        How long each of these settings is timed; there are 6 to 10. A cache is filled as long before.
+        How long each of these settings is timed: about 6 on two cores, 12 on 64. A cache is filled as long
+        before.
     progress
         As of `unistore.convert`, of the settings that are tried.
 

@@ -129,10 +129,8 @@ def _sample_sections(store: Store, about: Mapping[str, Any], samples: Sequence[i
     """Pictures of samples, and distributions of values."""
     for sample in samples:
         check_sample(store, sample)
-    noun, chosen = (
-        sample_noun(store.sample_table),
-        chosen_samples(store.sample_count, about["measures"], samples),
-    )
+    noun = sample_noun(store.sample_table)
+    chosen = chosen_samples(store.sample_count, about["measures"], samples)
     shown = [
         (sample, f"{noun} {sample}{_split(store, sample)}{reason and f': {reason}'}")
         for sample, reason in chosen.items()
@@ -191,7 +189,6 @@ def _bars(title: str, shares: Sequence[tuple[str, int, str]], max_bars: int = 8)
 
 
 def _histogram(title: str, counts: Sequence[int], low: float, high: float) -> str:
-
     highest, width = max(counts), 100 / len(counts)
     bars = "".join(
         f'<rect x="{bin_ * width:.2f}" y="{60 - 58 * count / highest:.2f}" width="{0.9 * width:.2f}" '

@@ -141,12 +141,11 @@ def _add_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
 
 
 def label_lines(path: str | os.PathLike[str]) -> list[str]:
-    """Shares of labels in each label column of a local store, from a bounded part of its values."""
-    store = None if local_path(path) is None else Store(path)
-    named = [] if store is None else [each for each in store.paths() if _unlabelled_values(each) is not None]
-    lines = []
-    for name in named:
-        assert store is not None
+    """Shares of labels in each label column, from a bounded part of the values; none of an object store."""
+    if local_path(path) is None:
+        return []
+    store, lines = Store(path), []
+    for name in (each for each in store.paths() if _unlabelled_values(each) is not None):
         values = describe_values(store.array(name))
         if values is not None and (shares := label_shares(values)):
             lines.append("; ".join(filter(None, [f"{name}: {shares}", _unlabelled_remark(name, values)])))

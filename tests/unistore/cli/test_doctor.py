@@ -61,6 +61,7 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         ("Patches(sizes=8)", "unexpected keyword"),
         ("Patches(", "not a kind of samples"),
         ("8", "they are"),
+        ("SampleKind()", "they are"),
         ("Patches(-8)", "at least 1"),
     ],
 )

@@ -249,6 +249,7 @@ def test_workers_of_a_side_in_words(read, train: str, validation: str, workers: 
     ("text", "said"),
     [
         ("DATALOADER: {TOTAL_WORKERS: 4, TRAIN_WORKERS: 6, VAL_WORKERS: 2}", "less than 1 × 6 training"),
+        ('DATALOADER: {TOTAL_WORKERS: "4", TRAIN_WORKERS: 6}', "is 4, less than 1 × 6 training"),
         ("DATALOADER: {VAL_WORKERS: few}", "is 'few', expected 'auto', 'cpu*0.9' or a number"),
         ("DATALOADER: {TRAIN_WORKERS: -1}", "at least 0, got -1"),
         ("DATALOADER: {TRAIN_WORKERS: true}", "is True, expected 'auto', 'cpu*0.9' or a number"),

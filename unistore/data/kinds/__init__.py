@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from unistore.data.kinds.clips import Clips
 from unistore.data.kinds.patches import Patches
-from unistore.data.kinds.protocol import SampleKind
 from unistore.data.kinds.rows import Rows
 from unistore.data.kinds.segments import Segments
 from unistore.data.kinds.sparse_points import SparsePoints
@@ -16,7 +15,6 @@ __all__ = [
     "Clips",
     "Patches",
     "Rows",
-    "SampleKind",
     "Segments",
     "SparsePoints",
     "Transitions",
