@@ -57,7 +57,7 @@ class Node:
     members: dict[bytes, Node] = field(default_factory=dict)
 
 
-FAILURES = (NotSimpleError, OSError, struct.error, ValueError, IndexError, OverflowError)
+FAILURES = (NotSimpleError, OSError, struct.error, ValueError, IndexError, OverflowError, RecursionError)
 """What parsing raises where a file is damaged, or not simple."""
 
 
