@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import promote
 from unistore.converters.ct.agreement import sorted_names
 from unistore.converters.ct.layouts import without_suffix
-from unistore.converters.ct.tables import points_table
+from unistore.converters.ct.tables import points_table, windows_of
 from unistore.converters.ct.voxels import bit_shape
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.errors import InputError, Problem
@@ -37,8 +37,7 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     masks: list[Field] = []
     direct: list[Table] = []
     rows: dict[str, tuple[int, ...]] = {}
-    for option in scan.options["found"]["windows"]:
-        window = Window(option["name"], option["width"], option["level"])
+    for window in windows_of(scan).values():
         group = f"{schema.WINDOWS}/{window.name}"
         counts = np.array([fact[f"points/{window.name}"] for fact in facts], np.int64)
         scaled = any(f"scaled/{window.name}" in fact for fact in facts)
