@@ -5,11 +5,12 @@ Axis 0 of every array is a row of a table. A sample is a few row ranges plus, fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,11 @@ def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:
 def bounds_field(path: str, axis: str, description: str) -> Field:
     """Offsets (n + 1,) i8 that divide rows into n ranges, one per `axis`: ``"segment"``, ``"volume"``."""
     return Field(path=path, dtype="int64", axes=(f"{axis}_bound",), description=description)
+
+
+def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Offsets (n + 1,) i8 of n ranges that follow each other, from their lengths (n,)."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import promote
 from unistore.converters.ct.agreement import sorted_names
 from unistore.converters.ct.layouts import without_suffix
-from unistore.converters.ct.tables import points_table
+from unistore.converters.ct.tables import points_table, windows_of
 from unistore.converters.ct.voxels import bit_shape
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
-from unistore.schemas.tables import Field, Table, own_axes
+from unistore.schemas.tables import Field, Table, offsets_of, own_axes
 from unistore.schemas.text import text_arrays
 
 _GEOMETRY = {
@@ -37,8 +37,7 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     masks: list[Field] = []
     direct: list[Table] = []
     rows: dict[str, tuple[int, ...]] = {}
-    for option in scan.options["found"]["windows"]:
-        window = Window(option["name"], option["width"], option["level"])
+    for window in windows_of(scan).values():
         group = f"{schema.WINDOWS}/{window.name}"
         counts = np.array([fact[f"points/{window.name}"] for fact in facts], np.int64)
         scaled = any(f"scaled/{window.name}" in fact for fact in facts)
@@ -50,7 +49,7 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
             rows[group] = tuple(counts.tolist())
         else:
             masks.append(_mask_field(scan, group, extents))
-        arrays.append((schema.offsets_field(group), _offsets(counts)))
+        arrays.append((schema.offsets_field(group), offsets_of(counts)))
         arrays += _present(group, [_has_window(source.detail, window.name) for source in scan.sources])
         groups[group] = {
             "width": window.width,
@@ -269,7 +268,7 @@ def _sdf_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
             description="edge of the cube that the points lie in, as the source states it; 0: unsaid",
         )
         arrays += [
-            (schema.offsets_field(table.name), _offsets(counts)),
+            (schema.offsets_field(table.name), offsets_of(counts)),
             (field, np.array(resolution, np.int32)),
             *_present(table.name, [name in source.detail["sdf"] for source in scan.sources]),
         ]
@@ -292,7 +291,3 @@ def _present(group: str, present: Sequence[bool]) -> list[tuple[Field, NDArray[A
         fill=False,
     )
     return [(field, np.array(present, np.bool_))]
-
-
-def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

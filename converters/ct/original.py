@@ -18,6 +18,7 @@ from unistore.converters.ct.export import Volume, volumes
 from unistore.converters.ct.layouts import format_of
 from unistore.converters.ct.source import Planes
 from unistore.converters.ct.survey import scaled_tolerance
+from unistore.converters.ct.tables import windows_of
 from unistore.converters.protocol import Scan
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.windows import Window
@@ -51,10 +52,7 @@ class Originals:
             if str(self._store.group(group)["values"]).startswith("as in"):
                 found = blocks_difference(volume.scaled(group), partial(_planes, ones))
             elif ones[:0].dtype.kind == "f" and image is not None:
-                window = next(
-                    Window(**w) for w in self._scan.options["found"]["windows"] if w["name"] == name
-                )
-                found = _scaled_difference(image, ones, window)
+                found = _scaled_difference(image, ones, windows_of(self._scan)[name])
             else:
                 found = _mask_difference(mask, ones)
             yield compared(file, prod(mask.shape), _shapes(mask, ones) or found)

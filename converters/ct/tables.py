@@ -15,13 +15,19 @@ from unistore.converters.ct.layouts.npz import BLOCK
 from unistore.converters.ct.slabs import band_bytes, slab_bytes
 from unistore.converters.ct.survey import max_threads
 from unistore.converters.ct.voxels import bit_shape, list_bytes
-from unistore.converters.protocol import Source
+from unistore.converters.protocol import Scan, Source
 from unistore.schemas.ct import fields as schema
+from unistore.schemas.ct.windows import Window
 from unistore.schemas.tables import Field, Table
 
 _BUFFERS = 2 << 20
 """Bytes in memory besides the voxels while files are read: counts, headers, allocator."""
 _SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing")
+
+
+def windows_of(scan: Scan) -> dict[str, Window]:
+    """Windows of a scan, by name."""
+    return {each["name"]: Window(**each) for each in scan.options["found"]["windows"]}
 
 
 def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreement: Agreement) -> Source:

@@ -33,6 +33,7 @@ from unistore.converters.ct.survey import (
     scaled_differences,
     state_of,
 )
+from unistore.converters.ct.tables import windows_of
 from unistore.converters.ct.voxels import point_coords, read_bits, read_points
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
@@ -60,9 +61,7 @@ class VolumeReader:
     @classmethod
     def of(cls, scan: Scan, source: int) -> VolumeReader:
         """Reader of a scan's source."""
-        found = scan.options["found"]["windows"]
-        windows = {w["name"]: Window(w["name"], w["width"], w["level"]) for w in found}
-        return cls(scan.sources[source], windows)
+        return cls(scan.sources[source], windows_of(scan))
 
     def facts(self) -> Facts:
         """Read everything once: counts of all windows, NaN, the extent; check masks and points.

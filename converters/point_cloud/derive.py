@@ -63,8 +63,9 @@ def derive_points(
     Returns
     -------
     Facts
-        ``lengths`` (S,), ``numbers`` (S,), ``bounds`` (S, 2, 3), ``quantised`` (), for each grid
-        ``voxels/<size>`` (S,) voxels per segment, ``segments/<column>`` (S, …), ``labelled/<column>`` ().
+        ``lengths`` (S,), ``numbers`` (S,), ``bounds`` (S, 2, 3), ``quantised`` (), ``places`` () as of
+        `DecimalPlaces`, for each grid ``voxels/<size>`` (S,) voxels per segment, ``segments/<column>``
+        (S, …), ``labelled/<column>`` ().
 
     Raises
     ------

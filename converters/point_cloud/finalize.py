@@ -33,7 +33,7 @@ from unistore.schemas.point_cloud.fields import (
     voxel_offsets_field,
     xyz_field,
 )
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, Table, offsets_of
 from unistore.schemas.text import text_arrays
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
@@ -157,7 +157,7 @@ def finalize_points(
     columns = [_described(key, field, found) for key, field in point_columns(scan).items()]
     arrays = _segment_arrays(scan, found, of_source, unit)
     arrays += [
-        (voxel_offsets_field(size), _offsets(counts)) for size, counts in zip(sizes, voxels, strict=True)
+        (voxel_offsets_field(size), offsets_of(counts)) for size, counts in zip(sizes, voxels, strict=True)
     ]
     arrays += _source_arrays(scan.sources)
     if dtype == "int32":
@@ -196,7 +196,7 @@ def _segment_arrays(scan: Scan, found: Facts, of_source: NDArray[np.int64], unit
     fields = segment_fields(unit)
     bounds = found["bounds"]
     values = {
-        "offsets": _offsets(found["lengths"]),
+        "offsets": offsets_of(found["lengths"]),
         "origin": np.ascontiguousarray(bounds[:, 0]),
         "bounds": bounds,
         "source": of_source.astype(np.int32),
@@ -257,10 +257,6 @@ def _described(key: str, field: Field, found: Facts) -> Field:
     if not is_label(key) or found[f"labelled/{key}"].any():
         return field
     return replace(field, attributes={**field.attributes, "unlabelled": "every value is 0"})
-
-
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
 
 def _typical(lengths: NDArray[np.int64]) -> int:

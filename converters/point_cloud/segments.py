@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from unistore.converters.point_cloud.order import StorageOrder
 from unistore.converters.point_cloud.workspace import Workspace
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
+from unistore.schemas.tables import offsets_of
 
 Ints = NDArray[np.int64]
 
@@ -35,7 +36,7 @@ class Partition(NamedTuple):
     @property
     def offsets(self) -> Ints:
         """(S + 1,) bounds of the segments in the storage order."""
-        return np.concatenate(([0], np.cumsum(self.lengths)))
+        return offsets_of(self.lengths)
 
 
 def consecutive(lengths: Ints, numbers: Ints) -> Partition:

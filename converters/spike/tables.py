@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 from statistics import median_low
 from typing import Any
 
@@ -17,7 +17,7 @@ from unistore.converters.spike.source import Extent
 from unistore.schemas.spike import fields
 from unistore.schemas.spike.bits import count_dtype
 from unistore.schemas.spike.fields import FRAMES, IMAGE_EXTENT, IMAGES, SEQUENCE_NAME, SPIKE_EXTENT
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, Table, offsets_of
 from unistore.schemas.text import text_arrays
 
 Arrays = list[tuple[Field, NDArray[Any]]]
@@ -115,9 +115,9 @@ def index_arrays(sources: Sequence[Source]) -> Arrays:
     for image in images:
         table = fields.file_table_name(image)
         if sizes := [source.rows[table] for source in sources if table in source.rows]:
-            arrays.append((fields.file_offsets_field(image), _offsets(sizes)))
+            arrays.append((fields.file_offsets_field(image), offsets_of(sizes)))
     groups = [(name, len(list(each))) for name, each in groupby(detail["sequence"] for detail in details)]
-    arrays.append((fields.sequence_offsets_field(), _offsets([length for _, length in groups])))
+    arrays.append((fields.sequence_offsets_field(), offsets_of([length for _, length in groups])))
     names = [name for name, _ in groups]
     return arrays + text_arrays(SEQUENCE_NAME, names, axis="sequence", description="Name of the sequence")
 
@@ -126,8 +126,4 @@ def sequence_of_frames(sources: Sequence[Source]) -> NDArray[np.int64]:
     """Index of the first frame of each frame's recording, whose parts count as one: (F,) i8."""
     names = (source.detail.get("recording", source.detail["sequence"]) for source in sources)
     lengths = [len(list(group)) for _, group in groupby(names)]
-    return np.repeat(_offsets(lengths)[:-1], lengths)
-
-
-def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
-    return np.array([0, *accumulate(lengths)], np.int64)
+    return np.repeat(offsets_of(lengths)[:-1], lengths)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.trajectory.columns import Feature
 from unistore.errors import InputError, Problem
+from unistore.schemas.tables import offsets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +137,6 @@ class EpisodeIndex:
                 episode += 1
             yield Span(group, self.variants[variant], first, stop - at, at - lo)
             at = stop
-
-
-def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Offsets (n + 1,) of n consecutive items, from their lengths."""
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str]) -> list[Problem]:

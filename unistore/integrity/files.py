@@ -15,6 +15,7 @@ from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.job import Outcome
 from unistore.conversion.lock import owner_of
 from unistore.errors import Problem, StoreError
+from unistore.exporting.temporary_folder import temporary_folder_path
 from unistore.integrity.steps import run_in_order
 from unistore.remote.storage import local_path, open_storage
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
@@ -265,7 +266,7 @@ def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
 
 def _stopped_repair(store: Path) -> list[Problem]:
     """The folder of a repair that was killed, if there is one and no repair runs."""
-    folder = store.with_name(f"{store.name}.{REPAIR}")
+    folder = temporary_folder_path(store, REPAIR)
     if not folder.is_dir() or owner_of(folder / "lock") is not None:
         return []
     message = "was left by a repair that was stopped: no part of the store"

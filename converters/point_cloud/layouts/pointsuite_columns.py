@@ -29,6 +29,7 @@ from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Seg
 from unistore.converters.point_cloud.source import Layout, Match, Original, PointSource, Ranges, column_paths
 from unistore.converters.scan import Source
 from unistore.errors import InputError, Problem
+from unistore.schemas.tables import offsets_of
 
 __all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
 
@@ -90,7 +91,7 @@ class _InSegments(PointSource):
         detail = source.detail
         self._groups = Segments(file, source.name, [Path(root) for root in detail["roots"]])
         self._lengths = _lengths(self._groups, detail["xyz"][0])
-        self._offsets = np.concatenate(([0], np.cumsum(self._lengths)))
+        self._offsets = offsets_of(self._lengths)
         self._paths = column_paths(detail)
         own = (3,) if len(detail["xyz"]) == 1 else ()
         forms = [(path, dtype, own) for path, dtype in zip(detail["xyz"], detail["xyz_stored"], strict=True)]
