@@ -107,12 +107,15 @@ def test_damaged_files_are_their_problem(tmp_path: Path, content: bytes, message
 
 
 def test_the_open_file_is_shared(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.h5", data__demo_0__actions=np.ones((2, 2)))
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as written:  # compressed, so that the HDF5 library reads it
+        written.create_dataset("data/demo_0/actions", data=np.ones((2, 2)), compression="gzip")
     with Candidate(path, [tmp_path]) as file:
         opened = file.opened(open_hdf5)
         path.unlink()
         assert isinstance(TrajectoryConverter().look(file), Taken)
         assert opened["data/demo_0/actions"].shape == (2, 2)
+    assert not opened, "the file is closed"
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

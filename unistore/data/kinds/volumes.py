@@ -42,7 +42,7 @@ class Volumes:
 
     Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
     ``spacing``, ``origin``, ``direction`` if stored; ``<mask>_present``. On request: ``source``, ``name``,
-    ``extent`` (3,) of the volume as it is stored, ``info`` (the text of the case's ``info.json``), ``metadata``
+    ``extent`` (3,) of the stored volume, ``info`` (the text of the case's ``info.json``), ``metadata``
     (its row of ``metadata.csv``, as JSON).
 
     Batches are dense, (B, D, H, W), if all volumes have one extent. Else volumes are ragged: packed batches
