@@ -60,7 +60,7 @@ def scan_part(converter: PartScanner, part: Part) -> PartResult:
         with as_problem(part.name):
             scanned = converter.scan(part)
     except InputError as error:
-        return None, error.problems or [Problem(part.name, str(error))]
+        return None, error.problems_at(part.name)
     return scanned, scanned.problems
 
 
@@ -122,7 +122,7 @@ def scan_sources(
         try:
             scan = converter.gather(taken.parts, taken.scanned)
         except InputError as error:
-            problems += error.problems or [Problem("sources", str(error))]
+            problems += error.problems_at("sources")
     left_out = list(_left_out_by_family(found.left_out, owners))
     used = {str(path) for path, _ in left_out}
     if scan is not None:
@@ -275,7 +275,7 @@ def _find(
         with as_problem(", ".join(map(str, paths))):
             found = converter.find(paths, exclusion)
     except InputError as error:
-        found = Found(parts=(), problems=error.problems or [Problem(str(paths[0]), str(error))])
+        found = Found(parts=(), problems=error.problems_at(str(paths[0])))
     kinds = {problem.kind for problem in found.problems}
     if found.parts or not all(path.is_dir() for path in paths) or kinds - {"missing"}:
         if found.problems and not found.parts:

@@ -86,6 +86,10 @@ class InputError(UnistoreError):
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    def problems_at(self, location: str) -> tuple[Problem, ...]:
+        """Its problems; the text of an error without any becomes one at `location`."""
+        return self.problems or (Problem(location, str(self)),)
+
     def __reduce__(self) -> tuple[type[InputError], tuple[Sequence[Problem] | str]]:
         return type(self), (self.problems or str(self),)
 

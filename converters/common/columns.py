@@ -141,6 +141,12 @@ def _merge(columns: Sequence[Column | None], numbers: NDArray[np.intc]) -> Merge
     return Merged(dtype.name, present[0].row_shape, attributes)
 
 
+def length_table(lengths: Mapping[str, object]) -> str:
+    """A line for each array: its path, and its length or what stands for it."""
+    width = max(map(len, lengths))
+    return "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
+
+
 def _columns_differ(
     found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool
 ) -> Problem:

@@ -80,8 +80,7 @@ class ProblemCollector:
             with as_problem(location):
                 yield
         except InputError as error:
-            problems = error.problems or [Problem(location, str(error))]
-            self.problems += problems
+            self.problems += error.problems_at(location)
 
     def check(self) -> None:
         """Raise the collected problems.

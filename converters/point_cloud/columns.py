@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.columns import Column, storable
+from unistore.converters.common.columns import Column, length_table, storable
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.cures import how_to_leave_out, how_to_name, how_to_rename
 from unistore.converters.point_cloud.names import (
@@ -288,12 +288,10 @@ def lengths_problem(shapes: Mapping[str, tuple[int, ...]], name: str) -> Problem
     lengths = {printable(path): shape[0] if shape else 0 for path, shape in shapes.items()}
     if len(set(lengths.values())) <= 1:
         return None
-    width = max(map(len, lengths))
-    table = "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
     common = Counter(lengths.values()).most_common(1)[0][0]
     odd = [path for path, length in lengths.items() if length != common]
     cure = f"write the file again, or leave columns out: {how_to_leave_out(*odd[:_SHOWN])}"
-    return Problem(name, f"columns differ in length:\n{table}\n   ", cure, "length")
+    return Problem(name, f"columns differ in length:\n{length_table(lengths)}\n   ", cure, "length")
 
 
 def _leave_out(location: str) -> str:

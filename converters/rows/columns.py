@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.columns import Column, storable
+from unistore.converters.common.columns import Column, length_table, storable
 from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import Problem, printable
 from unistore.schemas.arrays import name_problem
@@ -32,10 +32,7 @@ def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int
     lengths = {printable(key): shape[0] if shape else None for key, shape in shapes.items()}
     if len(set(lengths.values())) <= 1 and None not in lengths.values():
         return next((length for length in lengths.values() if length is not None), 0), []
-    width = max(map(len, lengths))
-    table = "\n".join(
-        f"    {key.ljust(width)}  {'scalar' if length is None else length}" for key, length in lengths.items()
-    )
+    table = length_table({key: "scalar" if length is None else length for key, length in lengths.items()})
     known = Counter(length for length in lengths.values() if length is not None)
     most = known.most_common(1)[0][0] if known else None
     cure = how_to_take(key for key, length in lengths.items() if length is not None and length == most)

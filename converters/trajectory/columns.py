@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column, storable
+from unistore.converters.common.columns import Column, length_table, storable
 from unistore.converters.trajectory.images import decode_frame, encoding_of, frame_of
 from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core
 from unistore.converters.trajectory.options import Colour
@@ -153,10 +153,9 @@ def _length_problems(
     }
     if all(rows == length for rows in lengths.values()):
         return []
-    width = max(map(len, lengths))
-    table = "\n".join(f"    {path.ljust(width)}  {rows}" for path, rows in lengths.items())
+    message = f"datasets have different numbers of steps:\n{length_table(lengths)}\n   "
     cure = "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out"
-    return [Problem(location, f"datasets have different numbers of steps:\n{table}\n   ", cure, "length")]
+    return [Problem(location, message, cure, "length")]
 
 
 def _bytes(array: Array) -> int:

@@ -326,7 +326,7 @@ def _joined_digest(contents: Mapping[str, str]) -> str:
 
 
 def _problems(error: InputError, source: Source) -> tuple[Problem, ...]:
-    return tuple(with_source(source.name, error.problems or [Problem(source.name, str(error))]))
+    return tuple(with_source(source.name, error.problems_at(source.name)))
 
 
 def source_digest(pieces: Sequence[str]) -> bytes:

@@ -98,9 +98,7 @@ def scan_valid_sources(
             if skip and new:
                 problems += new
             elif problems:
-                raise InputError(
-                    [*problems, *(error.problems or [Problem("sources", str(error))])]
-                ) from error
+                raise InputError([*problems, *error.problems_at("sources")]) from error
             else:
                 raise
 

@@ -30,7 +30,7 @@ from unistore.data.parts import (
 )
 from unistore.data.sample import Sample, Samples
 from unistore.data.tensors import Memory
-from unistore.errors import InputError, StoreError
+from unistore.errors import InputError, StoreError, first_few
 from unistore.order.permutation import At
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
@@ -159,8 +159,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         stores = repr(self.path) if len(self.parts) == 1 else str([part.store.path for part in self.parts])
         split = "" if self.splits is None else f", split={'+'.join(self.splits)}"
         try:
-            more = f" and {len(self.fields) - _SHOWN} more" if len(self.fields) > _SHOWN else ""
-            content = f"{len(self)} samples of {', '.join(self.fields[:_SHOWN])}{more}"
+            content = f"{len(self)} samples of {first_few(self.fields, _SHOWN)}"
         except InputError:
             content = "invalid: samples do not fit their data, or there are none"
         return f"Dataset({stores}, {self.samples}{split}, {content})"

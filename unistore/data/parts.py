@@ -14,7 +14,7 @@ from unistore.converters.registry import get_family
 from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader
 from unistore.data.kinds.reach import check_reach
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, first_few
 from unistore.store.reader import Store
 from unistore.system.arguments import matches_type
 from unistore.zarr3.storage import AbsentError
@@ -191,7 +191,7 @@ def common_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[
             continue
         present = [part.name for part, keys in zip(parts, selected, strict=True) if key in keys]
         absent = [part.name for part, keys in zip(parts, selected, strict=True) if key not in keys]
-        message = f"is in {_listed(present)}, but not in {_listed(absent)}"
+        message = f"is in {first_few(present)}, but not in {first_few(absent)}"
         problems.append(Problem(f"field {key!r}", message, kind="fields"))
     if problems:
         cure = f"to read the common ones: fields={common}" if common else ""
@@ -293,11 +293,6 @@ def _call_all(function: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
             ]
         )
     return results
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from unistore.converters.files.paths import is_inside
 from unistore.converters.registry import families
 from unistore.converters.survey import Survey, survey
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, first_few
 from unistore.remote.storage import local_path
 from unistore.report.blocks import Block, to_text
 from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
@@ -183,8 +183,7 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
         store = target.name.removesuffix(f".{REPAIR}")
         return f"the folder in which a repair of {store} works, or was stopped", "repair again, or remove it"
     if inside:
-        more = f" and {len(inside) - 5} more" if len(inside) > 5 else ""
-        return f"a folder with Zarr hierarchies inside: {', '.join(inside[:5])}{more}", "inspect one of them"
+        return f"a folder with Zarr hierarchies inside: {first_few(inside, 5)}", "inspect one of them"
     if target.is_dir() and not any(target.iterdir()):
         return "an empty folder", "check the path"
     if target.suffix.lower() in _ARCHIVES:
