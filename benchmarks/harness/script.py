@@ -130,6 +130,10 @@ def run_ways(
     chosen = [
         way for way in ways if not options.only or any(fnmatch.fnmatch(way.key, p) for p in options.only)
     ]
+    if not chosen:
+        known = ", ".join(way.key for way in ways)
+        print(f"{title}: no way is called {' or '.join(options.only)}; they are {known}")
+        return
     results = race(chosen, batch, options.rounds, options.seconds)
     text = markdown(title, results, targets, headline)
     print(text)
