@@ -167,7 +167,7 @@ def test_a_hundred_million_samples_cost_nothing(kind):
     if kind == "shuffled":
         order: Shuffled | BlockShuffle = Shuffled(100_000_000, 1)
     else:
-        order = BlockShuffle(uniform_blocks(100_000_000, 256), 1)
+        order = BlockShuffle.within(uniform_blocks(100_000_000, 256), 100_000, 1)
     for epoch in range(3):
         found = order.indices(epoch, 50_000_000, 50_004_096)
         assert len(np.unique(found)) == 4096
