@@ -86,7 +86,7 @@ def command(
 
 
 def _sample(path: str, sample: int, plot: str | None, *, as_json: bool, overwrite: bool) -> int:
-    from unistore.pictures.draw import sample_picture
+    from unistore.pictures import sample_picture
     from unistore.report.sample import describe_sample, sample_blocks
     from unistore.report.target import check_target, write_report
     from unistore.store.reader import Store

@@ -97,7 +97,7 @@ class Inspection:
         return f"Inspection({self.kind} {self.path!r}{''.join(f', {each}' for each in shown)})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures.html import notebook_html
+        from unistore.pictures import notebook_html
 
         remarks = [("", remark) for remark in self.details.get("remarks", ())]
         facts = [fact for block in self.blocks[:1] for fact in block.facts] + remarks

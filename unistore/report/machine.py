@@ -8,9 +8,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from unistore.loader.machine import available_memory
-from unistore.system.cgroups import cpu_quota, memory_limits, version
-from unistore.system.workers import usable_cores
+from unistore.system.machine import (
+    available_memory,
+    cgroup_version,
+    cpu_quota,
+    memory_limits,
+    physical_memory,
+    usable_cores,
+)
 
 ACCELERATORS = {"/dev/nvidiactl": "NVIDIA", "/dev/kfd": "AMD"}
 """Device files of GPU drivers and their vendors. Importing torch to ask would take seconds."""
@@ -66,8 +71,8 @@ def inspect_machine() -> Machine:
         affinity=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         quota=cpu_quota(),
         usable_cores=usable_cores(),
-        cgroup_version=version(),
-        memory=_memory(),
+        cgroup_version=cgroup_version(),
+        memory=physical_memory(),
         memory_limit=min((limit.limit for limit in memory_limits()), default=None),
         available_memory=available_memory(),
         shared_memory=shared,
@@ -78,13 +83,6 @@ def inspect_machine() -> Machine:
         start_method="fork" if sys.platform == "linux" and "fork" in methods else "spawn",
         accelerator=next((name for path, name in ACCELERATORS.items() if Path(path).exists()), None),
     )
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
 
 
 def _shared_memory() -> tuple[int | None, int | None]:

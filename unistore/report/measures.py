@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.preview import Measure
-from unistore.pictures.draw import preview_of
+from unistore.pictures import preview_of
 from unistore.report.values import histogram
 from unistore.store.reader import Store
 

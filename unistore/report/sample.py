@@ -8,7 +8,7 @@ import numpy as np
 
 from unistore.data.kinds.protocol import SOURCE, Picks
 from unistore.data.packed import Packed
-from unistore.pictures.draw import check_sample
+from unistore.pictures import check_sample
 from unistore.report.blocks import Block, format_shape
 from unistore.report.measures import sample_noun
 from unistore.report.sealed_blocks import number

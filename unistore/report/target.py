@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from unistore.errors import InputError, Problem
-from unistore.pictures.draw import MARK
+from unistore.pictures import MARK
 
 _MARK_BYTES = 1024
 """The mark of a report is in its first bytes."""
