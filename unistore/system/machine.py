@@ -1,8 +1,8 @@
 """Cores and memory that this process may use: of the machine, or less in a container or batch job.
 
-These set limits by cgroups, version 1 or 2. The limit of a group applies to all groups below it. So the limits
-of a process are those of its own group and of all visible groups above it. In a container, the path that the
-kernel reports often does not exist, and the container's own group is the root of the mount.
+Containers and batch systems set limits by cgroups, version 1 or 2. The limit of a group applies to all groups
+below it. So the limits of a process are those of its own group and of all visible groups above it. In a
+container, the path that the kernel reports often does not exist, and its own group is the root of the mount.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
+from unistore.cli.output import write_report
 from unistore.errors import InputError
 from unistore.pictures import MARK
-from unistore.report.target import write_report
 
 pytest.importorskip("matplotlib", reason="matplotlib draws the pictures: pip install 'unistore[plot]'")
 
