@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from unistore.cli.blocks import show
-from unistore.cli.output import progress_bar, say_json
+from unistore.cli.output import progress_bar, say_json, show
 
 EXAMPLES = """\b
 Examples:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unistore.report.location import OBJECT_STORE, StoreLocation
-from unistore.report.machine import Machine
+from unistore.report.machine import OBJECT_STORE, Machine, StoreLocation
 from unistore.report.speed import Speed
 from unistore.report.trials import Trial, best
 from unistore.system.sizes import size

@@ -15,8 +15,7 @@ from unistore.data.kinds.reach import as_code
 from unistore.progress import resolve_progress
 from unistore.report.advice import Advice, IncompatibleKind, StoreFacts, advise, measured_advice, remarks
 from unistore.report.blocks import Block, to_text
-from unistore.report.location import locate_store
-from unistore.report.machine import Machine, inspect_machine
+from unistore.report.machine import Machine, inspect_machine, locate_store
 from unistore.report.speed import measure_speed, time_forked_read
 from unistore.report.suggestions import Suggestion, natural_suggestion, suggestions
 from unistore.report.trials import Trial, trial_table, try_settings

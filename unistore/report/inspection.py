@@ -13,12 +13,19 @@ from unistore.converters.registry import families
 from unistore.converters.survey import Survey, survey
 from unistore.errors import InputError, Problem, first_few
 from unistore.remote.storage import local_path
-from unistore.report.blocks import Block, to_text
-from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
+from unistore.report.blocks import Block, to_text, verdict_blocks
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import store_blocks
-from unistore.report.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
-from unistore.report.verdicts import verdict_blocks
+from unistore.report.unsealed import (
+    SUFFIX,
+    describe_unfinished,
+    describe_zarr,
+    is_store,
+    is_zarr,
+    stores_inside,
+    unfinished_blocks,
+    zarr_blocks,
+)
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
@@ -97,7 +104,7 @@ class Inspection:
         return f"Inspection({self.kind} {self.path!r}{''.join(f', {each}' for each in shown)})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures.html import notebook_html
+        from unistore.pictures import notebook_html
 
         remarks = [("", remark) for remark in self.details.get("remarks", ())]
         facts = [fact for block in self.blocks[:1] for fact in block.facts] + remarks

@@ -14,9 +14,14 @@ import xxhash
 
 from unistore.errors import InputError, StoreError
 from unistore.remote.storage import local_path
-from unistore.report.measures import describe_measures, measure_remarks, measures_of
 from unistore.report.snippets import snippet
-from unistore.report.values import describe_values, label_shares
+from unistore.report.values import (
+    describe_measures,
+    describe_values,
+    label_shares,
+    measure_remarks,
+    measures_of,
+)
 from unistore.schemas.indices import contradiction
 from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.text import text_values

@@ -1,13 +1,17 @@
-"""Statistics of arrays from a bounded number of bytes: range, mean, labels, histogram."""
+"""Statistics of arrays, and measures of samples: range, quantiles, histogram, labels, remarks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.preview import Measure
+from unistore.pictures import preview_of
+from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
 ARRAY_BYTES = 4 << 20
@@ -112,3 +116,88 @@ def sparkline(counts: list[int], width: int = 12) -> str:
     sums = [sum(part.tolist()) for part in np.array_split(np.array(counts), min(width, len(counts)))]
     most = max(sums)
     return "".join(" " if not each else _BARS[min(7, each * 8 // most)] for each in sums)
+
+
+QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
+_MIN_SHARE = 0.05
+"""Share of samples beyond a bound from which on a remark is made."""
+_HALF_TOLERANCE = 0.02
+"""Shares this close to 0.5 are called half."""
+_MAX_MEASURES = 6
+"""Measures whose smallest and largest samples are shown."""
+
+
+def sample_noun(table: str) -> str:
+    """Singular of the sample table's name: ``"segment"`` of ``"segments"``."""
+    return table.rpartition("/")[2].removesuffix("s") or "sample"
+
+
+def measures_of(store: Store) -> list[Measure]:
+    """Measures that the family takes of the store's samples; empty ones are left out."""
+    found = list(preview_of(store).measures(store)) if store.sample_count else []
+    return [measure for measure in found if len(measure.values)]
+
+
+def describe_measures(measures: Sequence[Measure]) -> list[dict[str, Any]]:
+    """Quantiles and histogram of each measure, and its smallest and largest sample. JSON values."""
+    described = []
+    for measure in measures:
+        values = measure.values.astype(np.float64)
+        quantiles = np.quantile(values, list(QUANTILES.values()), method="nearest").tolist()
+        described.append(
+            {
+                "name": measure.name,
+                "samples": len(values),
+                **dict(zip(QUANTILES, quantiles, strict=True)),
+                "histogram": histogram(values),
+                "smallest": _sample_at(measure, int(np.argmin(values))),
+                "largest": _sample_at(measure, int(np.argmax(values))),
+            }
+        )
+    return described
+
+
+def _sample_at(measure: Measure, position: int) -> int:
+    return position if measure.samples is None else int(measure.samples[position])
+
+
+def measure_remarks(store: Store, measures: Sequence[Measure]) -> list[str]:
+    """Remarks such as ``"half of the segments have fewer than 16 points"``, with a cure."""
+    remarks, noun = [], sample_noun(store.sample_table)
+    for measure in measures:
+        bounds = [(measure.values < measure.few, f"fewer than {measure.few}")]
+        bounds += [(measure.values > measure.most, f"more than {measure.most}")] if measure.most else []
+        for beyond, bound in bounds:
+            share = float(beyond.mean())
+            if share >= _MIN_SHARE:
+                remarks.append(
+                    f"{_share_text(share)} of the {noun}s have {bound} {measure.name} ({measure.cure})"
+                )
+        empty = int((measure.values == 0).sum()) if measure.few or measure.most else 0
+        if empty:
+            remarks.append(f"{empty:,} {noun}{'s have' if empty > 1 else ' has'} no {measure.name}")
+    return remarks
+
+
+def _share_text(share: float) -> str:
+    if share == 1:
+        return "all"
+    return "half" if abs(share - 0.5) < _HALF_TOLERANCE else f"{100 * share:.2g} %"
+
+
+def chosen_samples(
+    count: int, described: Sequence[dict[str, Any]], asked: Sequence[int] = ()
+) -> dict[int, str]:
+    """Samples to show, and why: those asked for, the first, middle and last, and the extremes of measures."""
+    reasons = [(number, "") for number in asked]
+    reasons += [(0, "first"), (count // 2, "middle"), (count - 1, "last")] if count else []
+    for each in described[:_MAX_MEASURES]:
+        if each["min"] < each["max"]:
+            reasons += [
+                (each[end], f"{each['name']}: {each[bound]:,.4g}, the {end}")
+                for end, bound in (("largest", "max"), ("smallest", "min"))
+            ]
+    found: dict[int, str] = {}
+    for number, reason in reasons:
+        found[number] = ", ".join(filter(None, [found.get(number, ""), reason]))
+    return found
