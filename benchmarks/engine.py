@@ -33,8 +33,8 @@ import tensorstore
 import zarr
 from numpy.typing import NDArray
 
-from unistore.zarr3 import Array, LocalStorage, array_metadata, encode_shard, write_shard
-from unistore.zarr3.writer import iter_shard_buffers
+from unistore.zarr3 import Array, LocalStorage
+from unistore.zarr3.writer import array_metadata, encode_shard, iter_shard_buffers, write_shard
 
 KIB = 1 << 10
 BATCH = 64

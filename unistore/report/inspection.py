@@ -6,11 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from unistore.converters.files.paths import is_inside
 from unistore.converters.registry import families
-from unistore.converters.survey import Survey, survey
 from unistore.errors import InputError, Problem, first_few
 from unistore.remote.storage import local_path
 from unistore.report.blocks import Block, to_text, verdict_blocks
@@ -29,6 +27,9 @@ from unistore.report.unsealed import (
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
+
+if TYPE_CHECKING:
+    from unistore.converters.survey import Survey
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
@@ -145,6 +146,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         raise InputError(Problem(given, "no such file or folder", "check the path", "missing"))
     if target.is_dir() and is_zarr(target):
         return _zarr(given, target)
+    from unistore.converters.survey import survey
     from unistore.report.sources import describe_sources, link_blocks, problem_blocks, source_blocks
 
     surveyed = survey([target])
@@ -195,6 +197,8 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
         return "an empty folder", "check the path"
     if target.suffix.lower() in _ARCHIVES:
         return "an archive", "unpack it, and inspect the folder"
+    from unistore.converters.files.paths import is_inside
+
     link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
     if link is not None:
         return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+import unistore
 from unistore.converters.registry import get_family
-from unistore.data import kinds
 from unistore.data.kinds.protocol import NamesGroup, SampleKind
 from unistore.data.kinds.reach import Reach, as_code, reach_of
 from unistore.data.parts import default_kind
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
+
+KINDS = ("Clips", "Patches", "Rows", "Segments", "SparsePoints", "Transitions", "Volumes", "Windows")
+"""Kinds that `parse_kind` knows, names of `unistore`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +117,9 @@ def parse_kind(expression: str) -> SampleKind:
     cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:
         call = ast.parse(expression.removeprefix("unistore."), mode="eval").body
-        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in kinds.__all__:
-            raise ValueError("they are " + ", ".join(kinds.__all__))
-        made = getattr(kinds, ast.unparse(call.func))
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in KINDS:
+            raise ValueError("they are " + ", ".join(KINDS))
+        made = getattr(unistore, ast.unparse(call.func))
         positional = [ast.literal_eval(each) for each in call.args]
         named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
         kind: SampleKind = made(*positional, **named)

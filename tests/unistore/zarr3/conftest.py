@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unistore.zarr3 import Array, ArrayMetadata, LocalStorage, array_metadata, encode_shard, write_shard
+from unistore.zarr3 import Array, ArrayMetadata, LocalStorage
+from unistore.zarr3.writer import array_metadata, encode_shard, write_shard
 
 Check = Callable[[NDArray[Any], NDArray[Any]], None]
 Write = Callable[..., Array]

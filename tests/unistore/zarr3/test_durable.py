@@ -12,8 +12,9 @@ import pytest
 import xxhash
 
 from unistore.errors import ConversionError
-from unistore.zarr3 import array_metadata, content_digest, durable, encode_shard, write_shard
+from unistore.zarr3 import durable
 from unistore.zarr3.durable import PART_SUFFIX, AtomicFiles
+from unistore.zarr3.writer import array_metadata, content_digest, encode_shard, write_shard
 
 
 @pytest.fixture
