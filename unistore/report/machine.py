@@ -22,6 +22,9 @@ from unistore.system.machine import (
 
 ACCELERATORS = {"/dev/nvidiactl": "NVIDIA", "/dev/kfd": "AMD"}
 """Device files of GPU drivers and their vendors. Importing torch to ask would take seconds."""
+NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "glusterfs", "weka", "afs")
+"""Prefixes of the types of file systems on a network; FUSE may be one."""
+OBJECT_STORE = "object store"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class Machine:
 
 def inspect_machine() -> Machine:
     """Facts of this machine, for this process."""
-    shared, free = _shared_memory()
+    shared = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - not written to
     methods = tuple(multiprocessing.get_all_start_methods())
     return Machine(
         all_cores=os.cpu_count() or 1,
@@ -78,8 +81,8 @@ def inspect_machine() -> Machine:
         memory=physical_memory(),
         memory_limit=min((limit.limit for limit in memory_limits()), default=None),
         available_memory=available_memory(),
-        shared_memory=shared,
-        shared_memory_free=free,
+        shared_memory=None if shared is None else shared.f_frsize * shared.f_blocks,
+        shared_memory_free=None if shared is None else shared.f_frsize * shared.f_bavail,
         memfd=_has_memfd(),
         descriptors=_descriptors(),
         start_methods=methods,
@@ -88,21 +91,11 @@ def inspect_machine() -> Machine:
     )
 
 
-def _shared_memory() -> tuple[int | None, int | None]:
-    folder = Path("/dev/shm")  # noqa: S108 - not written to
-    if not folder.is_dir():
-        return None, None
-    found = os.statvfs(folder)
-    return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
-
-
 def _has_memfd() -> bool:
     """Some sandboxes forbid the call although the platform has it."""
-    if not hasattr(os, "memfd_create"):
-        return False
     try:
         os.close(os.memfd_create("unistore-doctor", os.MFD_CLOEXEC))
-    except OSError:
+    except (AttributeError, OSError):
         return False
     return True
 
@@ -115,27 +108,19 @@ def _descriptors() -> int | None:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "glusterfs", "weka", "afs")
-"""Prefixes of the types of file systems on a network; FUSE may be one."""
-OBJECT_STORE = "object store"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLocation:
     """The file system that a store is on.
 
     Attributes
     ----------
-    file_system
-        Its type (``"ext4"``, ``"nfs4"``, ``"overlay"``), ``"object store"`` for URLs, ``"?"`` if unknown.
-    mount_point
-        Its mount point; None for URLs, or if unknown.
+    file_system, mount_point
+        Its type (``"ext4"``, ``"nfs4"``, ``"overlay"``), ``"object store"`` for URLs, ``"?"`` if unknown; its
+        mount point, None for URLs, or if unknown.
     free
         Free bytes; None for URLs.
-    network
-        Whether reads cross a network.
-    in_memory
-        Whether files are in memory (tmpfs).
+    network, in_memory
+        Whether reads cross a network, and whether files are in memory (tmpfs).
     stored
         Bytes of the store's files, as sealed; None if the seal does not say.
     """
@@ -150,8 +135,6 @@ class StoreLocation:
 
 def locate_store(store: Store) -> StoreLocation:
     """Look up the file system of a store."""
-    seal = store.attributes["seal"]
-    stored = seal.get("bytes") if isinstance(seal, dict) else None
     folder = local_path(store.path)
     kind, point = (OBJECT_STORE, None) if folder is None else file_system(folder)
     return StoreLocation(
@@ -160,20 +143,12 @@ def locate_store(store: Store) -> StoreLocation:
         free=None if folder is None else shutil.disk_usage(folder).free,
         network=folder is None or kind.startswith(NETWORK),
         in_memory=kind in ("tmpfs", "ramfs"),
-        stored=stored,
+        stored=store.attributes["seal"].get("bytes"),
     )
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str, str | None]:
-    """Type and mount point of the file system of a path; ``("?", None)`` without ``/proc/mounts``.
-
-    Parameters
-    ----------
-    path
-        A local path.
-    mounts
-        The kernel's list of mounts, proc(5).
-    """
+    """Type and mount point of a local path's file system, by proc(5); ``("?", None)`` without `mounts`."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:

@@ -20,28 +20,23 @@ KINDS = ("Clips", "Patches", "Rows", "Segments", "SparsePoints", "Transitions", 
 """Kinds that `parse_kind` knows, names of `unistore`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Suggestion:
     """A kind of samples for one store.
 
-    Attributes
-    ----------
-    declared
-        The kind that the family declares, as Python code.
-    kind, text
-        The kind in a size that fits the store, and its Python code. Of a kind from another package: None,
-        and `declared`.
-    reach
-        How the declared kind fits the store.
-    samples
-        Number of samples of `kind`; None without one.
+    A kind from another package has no `kind` and `samples`, and its `text` is as declared.
     """
 
     declared: str
+    """The kind that the family declares, as Python code."""
     kind: SampleKind | None
+    """The kind in a size that fits the store."""
     text: str
+    """`kind` as Python code."""
     reach: Reach
+    """How the declared kind fits the store."""
     samples: int | None
+    """Number of samples of `kind`."""
 
     @property
     def changed(self) -> bool:
@@ -52,12 +47,7 @@ class Suggestion:
 def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Suggestion]:
     """Kinds that the family of a store suggests, without its natural kind.
 
-    Parameters
-    ----------
-    store
-        The store.
-    units
-        Rows of the sample table that are used; None: all.
+    `units` are the rows of the sample table that are used; None: all.
 
     Raises
     ------
@@ -69,14 +59,11 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
         try:
             kind = parse_kind(declared)
         except InputError:  # a kind from another package
-            found.append(
-                Suggestion(declared=declared, kind=None, text=declared, reach=Reach(samples=0), samples=None)
-            )
-        else:
-            chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
-            if chosen is not None:
-                text = declared if chosen == kind else as_code(chosen)
-                found.append(_fitted(store, text, chosen, units))
+            found.append(Suggestion(declared, None, declared, Reach(samples=0), None))
+            continue
+        chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
+        if chosen is not None:
+            found.append(_fitted(store, declared if chosen == kind else as_code(chosen), chosen, units))
     return found
 
 
@@ -90,9 +77,9 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
     """
     kind = default_kind(store)
     chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else None
+    found = _fitted(store, as_code(chosen or kind), chosen or kind, units)
     if chosen is None or chosen == kind:
-        return _fitted(store, as_code(kind), kind, units)
-    found = _fitted(store, as_code(chosen), chosen, units)
+        return found
     reach = found.reach if found.changed else replace(found.reach, what="the store holds several windows")
     return replace(found, declared=as_code(kind), reach=reach)
 
@@ -103,7 +90,7 @@ def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int
     if reach.fitting is not None and (not samples or (reach.beyond and not reach.told)):
         kind, text = reach.fitting, as_code(reach.fitting)
         samples = len(kind.bind(store, (), units))
-    return Suggestion(declared=declared, kind=kind, text=text, reach=reach, samples=samples)
+    return Suggestion(declared, kind, text, reach, samples)
 
 
 def parse_kind(expression: str) -> SampleKind:

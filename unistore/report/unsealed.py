@@ -19,24 +19,29 @@ from unistore.zarr3.local import LocalStorage
 
 SUFFIX = build_folder(Path("x")).name.removeprefix("x")
 """Suffix of the folder in which a conversion is under way."""
+_METADATA = ("zarr.json", ".zarray", ".zgroup")
+_MAX_ARRAYS = 50
 
 
 def describe_unfinished(build: Path) -> dict[str, Any]:
     """Describe a conversion from the journal of its build folder. JSON values; damaged lines are left out."""
     records = _records(build / "journal.jsonl")
-    begun = next((record for record in records if record.get("step") == "begin"), {})
+    begun = next(iter(_steps(records, "begin")), {})
     identity = _typed(begun, "identity", dict) or {}
-    planned = next((record for record in records if record.get("step") == "plan"), {})
+    shards, derived = _steps(records, "shard"), _steps(records, "derive")
     url = _typed(identity, "destination", str)  # None: beside the build folder
     local = build.with_name(build.name.removesuffix(SUFFIX))
     destination = str(local) if url is None else url
-    done = {str(record.get("task")) for record in records if record.get("step") == "shard"}
-    scanned = [_typed(record, "of", dict) or {} for record in records if record.get("step") == "sources"]
-    derived = [record for record in records if record.get("step") == "derive"]
     last = [record for record in derived if record.get("round") == derived[-1].get("round")]
     paths = [path for path in _typed(begun, "paths", list) or () if isinstance(path, str)]
     family, options = _typed(identity, "family", str), _typed(identity, "options", dict) or {}
-    replaces = _replaced_folder(local, build / "old") if url is None else _replaced_url(records, url)
+    if url is None:
+        replaces = next((str(path) for path in (local, build / "old") if _is_sealed(path)), None)
+        written = sum(file.stat().st_size for file in (build / "store").rglob("*") if file.is_file())
+    else:
+        replaces = url if any(record.get("staged") for record in _steps(records, "place")) else None
+        files = [file for shard in shards for file in _typed(shard, "files", list) or ()]
+        written = sum(_typed(file, "bytes", int) or 0 for file in files if isinstance(file, dict))
     more = [] if url is None else ["--work", str(build.parent)]
     more += ["--overwrite"] if replaces else []
     command = "" if family is None else convert_command(family, paths, destination, options, more)
@@ -44,32 +49,23 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
         "destination": destination,
         "family": family,
         "options": options,
-        "sources": {"count": sum(map(len, scanned)), "given": paths},
+        "sources": {
+            "count": sum(len(_typed(record, "of", dict) or ()) for record in _steps(records, "sources")),
+            "given": paths,
+        },
         "sources_read": sum(_typed(record, "sources", int) or 0 for record in last),
-        "tasks_done": len(done),
-        "tasks": _typed(planned, "tasks", int),
-        "sealed": any(record.get("step") == "sealed" for record in records),
-        "written_bytes": _local_bytes(build / "store") if url is None else _recorded_bytes(records),
+        "tasks_done": len({str(shard.get("task")) for shard in shards}),
+        "tasks": _typed(next(iter(_steps(records, "plan")), {}), "tasks", int),
+        "sealed": bool(_steps(records, "sealed")),
+        "written_bytes": written,
         "at_work": owner_of(build / "lock"),
         "replaces": replaces,
         "command": command,
     }
 
 
-def _local_bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def _recorded_bytes(records: list[dict[str, Any]]) -> int:
-    shards = [record for record in records if record.get("step") == "shard"]
-    files = [file for shard in shards for file in _typed(shard, "files", list) or ()]
-    return sum(_typed(file, "bytes", int) or 0 for file in files if isinstance(file, dict))
-
-
-def _replaced_url(records: list[dict[str, Any]], url: str) -> str | None:
-    """The URL, if the conversion replaces a store there."""
-    staged = any(record.get("staged") for record in records if record.get("step") == "place")
-    return url if staged else None
+def _steps(records: list[dict[str, Any]], step: str) -> list[dict[str, Any]]:
+    return [record for record in records if record.get("step") == step]
 
 
 def _records(journal: Path) -> list[dict[str, Any]]:
@@ -90,15 +86,12 @@ def _typed(record: dict[str, Any], name: str, kind: type) -> Any:
     return value if isinstance(value, kind) else None
 
 
-def _replaced_folder(*paths: Path) -> str | None:
-    """The first path that is a store."""
-    for path in paths:
-        try:
-            Store(path)
-        except StoreError:
-            continue
-        return str(path)
-    return None
+def _is_sealed(path: Path) -> bool:
+    try:
+        Store(path)
+    except StoreError:
+        return False
+    return True
 
 
 def unfinished_blocks(path: str, about: dict[str, Any]) -> list[Block]:
@@ -124,10 +117,6 @@ def unfinished_blocks(path: str, about: dict[str, Any]) -> list[Block]:
         hint = "The same command continues. To begin anew, add --restart; to give up, remove the folder."
         blocks.append(Block(lines=[hint]))
     return blocks
-
-
-_METADATA = ("zarr.json", ".zarray", ".zgroup")
-_MAX_ARRAYS = 50
 
 
 def is_zarr(path: Path) -> bool:
@@ -161,16 +150,11 @@ def describe_zarr(path: Path) -> dict[str, Any]:
             folders.clear()  # chunks lie below
             continue
         document = _document(Path(folder), found)
-        shape = document.get("shape")
         if found == ".zarray" or document.get("node_type") == "array":
             folders.clear()
-            arrays.append(
-                {
-                    "path": Path(folder).relative_to(path).as_posix().removeprefix("."),
-                    "shape": shape if is_list_of(shape, int) else None,
-                    "dtype": str(document.get("data_type", document.get("dtype"))),
-                }
-            )
+            name, shape = Path(folder).relative_to(path).as_posix().removeprefix("."), document.get("shape")
+            dtype = str(document.get("data_type", document.get("dtype")))
+            arrays.append({"path": name, "shape": shape if is_list_of(shape, int) else None, "dtype": dtype})
             if len(arrays) == _MAX_ARRAYS:
                 break
     version = 3 if (path / "zarr.json").exists() else 2
@@ -200,6 +184,5 @@ def zarr_blocks(path: str, about: dict[str, Any]) -> list[Block]:
 
 def stores_inside(path: Path) -> list[str]:
     """Names of the Zarr folders directly inside a folder."""
-    if not path.is_dir():
-        return []
-    return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and is_zarr(entry))
+    inside = path.iterdir() if path.is_dir() else ()
+    return sorted(entry.name for entry in inside if entry.is_dir() and is_zarr(entry))

@@ -28,6 +28,13 @@ _BINS = 24
 MIN_SHOWN = 12
 """Fewer values are not shown as labels, histogram or chart."""
 _BARS = "▁▂▃▄▅▆▇█"
+QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
+_MIN_SHARE = 0.05
+"""Share of samples beyond a bound from which on a remark is made."""
+_HALF_TOLERANCE = 0.02
+"""Shares this close to 0.5 are called half."""
+_MAX_MEASURES = 6
+"""Measures whose smallest and largest samples are shown."""
 
 
 def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> dict[str, Any] | None:
@@ -41,14 +48,12 @@ def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> dict[str, Any] | 
     ``histogram`` has the counts of equal bins from ``min`` to ``max``.
     """
     size = math.prod(array.shape)
-    if array.dtype.kind not in "biuf" or not size:
-        return None
-    values = _sampled_values(array, chunks)
+    values = _sampled_values(array, chunks) if array.dtype.kind in "biuf" and size else None
     if values is None:
         return None
     numbers = finite(values)
     about: dict[str, Any] = {"read": values.size, "of": size, "nan": values.size - numbers.size}
-    about |= {"min": None, "max": None, "mean": None, "labels": None, "histogram": None}
+    about |= dict.fromkeys(("min", "max", "mean", "labels", "histogram"))
     if not numbers.size:
         return about
     with np.errstate(over="ignore", invalid="ignore"):
@@ -118,15 +123,6 @@ def sparkline(counts: list[int], width: int = 12) -> str:
     return "".join(" " if not each else _BARS[min(7, each * 8 // most)] for each in sums)
 
 
-QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
-_MIN_SHARE = 0.05
-"""Share of samples beyond a bound from which on a remark is made."""
-_HALF_TOLERANCE = 0.02
-"""Shares this close to 0.5 are called half."""
-_MAX_MEASURES = 6
-"""Measures whose smallest and largest samples are shown."""
-
-
 def sample_noun(table: str) -> str:
     """Singular of the sample table's name: ``"segment"`` of ``"segments"``."""
     return table.rpartition("/")[2].removesuffix("s") or "sample"
@@ -144,21 +140,18 @@ def describe_measures(measures: Sequence[Measure]) -> list[dict[str, Any]]:
     for measure in measures:
         values = measure.values.astype(np.float64)
         quantiles = np.quantile(values, list(QUANTILES.values()), method="nearest").tolist()
+        numbers = np.arange(len(values)) if measure.samples is None else measure.samples
         described.append(
             {
                 "name": measure.name,
                 "samples": len(values),
                 **dict(zip(QUANTILES, quantiles, strict=True)),
                 "histogram": histogram(values),
-                "smallest": _sample_at(measure, int(np.argmin(values))),
-                "largest": _sample_at(measure, int(np.argmax(values))),
+                "smallest": int(numbers[np.argmin(values)]),
+                "largest": int(numbers[np.argmax(values)]),
             }
         )
     return described
-
-
-def _sample_at(measure: Measure, position: int) -> int:
-    return position if measure.samples is None else int(measure.samples[position])
 
 
 def measure_remarks(store: Store, measures: Sequence[Measure]) -> list[str]:
@@ -168,11 +161,9 @@ def measure_remarks(store: Store, measures: Sequence[Measure]) -> list[str]:
         bounds = [(measure.values < measure.few, f"fewer than {measure.few}")]
         bounds += [(measure.values > measure.most, f"more than {measure.most}")] if measure.most else []
         for beyond, bound in bounds:
-            share = float(beyond.mean())
-            if share >= _MIN_SHARE:
-                remarks.append(
-                    f"{_share_text(share)} of the {noun}s have {bound} {measure.name} ({measure.cure})"
-                )
+            share = _share_text(float(beyond.mean()))
+            if share:
+                remarks.append(f"{share} of the {noun}s have {bound} {measure.name} ({measure.cure})")
         empty = int((measure.values == 0).sum()) if measure.few or measure.most else 0
         if empty:
             remarks.append(f"{empty:,} {noun}{'s have' if empty > 1 else ' has'} no {measure.name}")
@@ -180,8 +171,9 @@ def measure_remarks(store: Store, measures: Sequence[Measure]) -> list[str]:
 
 
 def _share_text(share: float) -> str:
-    if share == 1:
-        return "all"
+    """``"all"``, ``"half"``, ``"7 %"``; empty where the share is too small for a remark."""
+    if share < _MIN_SHARE or share == 1:
+        return "all" if share == 1 else ""
     return "half" if abs(share - 0.5) < _HALF_TOLERANCE else f"{100 * share:.2g} %"
 
 
@@ -192,11 +184,8 @@ def chosen_samples(
     reasons = [(number, "") for number in asked]
     reasons += [(0, "first"), (count // 2, "middle"), (count - 1, "last")] if count else []
     for each in described[:_MAX_MEASURES]:
-        if each["min"] < each["max"]:
-            reasons += [
-                (each[end], f"{each['name']}: {each[bound]:,.4g}, the {end}")
-                for end, bound in (("largest", "max"), ("smallest", "min"))
-            ]
+        for end, bound in (("largest", "max"), ("smallest", "min")) if each["min"] < each["max"] else ():
+            reasons.append((each[end], f"{each['name']}: {each[bound]:,.4g}, the {end}"))
     found: dict[int, str] = {}
     for number, reason in reasons:
         found[number] = ", ".join(filter(None, [found.get(number, ""), reason]))
