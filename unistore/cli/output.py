@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unistore.errors import printable
-from unistore.remote.redaction import redact_urls
+from unistore.remote.url import redact_urls
 
 if TYPE_CHECKING:
     from rich.console import Console

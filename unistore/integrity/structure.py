@@ -7,16 +7,18 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
-from unistore.integrity.shard_index import index_problem
 from unistore.schemas.arrays import ArrayInfo
-from unistore.store.consolidated import consolidated_problems
-from unistore.store.manifest import Entry, make_seal, manifest_bytes
+from unistore.store.manifest import Entry, consolidated_problems, make_seal, manifest_bytes
 from unistore.store.names import REPORT, ROOT
 from unistore.zarr3.array import Array
 from unistore.zarr3.documents import parse_document, shown
+from unistore.zarr3.frames import FrameError, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.storage import Storage
 
 _CURE = "convert the sources again; if it comes back, report it"
@@ -142,3 +144,38 @@ def _schema_problems(
         return
     for problem in problems:
         yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")
+
+
+def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:
+    """What is wrong with the index of a shard, or None.
+
+    Its checksum must be right; chunks must lie in the shard, not overlap, and leave no byte unused.
+
+    Parameters
+    ----------
+    storage, key
+        Where the shard is.
+    array
+        Metadata of its array, which is sharded.
+    size
+        Bytes of the shard.
+    """
+    assert array.index is not None
+    chunks = int(np.prod(array.chunks_per_object, dtype=np.int64))
+    nbytes = array.index.nbytes(chunks)
+    if size < nbytes:
+        return f"has {size} bytes, less than its index of {nbytes}"
+    raw = bytearray(nbytes)
+    at_end = array.index.location == "end"
+    storage.read_into(key, size - nbytes if at_end else 0, memoryview(raw))
+    try:
+        index = array.index.decode(bytes(raw), chunks, size, max_encoded_size(array.chunk_bytes))
+    except FrameError as error:
+        return str(error)
+    present = index[index[:, 0] != EMPTY]
+    present = present[np.argsort(present[:, 0])]
+    first = 0 if at_end else nbytes
+    ends = np.concatenate([[first], present.sum(axis=1)])
+    if (present[:, 0] != ends[:-1]).any() or ends[-1] != first + size - nbytes:
+        return "its index leaves bytes unused, or chunks overlap"
+    return None

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor
 from unistore.converters.registry import get_family
-from unistore.errors import Problem
-from unistore.integrity.damage import locate_damage, owning_array
+from unistore.errors import Problem, StoreError, UnsupportedError
+from unistore.integrity.compare import Receipt
 from unistore.integrity.files import CheckedFiles, check_files, is_warning
-from unistore.integrity.receipt import Receipt
 from unistore.integrity.rules import RULES, run_rules
 from unistore.integrity.steps import make_executor
-from unistore.integrity.structure import check_structure
+from unistore.integrity.structure import check_structure, index_problem
 from unistore.progress import resolve_progress
 from unistore.remote.storage import open_storage
 from unistore.schemas.rules import View
+from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.workers import MAX_WORKERS
+from unistore.zarr3.array import Array
+from unistore.zarr3.storage import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,3 +180,66 @@ def _below_damaged_groups(store: Store, checked: CheckedFiles) -> set[str]:
     """Arrays below a group whose ``zarr.json`` is damaged: rules read the attributes of groups."""
     lost = [key.removesuffix("/zarr.json") for key in set(checked.entries) - checked.sound]
     return {path for path in store.paths() if any(path.startswith(f"{group}/") for group in lost)}
+
+
+_SHOWN = 3
+
+
+def owning_array(key: str, paths: Iterable[str]) -> str | None:
+    """Path of the array that a shard or ``zarr.json`` belongs to, or None."""
+    owners = [path for path in paths if key.startswith(f"{path}/c/") or key == f"{path}/{ROOT}"]
+    return max(owners, key=len, default=None)
+
+
+def locate_damage(storage: Storage, path: str, key: str) -> str:
+    """Which chunks of a shard do not decode, in words; ``""`` if that cannot be found out.
+
+    Parameters
+    ----------
+    storage
+        Where the store lies.
+    path
+        Path of the array.
+    key
+        Key of the shard; its array's ``zarr.json`` must be sound.
+    """
+    try:
+        array = Array.open(storage, path, sealed=True)
+        shard = [int(part) for part in key.removeprefix(f"{path}/c/").split("/")]
+    except (StoreError, UnsupportedError, ValueError):
+        return ""
+    if len(shard) != len(array.shape) or array.shard_shape is None:
+        return ""
+    size = storage.size(key)
+    reason = None if size is None else index_problem(storage, key, array.metadata, size)
+    if reason is not None:
+        return f"none of its chunks can be found: {reason}"
+    damaged = [chunk for chunk in _chunks(array, shard) if not _decodes(array, chunk)]
+    if not damaged:
+        return "all of its chunks decode"
+    named = ", ".join(str(chunk) for chunk in damaged[:_SHOWN])
+    more = f" and {len(damaged) - _SHOWN} more" if len(damaged) > _SHOWN else ""
+    rows = array.chunk_shape[0]
+    lo, hi = damaged[0][0] * rows, min(array.shape[0], (damaged[-1][0] + 1) * rows)
+    return f"damaged: chunk {named}{more}, in rows {lo}:{hi}"
+
+
+def _chunks(array: Array, shard: list[int]) -> Iterable[tuple[int, ...]]:
+    """Coordinates of the chunks of a shard that begin inside the array."""
+    assert array.shard_shape is not None
+    ranges = []
+    for at, large, small, extent in zip(
+        shard, array.shard_shape, array.chunk_shape, array.shape, strict=True
+    ):
+        ranges.append(range(at * large // small, -(-min(extent, (at + 1) * large) // small)))
+    return product(*ranges)
+
+
+def _decodes(array: Array, chunk: tuple[int, ...]) -> bool:
+    lo = [at * step for at, step in zip(chunk, array.chunk_shape, strict=True)]
+    hi = [min(at + step, size) for at, step, size in zip(lo, array.chunk_shape, array.shape, strict=True)]
+    try:
+        array.read_box(lo, hi)
+    except StoreError:
+        return False
+    return True

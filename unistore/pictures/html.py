@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unistore.converters.preview import evenly
 from unistore.errors import InputError, StoreError, printable
 from unistore.pictures.draw import sample_picture
-from unistore.remote.redaction import redact_urls
+from unistore.remote.url import redact_urls
 from unistore.schemas.store_view import StoreView
 
 _MAX_TEXT = 600

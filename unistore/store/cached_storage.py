@@ -11,8 +11,8 @@ from typing import Any
 import xxhash
 
 from unistore.errors import CorruptionError
-from unistore.remote.ranges import LIMIT
 from unistore.remote.shard_cache import ShardCache
+from unistore.remote.storage import LIMIT
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
 from unistore.zarr3.local import LocalStorage

@@ -1,10 +1,10 @@
-"""The manifest, one line per file of the store, and the seal with its digest."""
+"""The manifest (a line per file), the seal with its digest, and what the root document repeats."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ from unistore.store.grammar import (
     parse_object,
     parse_rows,
 )
-from unistore.store.names import MANIFEST
-from unistore.zarr3.documents import DocumentError, parse_json, shown
+from unistore.store.names import MANIFEST, ROOT
+from unistore.zarr3.documents import DocumentError, parse_document, parse_json, shown
 
 MANIFEST_LIMIT = 1 << 30
 """Largest manifest in bytes: about five million files."""
@@ -142,3 +142,50 @@ def root_is_intact(document: bytes) -> bool:
     lo, hi = found[-1].span(1)
     unsigned = document[:lo] + _UNSIGNED.encode() + document[hi:]
     return xxhash.xxh3_128_hexdigest(unsigned).encode() == document[lo:hi]
+
+
+_MEMBER = "consolidated_metadata"
+
+
+def root_head(documents: Mapping[str, bytes]) -> bytes:
+    """Beginning of the root document, up to its attributes.
+
+    `documents` has every ``zarr.json`` below the root, by key; other keys are passed over.
+    """
+    metadata = {
+        key.removesuffix(f"/{ROOT}"): parse_document(documents[key])
+        for key in sorted(documents)
+        if key.endswith(f"/{ROOT}")
+    }
+    repeated = {"kind": "inline", "must_understand": False, "metadata": metadata}
+    text = json.dumps(repeated, separators=(",", ":"), allow_nan=False)
+    return f'{{\n "zarr_format": 3,\n "node_type": "group",\n "{_MEMBER}": {text},\n'.encode()
+
+
+def consolidated_problems(
+    root: Mapping[str, Any], keys: Collection[str], documents: Mapping[str, bytes]
+) -> Iterator[str]:
+    """Differences between a parsed root document and the documents below it that it repeats.
+
+    `keys` are those of every ``zarr.json`` below the root, `documents` has those that are sound.
+    """
+    found = root.get(_MEMBER)
+    repeated = found.get("metadata") if isinstance(found, dict) else None
+    expected = {"kind": "inline", "must_understand": False, "metadata": repeated}
+    if not isinstance(repeated, dict) or found != expected:
+        yield f"its {_MEMBER} are {shown(found)}, expected those of every group and array, inline"
+        return
+    paths = {key.removesuffix(f"/{ROOT}"): key for key in sorted(keys)}
+    for path in sorted({*paths} ^ {*repeated}):
+        where = f"lack {path}" if path in paths else f"name {shown(path)}, which the store does not have"
+        yield f"its {_MEMBER} {where}"
+    for path, key in paths.items():
+        if path in repeated and key in documents and repeated[path] != _parsed(documents[key]):
+            yield f"its {_MEMBER} of {path} are not what {key} says"
+
+
+def _parsed(document: bytes) -> dict[str, Any] | None:
+    try:
+        return parse_document(document)
+    except DocumentError:
+        return None

@@ -1,15 +1,40 @@
-"""Bounded caches of one process: decoded chunks, and shard indexes."""
+"""Bounded caches of one process, for decoded chunks and shard indexes; renewed in forked children."""
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from unistore.zarr3.forks import renew_after_fork
+
+class Renewable(Protocol):
+    """Has locks and caches."""
+
+    def renew(self) -> None:
+        """Replace every lock and drop every cache."""
+
+
+_alive: weakref.WeakSet[Renewable] = weakref.WeakSet()
+
+
+def renew_after_fork(renewable: Renewable) -> None:
+    """Call ``renewable.renew()`` in every child forked while it lives."""
+    _alive.add(renewable)
+
+
+def _renew_all() -> None:
+    for renewable in list(_alive):
+        renewable.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
 
 MIN_TRACKED_MISSES = 4096
 """Misses that are remembered, in addition to as many as there are cached chunks."""
