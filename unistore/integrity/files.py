@@ -24,8 +24,8 @@ from unistore.store.reader import Store
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of
 from unistore.zarr3.documents import DocumentError, parse_document
+from unistore.zarr3.durable import PART_SUFFIX
 from unistore.zarr3.storage import AbsentError, Storage
-from unistore.zarr3.writer import PART_SUFFIX
 
 READ_BYTES = 4 << 20
 """Bytes read at a time."""

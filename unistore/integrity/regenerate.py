@@ -25,8 +25,9 @@ from unistore.integrity.steps import run_in_order
 from unistore.store.manifest import Entry
 from unistore.system.progress import Progress
 from unistore.zarr3.array import Array
+from unistore.zarr3.durable import write_shard
 from unistore.zarr3.local import LocalStorage
-from unistore.zarr3.writer import little_endian_bytes, write_shard
+from unistore.zarr3.writer import little_endian_bytes
 
 _DIGESTS = "sources/digest"
 

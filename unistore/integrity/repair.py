@@ -35,9 +35,8 @@ from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
 from unistore.system.workers import MAX_WORKERS
-from unistore.zarr3.durable import sync_folder
+from unistore.zarr3.durable import sync_folder, write_shard
 from unistore.zarr3.local import LocalStorage
-from unistore.zarr3.writer import write_shard
 
 _SHOWN = 10
 _AGAIN = "convert the sources again with --overwrite"

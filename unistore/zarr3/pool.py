@@ -12,19 +12,15 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.cache import CHUNKS, renew_after_fork
 from unistore.zarr3.chunks import ChunkReader
+from unistore.zarr3.gather import read_whole
 from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.storage import SupportsFileIdentity
 
 
 class VerifiedRows:
-    """Remembers which chunks were verified, until their file changes. Not thread-safe.
+    """Reads single rows of uncompressed chunks once their checksum was verified. Not thread-safe.
 
-    A file has changed if its device, inode, size, mtime or ctime differ.
-
-    Parameters
-    ----------
-    reader
-        Of an array whose chunks are whole rows.
+    A chunk is verified again when its file has changed: its device, inode, size, mtime or ctime.
     """
 
     def __init__(self, reader: ChunkReader) -> None:
@@ -44,9 +40,7 @@ class VerifiedRows:
     def read(self, chunks: NDArray[np.int64], inside: NDArray[np.int64], out: NDArray[Any]) -> bool:
         """Read rows `inside` of `chunks`, (n,) each and ascending, into `out` (n, columns).
 
-        Returns
-        -------
-        Whether they were read: not where a chunk is absent.
+        False, and nothing read, where a chunk is absent.
         """
         located = self._reader.locate(chunks.tolist())
         if EMPTY in located.offsets:
@@ -85,14 +79,10 @@ _active_pools: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
 
 
 class ChunkPool:
-    """A FIFO cache of chunks of whole rows. Safe with threads and forks.
+    """A FIFO cache of decoded chunks of one array in one buffer: one ``np.take`` reads rows of many chunks.
 
-    All pools together take as much memory as `CHUNKS`, each in proportion to its array.
-
-    Parameters
-    ----------
-    reader
-        Of an array whose chunks are whole rows and stored in C order.
+    Safe with threads and forks. All pools together take as much memory as `CHUNKS`, each in proportion to its
+    array.
     """
 
     def __init__(self, reader: ChunkReader) -> None:
@@ -126,12 +116,7 @@ class ChunkPool:
         self._next = 0
 
     def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> bool:
-        """Read rows (n,) into `out` (n, …), unless another thread does or chunks are too large to keep.
-
-        Returns
-        -------
-        Whether the rows were read.
-        """
+        """Read rows (n,) into `out` (n, …); False if another thread does or chunks are too large to keep."""
         fits = MIN_CHUNKS * self._chunk_bytes <= CHUNKS.limit
         if not fits or not self._lock.acquire(blocking=False):
             return False
@@ -199,13 +184,7 @@ class ChunkPool:
         left = self._chunk_in[free]
         self._slot_of[left[left >= 0]] = -1
         self._chunk_in[free] = -1
-        located = self._reader.locate((chunks * self._reader.row_stride).tolist())
-        targets = [self._memory[slot] for slot in free.tolist()]
-        if EMPTY in located.offsets:
-            present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
-            for at in set(range(len(targets))).difference(present):
-                targets[at][...] = self._reader.metadata.fill_value
-            located, targets = located.select(present), [targets[at] for at in present]
-        self._reader.read_into(located, targets)
+        numbers = (chunks * self._reader.row_stride).tolist()
+        read_whole(self._reader, numbers, [self._memory[slot] for slot in free.tolist()])
         self._chunk_in[free] = chunks
         self._slot_of[chunks] = free

@@ -52,6 +52,6 @@ def test_neighbours_share_a_request_up_to_the_limit() -> None:
     keys = ["a"] * 6
     offsets = [0, 64 * kib, 512 * kib, 600 * kib, 4 << 20, 4200 * kib]
     found = coalesce(keys, offsets, [64 * kib] * 6)
-    assert [request.members for request in found] == [(0, 1), (2, 3), (4, 5)]
+    assert [request.members for request in found] == [[0, 1], [2, 3], [4, 5]]
     alone = coalesce(keys, offsets, [64 * kib] * 6, gap=0, limit=64 * kib)
     assert len(alone) == 6
