@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,45 +34,27 @@ _DIGESTS = "sources/digest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFile:
-    """One file of a store: a shard (`array` is set) or a ``zarr.json`` (`document` is not empty).
-
-    Attributes
-    ----------
-    key
-        Path in the store.
-    array, lo, hi
-        Array of the shard, and its rows ``lo:hi``.
-    task
-        Task that writes the shard, if its array is a column of a table.
-    document
-        Content of the ``zarr.json``.
-    """
+    """One file of a store: rows ``lo:hi`` of an array as a shard, or a ``zarr.json`` (`document`)."""
 
     key: str
     array: ArrayPlan | None = None
     lo: int = 0
     hi: int = 0
     task: ShardTask | None = None
+    """Writes the shard, if its array is a column of a table."""
     document: bytes = b""
 
 
 @dataclass(slots=True)
 class Regenerated:
-    """Result of `regenerate`.
-
-    Attributes
-    ----------
-    entries
-        Manifest entries of the files that were written, by key.
-    contents
-        With ``run_all``: content digests of all shards, by key.
-    records
-        Journal record of each task that was run.
-    """
+    """Result of `regenerate`."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
+    """Manifest entries of the files that were written, by key."""
     contents: dict[str, str] = field(default_factory=dict)
+    """With ``run_all``: content digests of all shards, by key."""
     records: list[dict[str, Any]] = field(default_factory=list)
+    """Journal record of each task that was run."""
 
 
 def store_files(conversion: RecordedConversion) -> dict[str, StoreFile]:
@@ -109,25 +91,22 @@ def regenerate(
     *,
     run_all: bool,
 ) -> Regenerated:
-    """Write some files of a store again.
+    """Write the files of a store with the keys `wanted` again, below the folder `root`.
 
     Parameters
     ----------
-    conversion
-        The conversion that made the store.
     files
         All files of the store, by key.
-    wanted
-        Keys of the files to write.
-    root
-        Folder to write to.
-    progress
-        Progress callbacks.
-    executor
-        Where tasks run.
     run_all
         Run every task, even if none of its files is wanted: statistics and the digests of the sources
         need all tasks. Implied where a shard of ``sources/digest`` is wanted.
+
+    Raises
+    ------
+    InputError
+        If a source cannot be read.
+    ConversionError
+        If a file cannot be written.
     """
     plan = conversion.planned.plan
     result = Regenerated()
@@ -201,27 +180,16 @@ def _regenerate_index(
 def read_entry(folder: Path, file: StoreFile, entry: Entry) -> Entry:
     """Manifest entry of a file in `folder`, with the rows and the content digest of a shard.
 
-    `entry` has its size and checksum, which are known to be right.
-
-    Raises
-    ------
-    CorruptionError
-        If a shard does not decode.
+    `entry` has its size and checksum, which are right. `CorruptionError` if a shard does not decode.
     """
     if file.array is None:
-        return Entry(key=file.key, bytes=entry.bytes, checksum=entry.checksum)
+        return replace(entry, rows=None, content=None)
     path = file.array.field.path
     array = Array(LocalStorage(folder), path, metadata_of(file.array), sealed=True)
     content = xxhash.xxh3_128()
     for block in _blocks(array, file.array, file.lo, file.hi):
         content.update(little_endian_bytes(block))
-    return Entry(
-        key=file.key,
-        bytes=entry.bytes,
-        checksum=entry.checksum,
-        rows=(file.lo, file.hi),
-        content=content.hexdigest(),
-    )
+    return replace(entry, rows=(file.lo, file.hi), content=content.hexdigest())
 
 
 def _blocks(array: Array, plan: ArrayPlan, lo: int, hi: int) -> Iterator[NDArray[Any]]:

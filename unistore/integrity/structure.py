@@ -32,14 +32,8 @@ def check_structure(
 ) -> list[Problem]:
     """Every contradiction between the documents of a store.
 
-    Parameters
-    ----------
-    storage
-        Where the store lies.
-    attributes
-        The root's ``unistore`` object.
-    entries, sound
-        Manifest entries by key, and the keys of the files that are as it says; only these are read.
+    `attributes` is the root's ``unistore`` object, `entries` are those of the manifest by key. Only the files
+    with `sound` keys, which are as the manifest says, are read.
     """
     problems = list(_seal_problems(attributes.get("seal", {}), entries))
     metadata: dict[str, ArrayMetadata] = {}
@@ -53,14 +47,12 @@ def check_structure(
             except (StoreError, UnsupportedError) as error:
                 problems.append(_wrong(key, str(error)))
                 continue
-            axes = metadata[path].dimension_names
-            named = field.get("axes")
-            if list(axes or ()) != named:
-                problems.append(_wrong(key, f"names its axes {axes}, the root {named}"))
-            for name, member in (("units", "unit"), ("long_name", "description")):
-                own, listed = metadata[path].attributes.get(name), field.get(member) or None
-                if own != listed:
-                    problems.append(_wrong(key, f"has {name} {shown(own)}, the root says {shown(listed)}"))
+            own = metadata[path]
+            described: dict[str, Any] = {**own.attributes, "axes": list(own.dimension_names or ())}
+            for name, member in (("axes", "axes"), ("units", "unit"), ("long_name", "description")):
+                here, listed = described.get(name), field.get(member) or None
+                if (here or None) != listed:
+                    problems.append(_wrong(key, f"has {name} {shown(here)}, the root says {shown(listed)}"))
     problems += [
         _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
         for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
@@ -147,21 +139,12 @@ def _schema_problems(
 
 
 def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:
-    """What is wrong with the index of a shard, or None.
+    """What is wrong with the index of a shard of `size` bytes, or None.
 
     Its checksum must be right; chunks must lie in the shard, not overlap, and leave no byte unused.
-
-    Parameters
-    ----------
-    storage, key
-        Where the shard is.
-    array
-        Metadata of its array, which is sharded.
-    size
-        Bytes of the shard.
     """
     assert array.index is not None
-    chunks = int(np.prod(array.chunks_per_object, dtype=np.int64))
+    chunks = prod(array.chunks_per_object)
     nbytes = array.index.nbytes(chunks)
     if size < nbytes:
         return f"has {size} bytes, less than its index of {nbytes}"

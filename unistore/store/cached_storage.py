@@ -99,10 +99,8 @@ class CachedStorage:
     def _entries(self) -> dict[str, tuple[int, str]]:
         """Size and checksum of every object that the manifest lists."""
         if self._size_and_checksum is None:
-            self._size_and_checksum = {
-                entry.key: (entry.bytes, entry.checksum)
-                for entry in parse_manifest(self._manifest(), repr(self._inner))
-            }
+            entries = parse_manifest(self._manifest(), repr(self._inner))
+            self._size_and_checksum = {entry.key: (entry.bytes, entry.checksum) for entry in entries}
         return self._size_and_checksum
 
     def _manifest(self) -> bytes:
@@ -117,8 +115,11 @@ class CachedStorage:
             fetched.append(raw)
             return fetched
 
-        if self._cache.ensure(self._manifest_checksum, None, fetch, MANIFEST) and not fetched:
+        checksum = self._manifest_checksum
+        if self._cache.ensure(checksum, None, fetch, MANIFEST) and not fetched:
             with suppress(AbsentError):  # evicted by another process before it was opened
-                copies = LocalStorage(self._cache.folder)
-                return copies.get(self._cache.name(self._manifest_checksum), MANIFEST_LIMIT)
+                copy = LocalStorage(self._cache.folder).get(self._cache.name(checksum), MANIFEST_LIMIT)
+                if xxhash.xxh3_128_hexdigest(copy) == checksum:
+                    return copy
+            self._cache.invalidate(checksum)
         return (fetched or fetch())[0]
