@@ -10,6 +10,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from unistore.errors import InputError
 
+BUCKETS = ("s3", "gs", "az")
+"""Schemes of object stores that can be written to."""
+SCHEMES = (*BUCKETS, "https", "http", "file")
+
+_URL_START = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
+
 _URL = re.compile(r"""[a-zA-Z][a-zA-Z0-9+.-]+:/+[^\s'"<>]*[^\s'"<>.,:;)]""")
 """A URL inside a text; with one slash only if ``pathlib`` removed the other."""
 _HOST = re.compile(r"\[[^\]]*\](:[0-9]*)?|[^:@]*(:[0-9]*)?")
@@ -43,14 +50,6 @@ def redact_urls(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [redact_urls(each) for each in value]
     return value
-
-
-BUCKETS = ("s3", "gs", "az")
-"""Schemes of object stores that can be written to."""
-SCHEMES = (*BUCKETS, "https", "http", "file")
-
-_URL_START = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
-_COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,8 +118,5 @@ class CachedStorage:
         checksum = self._manifest_checksum
         if self._cache.ensure(checksum, None, fetch, MANIFEST) and not fetched:
             with suppress(AbsentError):  # evicted by another process before it was opened
-                copy = LocalStorage(self._cache.folder).get(self._cache.name(checksum), MANIFEST_LIMIT)
-                if xxhash.xxh3_128_hexdigest(copy) == checksum:
-                    return copy
-            self._cache.invalidate(checksum)
+                return LocalStorage(self._cache.folder).get(self._cache.name(checksum), MANIFEST_LIMIT)
         return (fetched or fetch())[0]
