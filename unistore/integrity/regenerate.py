@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import LARGE, IndexRows, planes_at_once
+from unistore.conversion.columns import LARGE, Column, IndexRows, planes_at_once
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.finish import metadata_documents, source_digests
 from unistore.conversion.job import Outcome, ShardJob, statistics_of
 from unistore.conversion.plan import ArrayPlan, ShardTask
 from unistore.conversion.shards import metadata_of, shard_key, write_column
-from unistore.conversion.target import Folder
 from unistore.converters.common.stored import row_blocks
 from unistore.integrity.recorded import RecordedConversion
 from unistore.integrity.steps import run_in_order
@@ -55,6 +54,11 @@ class Regenerated:
     """With ``run_all``: content digests of all shards, by key."""
     records: list[dict[str, Any]] = field(default_factory=list)
     """Journal record of each task that was run."""
+
+    def add(self, entries: Mapping[str, Entry], contents: Mapping[str, str]) -> None:
+        """Add shards, as `_RegenerateStep.shards` gives them."""
+        self.entries.update(entries)
+        self.contents.update(contents)
 
 
 def store_files(conversion: RecordedConversion) -> dict[str, StoreFile]:
@@ -116,11 +120,17 @@ def regenerate(
     progress.begin("repairing", sum(map(plan.task_bytes, tasks)))
     step = _RegenerateStep(conversion.job(root), frozenset(wanted), run_all)
     for task, outcome in run_in_order(executor, step, tasks):
-        result.entries |= outcome.record["entries"]
-        result.contents |= outcome.record["contents"]
+        result.add(*outcome.record["shards"])
         result.records.append(outcome.record["record"])
         progress.advance(plan.task_bytes(task))
-    _regenerate_index(conversion, result, wanted, root, run_all=run_all)
+    digests: NDArray[np.uint8] = np.zeros((len(plan.sources), 16), np.uint8)
+    if run_all:
+        digests = source_digests(plan, result.records)
+    index = {array.field.path: array for array in plan.index}
+    for described, values in conversion.planned.index(digests):
+        array = index[described.path]
+        for number, _ in enumerate(_shards(array)):
+            result.add(*step.shards(number, [IndexRows(array, number, values)]))
     for key in wanted:
         if files[key].document:
             written = write_shard(root, key, [files[key].document])
@@ -138,43 +148,27 @@ class _RegenerateStep:
 
     def __call__(self, task: ShardTask) -> Outcome:
         columns = self.job.columns(task)
+        shards = self.shards(task.number, columns)
+        record: dict[str, Any] = {"task": task.id, "pieces": [], "statistics": {}}
+        if self.run_all:
+            record |= {"pieces": self.job.pieces(task, columns), "statistics": statistics_of(columns)}
+        return Outcome({"shards": shards, "record": record})
+
+    def shards(self, number: int, columns: Sequence[Column]) -> tuple[dict[str, Entry], dict[str, str]]:
+        """Write the wanted ones of shards `number` of columns: their entries, and all content digests."""
         entries, contents = {}, {}
         for column in columns:
-            key = shard_key(column.array, task.number)
+            key = shard_key(column.array, number)
             if key in self.wanted:
-                entries[key] = write_column(self.job.target, task.number, column)
+                entries[key] = write_column(self.job.target, number, column)
             elif self.run_all:
                 deque(column, maxlen=0)
             if self.run_all and not column.array.is_empty:
                 contents[key] = column.content
-        record: dict[str, Any] = {"task": task.id, "pieces": [], "statistics": {}}
-        if self.run_all:
-            record |= {"pieces": self.job.pieces(task, columns), "statistics": statistics_of(columns)}
-        return Outcome({"entries": entries, "contents": contents, "record": record})
+        return entries, contents
 
     def describe(self, task: ShardTask) -> str:
         return self.job.describe(task)
-
-
-def _regenerate_index(
-    conversion: RecordedConversion, result: Regenerated, wanted: Collection[str], root: Path, *, run_all: bool
-) -> None:
-    plan, target = conversion.planned.plan, Folder(root)
-    digests: NDArray[np.uint8] = np.zeros((len(plan.sources), 16), np.uint8)
-    if run_all:
-        digests = source_digests(plan, result.records)
-    arrays = {array.field.path: array for array in plan.index}
-    for described, values in conversion.planned.index(digests):
-        array = arrays[described.path]
-        for file in _shards(array):
-            number = file.lo // array.shard[0]
-            rows = IndexRows(array, number, values)
-            if file.key in wanted:
-                result.entries[file.key] = write_column(target, number, rows)
-            elif run_all:
-                deque(rows, maxlen=0)
-            if run_all:
-                result.contents[file.key] = rows.content
 
 
 def read_entry(folder: Path, file: StoreFile, entry: Entry) -> Entry:

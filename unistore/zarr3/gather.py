@@ -75,9 +75,11 @@ def gather(
     keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
     # every chunk that is neither decoded into `out` nor cached is decoded here
-    scratch: NDArray[Any] | None = None
-    if native and not uncompressed and reader.shared is None:
-        scratch = np.empty(metadata.chunk_shape, metadata.dtype)
+    scratch = (
+        None
+        if uncompressed or not native or reader.shared
+        else np.empty(metadata.chunk_shape, metadata.dtype)
+    )
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []
     rest: list[tuple[list[Selection], Key | None]] = []  # what is copied out of a chunk, and its key if kept

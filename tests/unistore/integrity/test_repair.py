@@ -8,7 +8,6 @@ import random
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +20,6 @@ import pytest
 from unistore import inspect, repair, verify
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.integrity.root_repair import repaired_root
-from unistore.zarr3 import durable
 
 Copy = Callable[[str], Any]
 Tree = Callable[[Path], dict[str, bytes]]
@@ -193,52 +191,6 @@ def test_another_encoder_is_refused(copy_case: Copy, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("unistore.integrity.recorded.versions", lambda: now)
     with pytest.raises(InputError, match=r"numcodecs: .* made the store, this is 99\.0"):
         repair(store, case.sources)
-
-
-def killed_at(step: int, work: Callable[[], object]) -> bool:
-    """Run `work` in a forked child that dies in its `step`-th write (half done) or before that rename."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks of a process with threads
-        pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
-    try:
-        write, rename, steps = os.writev, os.replace, iter(range(1000))
-
-        def dying_write(fd: int, buffers: list[bytes]) -> int:
-            if next(steps) == step:
-                os.write(fd, buffers[0][: len(buffers[0]) // 2])
-                os._exit(9)
-            return write(fd, buffers)
-
-        def dying_rename(*paths: Any, **folders: Any) -> None:
-            if next(steps) == step:
-                os._exit(9)
-            rename(*paths, **folders)
-
-        durable.write, durable.rename, os.replace = dying_write, dying_rename, dying_rename
-        work()
-        os._exit(0)
-    finally:
-        os._exit(1)
-
-
-def test_killed_at_every_step(copy_case: Copy, tree: Tree) -> None:
-    """At every moment each file is the damaged one or the whole one; the next repair goes on from there."""
-    case, store = copy_case("rows_real")
-    before = tree(store)
-    for key in (MANIFEST, "rows/data/c/0/0", "sources/rows/c/0"):
-        damage(store, key, random.Random(5))
-    damaged, step = tree(store), 0
-    while killed_at(step, lambda: repair(store, case.sources)):
-        found = tree(store)
-        assert found.keys() == before.keys()
-        assert all(content in (before[key], damaged[key]) for key, content in found.items())
-        step += 1
-    assert step > 6
-    assert tree(store) == before
-    assert verify(store).ok
-    assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
 
 
 def test_killed_when_the_store_was_whole_again(copy_case: Copy, tree: Tree) -> None:
