@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unistore.errors import UnsupportedError as UnsupportedError
     from unistore.exporting.run import Exported as Exported
     from unistore.exporting.run import export as export
-    from unistore.integrity.receipt import Receipt as Receipt
+    from unistore.integrity.compare import Receipt as Receipt
     from unistore.integrity.repair import Repaired as Repaired
     from unistore.integrity.repair import repair as repair
     from unistore.integrity.verify import Verified as Verified
@@ -72,7 +72,7 @@ _NAMES = {
     "errors": "ConversionError CorruptionError InputError NoStoreError Problem StoreError UnistoreError "
     "UnsupportedError",
     "exporting.run": "Exported export",
-    "integrity.receipt": "Receipt",
+    "integrity.compare": "Receipt",
     "integrity.repair": "Repaired repair",
     "integrity.verify": "Verified verify",
     "loader": "Loader LoaderError SampleError WorkerDiedError",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from unistore.converters.preview import Preview, evenly
 from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnistoreError, printable
-from unistore.remote.redaction import redact_urls
+from unistore.remote.url import redact_urls
 from unistore.schemas.store_view import StoreView
 
 INSTALL = "pip install 'unistore[plot]'"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unistore.errors import InputError, Problem, printable
-from unistore.remote.redaction import redact_urls
+from unistore.remote.url import redact_urls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -27,8 +27,7 @@ from unistore.errors import ConversionError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
-from unistore.store.consolidated import root_head
-from unistore.store.manifest import Entry, make_seal, manifest_bytes, sign_root
+from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
 IndexArrays = Sequence[tuple[Field, IndexValues]]

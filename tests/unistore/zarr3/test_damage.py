@@ -15,11 +15,10 @@ from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3 import Array, LocalStorage
 from unistore.zarr3.blosc import Blosc
 from unistore.zarr3.codecs import CodecChain
-from unistore.zarr3.compressors import Gzip, Zstd
-from unistore.zarr3.crc32c import Crc32c
+from unistore.zarr3.compressors import Crc32c, Gzip, Zstd
 from unistore.zarr3.frames import FrameError
+from unistore.zarr3.presets import array_metadata
 from unistore.zarr3.sharding import ShardIndex
-from unistore.zarr3.writer import array_metadata
 
 CHAINS = {
     "fast": (Blosc(typesize=2), Crc32c()),
