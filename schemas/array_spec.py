@@ -12,7 +12,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.arrays import ArrayInfo
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """Shape and dtype of one array of a store.
+
+    Attributes
+    ----------
+    shape
+        All axes, axis 0 (rows) first.
+    dtype
+        numpy dtype name in native form: ``"int32"``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def kind(self) -> str:
+        """Numpy's ``dtype.kind``: ``"f"``, ``"i"``, ``"u"``, ``"b"`` or ``"c"``."""
+        return np.dtype(self.dtype).kind
+
 
 SAMPLES = ""
 """Stands for an array with one row per sample, in place of an array's path."""

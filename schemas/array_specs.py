@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from unistore.errors import Problem
-from unistore.schemas.array_spec import SAMPLES, ArraySpec
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec
 
 BYTES = ArraySpec(dtypes=("uint8",), row_shape=())
 """Bytes of strings or files, one after the other; offsets say where each begins."""

@@ -11,10 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Form, Values, array_values, converted
-from unistore.converters.common.stored import row_blocks, source_dtype
+from unistore.converters.common.exported import (
+    File,
+    Form,
+    Values,
+    array_values,
+    converted,
+    row_blocks,
+    source_dtype,
+)
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
-from unistore.schemas.ct.points import largest_point
+from unistore.schemas.ct.specs import largest_point
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.schemas.store_view import ArrayView, StoreView
 

@@ -19,8 +19,7 @@ from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
-from unistore.schemas.tables import Field, Table, offsets_of, own_axes
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import Field, Table, offsets_of, own_axes, text_arrays
 
 _GEOMETRY = {
     "spacing": (3, "mm", "voxel size as {} states it; NaN where unknown"),

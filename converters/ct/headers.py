@@ -18,8 +18,8 @@ from unistore.converters.ct.layouts.npz import SPARSE_MEMBERS, Points, read_poin
 from unistore.converters.ct.source import VoxelSource
 from unistore.converters.parts import Part, Scanned
 from unistore.errors import InputError, Problem
-from unistore.schemas.arrays import name_problem
 from unistore.schemas.ct.windows import PRESETS, Window
+from unistore.schemas.tables import name_problem
 
 _LONGEST = (1 << 31) - 1
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.comparing import blocks_difference, difference
 from unistore.converters.common.exported import Values
-from unistore.converters.common.originals import Compared
+from unistore.converters.common.originals import Compared, blocks_difference, difference
 from unistore.converters.ct.export import Volume, volumes
 from unistore.converters.ct.layouts import format_of
 from unistore.converters.ct.source import Planes

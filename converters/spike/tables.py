@@ -17,8 +17,7 @@ from unistore.converters.spike.source import Extent
 from unistore.schemas.spike import fields
 from unistore.schemas.spike.bits import count_dtype
 from unistore.schemas.spike.fields import FRAMES, IMAGE_EXTENT, IMAGES, SEQUENCE_NAME, SPIKE_EXTENT
-from unistore.schemas.tables import Field, Table, offsets_of
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
 
 Arrays = list[tuple[Field, NDArray[Any]]]
 

@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from unistore.errors import Problem
-from unistore.schemas.array_spec import SAMPLES, ArraySpec, Limit
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec, Limit
 from unistore.schemas.array_specs import BYTES, ArraySpecs
-from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.spike.bits import row_bytes
 from unistore.schemas.spike.fields import (
     FRAMES,

@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 import pytest
 
-from unistore.schemas.array_spec import SAMPLES, ArraySpec
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec
 from unistore.schemas.array_specs import BYTES, GENERAL, ArraySpecs
-from unistore.schemas.arrays import ArrayInfo
 
 PINGS = ArraySpec(dtypes=("uint16",), rows=(SAMPLES, 0))
 OTHERS = ArraySpec(rows=("rows/echo", 0))

@@ -28,9 +28,8 @@ from unistore.converters.options import RESERVED, Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
 from unistore.errors import InputError, Problem, StoreError
 from unistore.report.commands import convert_command
-from unistore.schemas.array_spec import SAMPLES, ArraySpec
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
-from unistore.schemas.arrays import ArrayInfo
 
 ROOT = Path(unistore.__file__).parent
 OURS = ("ct", "point_cloud", "rows", "spike", "trajectory")

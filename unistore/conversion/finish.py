@@ -24,9 +24,8 @@ from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family
 from unistore.converters.verdicts import TAKEN, counted_scan
 from unistore.errors import ConversionError
-from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.tables import Field
-from unistore.schemas.text import text_arrays
+from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.tables import Field, text_arrays
 from unistore.store.consolidated import root_head
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT

@@ -10,7 +10,7 @@ from typing import Any
 from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
 from unistore.integrity.shard_index import index_problem
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.store.consolidated import consolidated_problems
 from unistore.store.manifest import Entry, make_seal, manifest_bytes
 from unistore.store.names import REPORT, ROOT

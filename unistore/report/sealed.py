@@ -18,8 +18,7 @@ from unistore.report.measures import describe_measures, measure_remarks, measure
 from unistore.report.snippets import snippet
 from unistore.report.values import describe_values, label_shares
 from unistore.schemas.indices import contradiction
-from unistore.schemas.sources import HDF5_ATTRIBUTES
-from unistore.schemas.text import text_values
+from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store

@@ -14,9 +14,9 @@ from unistore.converters.ct.layouts import npz as ct_points
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.ct.windows import PRESETS
-from unistore.schemas.text import text_values
+from unistore.schemas.tables import text_values
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "ct"
 HU = "derived_ct_cropped_hu_int16_fortran.npy"

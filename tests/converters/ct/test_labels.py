@@ -16,7 +16,7 @@ from unistore.converters.rows.converter import RowsConverter
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 
 RANDOM = np.random.default_rng(3)
 

@@ -4,7 +4,7 @@ import pytest
 
 from unistore.converters.registry import get_family
 from unistore.errors import InputError
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.ct.fields import coords_field, mask_field
 from unistore.schemas.ct.windows import PRESETS, Window, parse_window
 

@@ -6,7 +6,7 @@ import pytest
 
 from unistore.converters.registry import get_family
 from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo, name_problem
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.point_cloud.fields import (
     column_field,
     scale_fields,
@@ -17,6 +17,7 @@ from unistore.schemas.point_cloud.fields import (
     voxel_offsets_field,
     xyz_field,
 )
+from unistore.schemas.tables import name_problem
 
 N, S, V, F = 10, 3, 6, 2
 BOUNDS = ArrayInfo((F + 1,), "int64")

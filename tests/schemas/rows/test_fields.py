@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unistore.converters.registry import get_family
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.rows.fields import row_field
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from unistore.converters.registry import get_family
 from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.spike.fields import (
+    even_tile,
     file_table,
     image_field,
     spike_field,
@@ -19,7 +20,6 @@ from unistore.schemas.spike.fields import (
     voxel_field,
     voxel_path,
 )
-from unistore.schemas.spike.tiles import even_tile
 
 GOOD = {
     "frames/spike": ArrayInfo((3, 88, 360, 80), "uint8"),
