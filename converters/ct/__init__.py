@@ -18,7 +18,6 @@ FAMILY = Family(
     options="unistore.converters.ct.options:CtOptions",
     converter="unistore.converters.ct.converter:CtConverter",
     specs="unistore.schemas.ct.specs:SPECS",
-    validate="unistore.schemas.ct.specs:validate",
     rules="unistore.schemas.ct.specs:RULES",
     export="unistore.converters.ct.export:files",
     export_to={"ome-zarr": "unistore.converters.ct.ome_zarr:files"},

@@ -21,7 +21,7 @@ from unistore.converters.common.exported import (
     source_dtype,
 )
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
-from unistore.schemas.ct.specs import largest_point
+from unistore.schemas.ct.voxels import largest_point
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.schemas.store_view import ArrayView, StoreView
 

@@ -19,7 +19,6 @@ FAMILY = Family(
     options="unistore.converters.point_cloud.options:PointCloudOptions",
     converter="unistore.converters.point_cloud.converter:PointCloudConverter",
     specs="unistore.schemas.point_cloud.specs:SPECS",
-    validate="unistore.schemas.point_cloud.specs:validate",
     rules="unistore.schemas.point_cloud.specs:RULES",
     export="unistore.converters.point_cloud.export:files",
     originals="unistore.converters.point_cloud.original:Originals",

@@ -18,7 +18,6 @@ FAMILY = Family(
     options="unistore.converters.rows.options:RowsOptions",
     converter="unistore.converters.rows.converter:RowsConverter",
     specs="unistore.schemas.rows.fields:SPECS",
-    validate="unistore.schemas.rows.fields:validate",
     export="unistore.converters.rows.export:files",
     originals="unistore.converters.rows.original:Originals",
     kind="unistore.data.kinds.defaults:rows",

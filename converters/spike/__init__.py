@@ -19,7 +19,6 @@ FAMILY = Family(
     options="unistore.converters.spike.options:SpikeOptions",
     converter="unistore.converters.spike.converter:SpikeConverter",
     specs="unistore.schemas.spike.specs:SPECS",
-    validate="unistore.schemas.spike.specs:validate",
     export="unistore.converters.spike.export:files",
     originals="unistore.converters.spike.original:Originals",
     kind="unistore.data.kinds.defaults:clips",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ _IMAGE = f"{VOLUMES}/image"
 def _spec(path: str, paths: Collection[str]) -> ArraySpec:
     group, _, name = path.rpartition("/")
     if path == _IMAGE:
-        return ArraySpec(row_shape=(None, None, None), rows=_ROWS)
+        return ArraySpec(kinds="biuf", row_shape=(None, None, None), rows=_ROWS)
     if path == f"{VOLUMES}/extent":
         limits = [Limit(_IMAGE, (1, 2, 3))] if _IMAGE in paths else []
         limits += [Limit(each, (1, 2, 3), 8) for each in sorted(paths) if _is_mask(each)]
@@ -31,10 +30,10 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         return ArraySpec(dtypes=("bool",) if name == "present" else (), rows=_ROWS)
     if path.partition("/")[0] not in (WINDOWS, MASKS, LABELS, SDF):
         return ArraySpec()
-    if _is_label(path):
-        return ArraySpec(row_shape=(None, None, None), rows=_ROWS)
-    if _is_mask(path):
-        return ArraySpec(dtypes=("uint8",), row_shape=(None, None, None), rows=_ROWS)
+    if _is_label(path) or _is_mask(path):
+        dtypes, voxels = (("uint8",), 8) if _is_mask(path) else ((), 1)
+        like = (Limit(_IMAGE, (1, 2, 3), voxels),) if _IMAGE in paths else ()
+        return ArraySpec(dtypes=dtypes, row_shape=(None, None, None), rows=_ROWS, like=like)
     coords = f"{group}/coords"
     points = coords if coords in paths else Limit(f"{group}/mask", (1, 2, 3), 8)
     known = {
@@ -54,13 +53,6 @@ def _is_label(path: str) -> bool:
     return path.endswith("/label") and path.startswith((f"{MASKS}/", f"{LABELS}/"))
 
 
-SPECS = ArraySpecs(
-    required=(f"{VOLUMES}/extent", f"{VOLUMES}/name/data", f"{VOLUMES}/name/offsets"),
-    others=_spec,
-    main_rows=SAMPLES,
-    text={VOLUMES: (SAMPLES, 1)},
-)
-
 _POINTS = {"coords", "values", "offsets"}
 _CONTENTS: Mapping[str, list[set[str]]] = {
     WINDOWS: [_POINTS, {"mask", "offsets"}],
@@ -71,45 +63,23 @@ _CONTENTS: Mapping[str, list[set[str]]] = {
 """Arrays that a group has beside ``present`` and ``resolution``: one of these sets."""
 
 
-def validate(arrays: Mapping[str, ArrayInfo], _attributes: Mapping[str, Any]) -> list[Problem]:
-    """Images are numbers; windows, masks, labels and fields are complete; masks and labels fit the image."""
-    problems: list[Problem] = []
-    image = arrays.get(_IMAGE)
-    if image is not None and image.kind not in "biuf":
-        problems.append(Problem(_IMAGE, f"is {image.dtype}, expected numbers", kind="dtype"))
-    known = set().union(*(content for contents in _CONTENTS.values() for content in contents))
+def _incomplete_groups(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
     for group in dict.fromkeys(path.rpartition("/")[0] for path in arrays):
         contents = _CONTENTS.get(group.partition("/")[0])
-        if contents is None:
-            continue
-        found = {name for name in known if f"{group}/{name}" in arrays}
-        if found not in contents:
+        found = {name for name in (*_POINTS, "mask", "label") if f"{group}/{name}" in arrays}
+        if contents is not None and found not in contents:
             expected = " or ".join(", ".join(sorted(content)) for content in contents)
             listed = ", ".join(sorted(found)) or "neither"
-            problems.append(Problem(group, f"holds {listed}, expected {expected}", kind="missing"))
-    for path, info in arrays.items():
-        if image is not None and (_is_mask(path) or _is_label(path)):
-            *outer, width = image.shape
-            shape = (*outer, -(-width // 8) if _is_mask(path) else width)
-            if info.shape != shape:
-                message = f"has shape {info.shape}, expected {shape}"
-                problems.append(Problem(path, message, kind="shape"))
-    return problems
+            yield Problem(group, f"holds {listed}, expected {expected}", kind="missing")
 
 
-_TILE = 3 * 1024
-"""Indices of the points that are compared at a time."""
-
-
-def largest_point(points: NDArray[np.int32]) -> NDArray[np.uint32]:
-    """Largest index on each axis of points (n, 3), (3,); a negative one counts as larger than any volume."""
-    flat = np.ascontiguousarray(points).view(np.uint32).reshape(-1)
-    whole = len(flat) // _TILE * _TILE  # numpy finds the maxima of long rows several times faster
-    found = np.zeros(3, np.uint32)
-    for part in (flat[:whole].reshape(-1, _TILE), flat[whole:].reshape(-1, 3)):
-        if len(part):
-            np.maximum(found, part.max(axis=0).reshape(-1, 3).max(axis=0), out=found)
-    return found
+SPECS = ArraySpecs(
+    required=(f"{VOLUMES}/extent", f"{VOLUMES}/name/data", f"{VOLUMES}/name/offsets"),
+    others=_spec,
+    check=_incomplete_groups,
+    main_rows=SAMPLES,
+    text={VOLUMES: (SAMPLES, 1)},
+)
 
 
 def points(view: View) -> Iterator[Problem]:

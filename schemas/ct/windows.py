@@ -6,10 +6,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
 
@@ -97,14 +93,3 @@ def parse_window(text: str) -> Window:
 
 def _refused(text: str, message: str) -> InputError:
     return InputError(Problem(f"--window {text}", message, "as in mywin:400:50", "option"))
-
-
-def limit(
-    values: NDArray[Any], low: float, high: float, *, scale: bool, out: NDArray[np.float32] | None = None
-) -> NDArray[np.float32]:
-    """Values below and above become the ends; with `scale`, (value - low) / (high - low). NaN stays."""
-    found: NDArray[np.float32] = np.clip(values, low, high, out=out, dtype=np.float32, casting="unsafe")
-    if scale:
-        found -= np.float32(low)
-        found /= np.float32(high - low)
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,18 +27,23 @@ def _spec(path: str, _paths: Collection[str]) -> ArraySpec:
     if group == SEGMENTS:
         return ArraySpec(rows=_SEGMENTS)
     if path.startswith("voxels/"):
-        return _voxel_specs(group).get(name, ArraySpec())
+        coords = f"{group}/coords"
+        specs = {
+            "coords": ArraySpec(dtypes=("int32",), row_shape=(3,)),
+            "counts": ArraySpec(dtypes=("uint32",), row_shape=(), rows=(coords, 0)),
+            "offsets": ArraySpec(dtypes=("int64",), row_shape=(), rows=_BOUNDS, offsets_of=coords),
+            "point_voxel": ArraySpec(dtypes=("int32",), row_shape=(), rows=(_XYZ, 0)),
+        }
+        beside = tuple(f"{group}/{each}" for each in specs)
+        return replace(specs.get(name, ArraySpec()), beside=beside)
     return ArraySpec()
 
 
-def _voxel_specs(grid: str) -> dict[str, ArraySpec]:
-    coords = f"{grid}/coords"
-    return {
-        "coords": ArraySpec(dtypes=("int32",), row_shape=(3,)),
-        "counts": ArraySpec(dtypes=("uint32",), row_shape=(), rows=(coords, 0)),
-        "offsets": ArraySpec(dtypes=("int64",), row_shape=(), rows=_BOUNDS, offsets_of=coords),
-        "point_voxel": ArraySpec(dtypes=("int32",), row_shape=(), rows=(_XYZ, 0)),
-    }
+def _unscaled(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
+    """Quantised coordinates without a scale or an offset."""
+    for path in ("sources/scale", "sources/offset"):
+        if arrays[_XYZ].dtype == "int32" and path not in arrays:
+            yield Problem(path, "is missing", kind="missing")
 
 
 SPECS = ArraySpecs(
@@ -54,16 +59,9 @@ SPECS = ArraySpecs(
         ),
     },
     others=_spec,
+    check=_unscaled,
     main_rows=_XYZ,
 )
-
-
-def validate(arrays: Mapping[str, ArrayInfo], _attributes: Mapping[str, Any]) -> list[Problem]:
-    """Quantised coordinates have a scale and an offset, and voxel grids all of their arrays."""
-    needed = ["sources/scale", "sources/offset"] if arrays[_XYZ].dtype == "int32" else []
-    for grid in sorted({path.rpartition("/")[0] for path in arrays if path.startswith("voxels/")}):
-        needed += [f"{grid}/{name}" for name in _voxel_specs(grid)]
-    return [Problem(path, "is missing", kind="missing") for path in needed if path not in arrays]
 
 
 def segments(view: View) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from unistore.errors import Problem
@@ -44,10 +44,9 @@ def _spec(path: str, _paths: Collection[str]) -> ArraySpec:
     return ArraySpec(rows=(SAMPLES, 0)) if path.startswith(f"{TABLE}/") else ArraySpec()
 
 
-SPECS = ArraySpecs(others=_spec, main_rows=SAMPLES)
+def _empty(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
+    if not any(path.startswith(f"{TABLE}/") for path in arrays):
+        yield Problem(TABLE, "holds no array", kind="missing")
 
 
-def validate(arrays: Mapping[str, ArrayInfo], _attributes: Mapping[str, Any]) -> list[Problem]:
-    """A store has at least one array."""
-    found = any(path.startswith(f"{TABLE}/") for path in arrays)
-    return [] if found else [Problem(TABLE, "holds no array", kind="missing")]
+SPECS = ArraySpecs(others=_spec, check=_empty, main_rows=SAMPLES)

@@ -124,7 +124,7 @@ def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
         Naming every violated rule: a bug of the converter.
     """
     arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
-    problems = get_family(plan.family).schema_problems(arrays, attributes)
+    problems = get_family(plan.family).part("specs").problems(arrays, attributes["samples"]["count"])
     if problems:
         listed = "\n  ".join(str(problem) for problem in problems)
         msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {listed}"

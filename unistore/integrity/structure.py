@@ -136,7 +136,9 @@ def _schema_problems(
 ) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
     try:
-        problems = get_family(attributes["family"]).schema_problems(arrays, attributes)
+        problems = (
+            get_family(attributes["family"]).part("specs").problems(arrays, attributes["samples"]["count"])
+        )
     except InputError as unknown:
         yield from (Problem(ROOT, str(each), each.cure, "family") for each in unknown.problems)
         return

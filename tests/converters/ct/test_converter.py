@@ -65,7 +65,7 @@ def make_case(folder: Path, image: np.ndarray | None, resolution: int = 512, **i
 
 def assert_valid(converted: Any) -> None:
     infos = {path: ArrayInfo(values.shape, str(values.dtype)) for path, values in converted.arrays.items()}
-    assert get_family("ct").schema_problems(infos, {"samples": {"count": converted.finalized.samples}}) == []
+    assert get_family("ct").part("specs").problems(infos, converted.finalized.samples) == []
 
 
 def test_bundled_volumes(check_contract: Callable[..., Any]) -> None:

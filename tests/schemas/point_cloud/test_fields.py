@@ -24,7 +24,8 @@ BOUNDS = ArrayInfo((F + 1,), "int64")
 
 
 def validate(arrays: dict[str, ArrayInfo]) -> list[Problem]:
-    return get_family("point_cloud").schema_problems(arrays, {"samples": {"count": 2}})
+    found: list[Problem] = get_family("point_cloud").part("specs").problems(arrays, 2)
+    return found
 
 
 def store() -> dict[str, ArrayInfo]:

@@ -37,7 +37,8 @@ GOOD = {
 
 
 def validate(arrays: dict[str, ArrayInfo], samples: int = 3) -> list[Problem]:
-    return get_family("trajectory").schema_problems(arrays, {"samples": {"count": samples}})
+    found: list[Problem] = get_family("trajectory").part("specs").problems(arrays, samples)
+    return found
 
 
 def test_a_good_store() -> None:
