@@ -25,6 +25,6 @@ FAMILY = Family(
     kind="unistore.data.kinds.defaults:volumes",
     preview="unistore.converters.ct.preview:PREVIEW",
     other_kinds=("unistore.Patches(96)", "unistore.SparsePoints()"),
-    config="unistore.converters.ct.config:CONFIG",
+    config="unistore.converters.ct.options:CONFIG",
     batch_size=2,
 )

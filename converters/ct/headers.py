@@ -12,10 +12,9 @@ from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.files import VolumeFiles, WindowFile, file_location
 from unistore.converters.ct.layouts import open_voxels
-from unistore.converters.ct.layouts.info import read_info
-from unistore.converters.ct.layouts.metadata import read_row
 from unistore.converters.ct.layouts.npz import SPARSE_MEMBERS, Points, read_points_header
 from unistore.converters.ct.source import VoxelSource
+from unistore.converters.ct.texts import read_info, read_row
 from unistore.converters.parts import Part, Scanned
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import PRESETS, Window

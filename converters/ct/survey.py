@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.inside import VoxelTest, inside
 from unistore.converters.ct.slabs import SLAB, read_together, same_order, slab_bytes, slabs
 from unistore.converters.ct.source import VoxelSource
+from unistore.converters.ct.voxels import VoxelTest, inside
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import Window
 from unistore.system.workers import usable_cores

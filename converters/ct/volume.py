@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.ct.files import file_location
-from unistore.converters.ct.inside import inside
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.npz import (
     SDF_MEMBERS,
@@ -34,7 +33,7 @@ from unistore.converters.ct.survey import (
     state_of,
 )
 from unistore.converters.ct.tables import windows_of
-from unistore.converters.ct.voxels import point_coords, read_bits, read_points
+from unistore.converters.ct.voxels import inside, point_coords, read_bits, read_points
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct import survey as ct_survey
 from unistore.converters.ct import voxels as ct_voxels
-from unistore.converters.ct.inside import bounds, inside
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.slabs import planes, read_image, read_together, slabs
 from unistore.converters.ct.source import VoxelSource
 from unistore.converters.ct.survey import MaskComparison, ones_of, survey
-from unistore.converters.ct.voxels import bit_shape, point_coords, read_bits, read_points
+from unistore.converters.ct.voxels import bit_shape, bounds, inside, point_coords, read_bits, read_points
 from unistore.errors import InputError
 from unistore.schemas.ct.windows import Window
 
