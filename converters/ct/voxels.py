@@ -69,9 +69,9 @@ def read_bits(
     hi: int | None = None,
 ) -> None:
     """Write the bit masks of planes ``lo:hi`` to `out`, by name: (D, H, ⌈W/8⌉) u1, zero, or larger."""
-    for slab in slabs(file, lo, hi):
+    for box, (values,) in slabs([file], lo, hi):
         for name, bits in out.items():
-            _pack(tests[name](slab.values), bits, slab.box)
+            _pack(tests[name](values), bits, box)
 
 
 def bit_shape(extent: Sequence[int]) -> tuple[int, int, int]:
