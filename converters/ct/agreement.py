@@ -71,62 +71,53 @@ def agree(
     """
     problems = [*_check_images(volumes, names), *_check_names(volumes, asked, names)]
     found = {name: window for volume in volumes for name, window in volume.named.items()}
-    windows = {
-        window.name: window for window in (*asked, *(found[n] for n in sorted(found, key=natural_key)))
-    }
+    windows = {window.name: window for window in (*asked, *(found[name] for name in sorted_names(found)))}
+
+    def promoted(dtypes: Sequence[np.dtype[Any]], what: str, listed: Iterable[str] = ()) -> str:
+        """Name of the smallest dtype that holds every value of all `dtypes`; a Problem if there is none."""
+        dtype = promote(dtypes)
+        if dtype is None:
+            given = ", ".join(dict.fromkeys(listed or map(str, dtypes)))
+            message = f"no dtype holds the values of all of them exactly: {given}"
+            problems.append(Problem(what, message, "convert them apart, or save them in one dtype", "dtype"))
+        return "" if dtype is None else dtype.name
+
     dtypes = list(dict.fromkeys(volume.image.dtype for volume in volumes if volume.image))
     listed = [f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes]
-    image = _promoted(dtypes, listed, "volumes", problems) if dtypes else None
+    image = promoted(dtypes, "volumes", listed) if dtypes else None
     values: dict[str, str] = {}
     scaled: dict[str, str] = {}
     for name in windows:
-        points = [v.sparse[name] for v in volumes if name in v.sparse and name not in v.windows]
-        kinds = [np.dtype(np.uint8) for v in volumes if name in v.windows]
-        kinds += [np.dtype(each.dtype) for each in points]
-        if dtypes:
-            values[name] = image or ""
+        if image is not None:
+            values[name] = image
             continue
+        points = [v.sparse[name] for v in volumes if name in v.sparse and name not in v.windows]
+        files = [v.windows[name].dtype for v in volumes if name in v.windows]
+        kinds = [np.dtype(np.uint8) for _ in files] + [np.dtype(each.dtype) for each in points]
         problems += _check_window(name, found, sparse if points else "auto")
-        values[name] = _promoted(kinds, map(str, kinds), f"window {name!r}", problems) or ""
-        floats = [
-            v.windows[name].dtype for v in volumes if name in v.windows and v.windows[name].dtype.kind == "f"
-        ]
-        if floats:
-            kinds += floats
-            scaled[name] = _promoted(kinds, map(str, kinds), f"window {name!r}", problems) or ""
-    sdf = sorted_names(name for volume in volumes for name in volume.sdf)
-    for name in sdf:
+        values[name] = promoted(kinds, f"window {name!r}")
+        if floats := [dtype for dtype in files if dtype.kind == "f"]:
+            scaled[name] = promoted(kinds + floats, f"window {name!r}")
+    for name in sorted_names(name for volume in volumes for name in volume.sdf):
         kinds = [np.dtype(volume.sdf[name].dtype) for volume in volumes if name in volume.sdf]
-        values[f"{schema.SDF}/{name}"] = _promoted(kinds, map(str, kinds), f"sdf {name!r}", problems) or ""
+        values[f"{schema.SDF}/{name}"] = promoted(kinds, f"sdf {name!r}")
     labels: dict[str, str] = {}
     for name in sorted_names(name for volume in volumes for name in volume.labels):
         given = [volume.labels[name].dtype for volume in volumes if name in volume.labels]
-        whole: list[np.dtype[Any]] = [np.dtype(np.bool_) if each.kind == "f" else each for each in given]
-        labels[name] = _promoted(whole, map(str, whole), f"label {name!r}", problems) or ""
+        whole = [np.dtype(np.bool_) if each.kind == "f" else each for each in given]
+        labels[name] = promoted(whole, f"label {name!r}")
     if problems:
         raise InputError(problems)
     extents = [volume.extent for volume in volumes if volume.extent is not None]
-    shape = np.array(extents or [(0, 0, 0)]).max(axis=0).tolist()
+    depth, height, width = np.array(extents or [(0, 0, 0)]).max(axis=0).tolist()
     return Agreement(
         image=image,
-        shape=(shape[0], shape[1], shape[2]),
+        shape=(depth, height, width),
         windows=tuple(windows.values()),
         values=values,
         scaled=scaled,
         labels=labels,
     )
-
-
-def _promoted(
-    dtypes: Sequence[np.dtype[Any]], listed: Iterable[str], what: str, problems: list[Problem]
-) -> str | None:
-    """Name of the smallest dtype that holds every value of all `dtypes`; a Problem if there is none."""
-    dtype = promote(dtypes)
-    if dtype is not None:
-        return dtype.name
-    message = f"no dtype holds the values of all of them exactly: {', '.join(dict.fromkeys(listed))}"
-    problems.append(Problem(what, message, "convert them apart, or save them in one dtype", "dtype"))
-    return None
 
 
 def _first(volumes: Sequence[ScannedVolume], names: Sequence[str], dtype: np.dtype[Any]) -> str:

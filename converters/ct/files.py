@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from unistore.converters.ct.layouts import format_of, stem_of, without_suffix
 from unistore.errors import Problem, printable
@@ -142,12 +143,12 @@ class VolumeFiles:
         found = (*self.images.values(), *windows, *self.masks.values(), *self.labels.values(), *texts)
         return tuple(sorted(found, key=lambda file: file != self.path))
 
-    def add_image(self, file: Path, resolution: int) -> None:
-        """Add a ``ct_original`` file; a second one of its N is a problem."""
-        if resolution in self.images:
-            self._duplicate_problem(file, self.images[resolution])
-        else:
-            self.images[resolution] = file
+    def add(self, files: dict[Any, Path], name: object, file: Path) -> None:
+        """Add a file by its name to `images`, `masks` or `labels`; a second one of that name is a problem."""
+        other = files.setdefault(name, file)
+        if other != file:
+            message = f"has {printable(other.name)} and {printable(file.name)}, which are called the same"
+            self.problems.append(Problem("", message, "keep one of them", "layout"))
 
     def add_mask(self, file: Path) -> bool:
         """Add a mask, by its id without the volume's name; False if its name has no id."""
@@ -156,17 +157,8 @@ class VolumeFiles:
             return False
         case = without_suffix(self.path.name)
         name = mask.removeprefix(f"{case}_")
-        name = "binary" if name == case else name
-        if name in self.masks:
-            self._duplicate_problem(file, self.masks[name])
-        self.masks[name] = file
+        self.add(self.masks, "binary" if name == case else name, file)
         return True
-
-    def add_label(self, file: Path, name: str) -> None:
-        """Add a label volume or mask by the name of its field; a second one of that name is a problem."""
-        if name in self.labels:
-            self._duplicate_problem(file, self.labels[name])
-        self.labels.setdefault(name, file)
 
     def add_window(self, file: Path, known: Collection[str]) -> bool:
         """Add a window, or a file of points; False if the name of what should be a window names none."""
@@ -179,10 +171,6 @@ class VolumeFiles:
         if named is not None:
             self.windows.append(WindowFile(file, named[1].name, named[1]))
         return named is not None
-
-    def _duplicate_problem(self, file: Path, other: Path) -> None:
-        message = f"has {printable(other.name)} and {printable(file.name)}, which are called the same"
-        self.problems.append(Problem("", message, "keep one of them", "layout"))
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -22,8 +22,16 @@ from unistore.converters.ct.files import (
     mask_id,
     window_of,
 )
-from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffixes
-from unistore.converters.ct.layouts.foreign import FOREIGN, FOREIGN_CURE, foreign_message, known_formats
+from unistore.converters.ct.layouts import (
+    FOREIGN,
+    FOREIGN_CURE,
+    foreign_message,
+    format_of,
+    known_formats,
+    open_voxels,
+    stem_of,
+    suffixes,
+)
 from unistore.converters.ct.texts import tables_of
 from unistore.converters.files.pairs import LabelMatch, images_of_label, label_name
 from unistore.converters.files.paths import expand, is_inside, natural_key, relative_names
@@ -82,16 +90,21 @@ def find_volumes(
     used = {volume.metadata for volume in grouped.volumes}
     grouped.left_out += [(file, f"is no {known_formats()} file") for file in tables - used]
     if not grouped.volumes and not grouped.problems:
-        grouped.problems = _nothing(paths, [file for file, _ in grouped.left_out])
-    return _found(grouped, tuple(paths))
-
-
-def _found(grouped: Grouped, roots: tuple[Path, ...]) -> Found:
+        grouped.problems = [
+            _unread(file) for file, _ in sorted(grouped.left_out) if foreign_message(file)
+        ] or [
+            Problem(
+                ", ".join(map(str, paths)),
+                f"no {known_formats()} volume here",
+                "see the CT layouts",
+                "missing",
+            )
+        ]
     volumes = sorted(grouped.volumes, key=lambda volume: natural_key(volume.path.as_posix()))
     names = relative_names([volume.path for volume in volumes])
     return Found(
         parts=[
-            Part(name=name, files=volume.paths(), roots=roots, detail=volume)
+            Part(name=name, files=volume.paths(), roots=tuple(paths), detail=volume)
             for name, volume in zip(names, volumes, strict=True)
         ],
         left_out=sorted(grouped.left_out, key=lambda each: natural_key(each[0].as_posix())),
@@ -100,20 +113,11 @@ def _found(grouped: Grouped, roots: tuple[Path, ...]) -> Found:
     )
 
 
-def _nothing(paths: Sequence[Path], left_out: Sequence[Path]) -> list[Problem]:
-    """Problems if there is no volume: the files of other formats, if there are any."""
-    foreign = [_unread(file) for file in sorted(left_out) if foreign_message(file)]
-    listed = ", ".join(map(str, paths))
-    return foreign or [Problem(listed, f"no {known_formats()} volume here", "see the CT layouts", "missing")]
-
-
 def _unread(file: Path) -> Problem:
     """Problem of a given file whose format is not read."""
-    read = f"CT volumes are {known_formats()} files"
-    foreign = foreign_message(file)
-    if foreign:
-        return Problem(str(file), f"{foreign}; {read}", FOREIGN_CURE, "format")
-    return Problem(str(file), f"is no {known_formats()} file", read, "format")
+    foreign, read = foreign_message(file), f"CT volumes are {known_formats()} files"
+    message = f"{foreign}; {read}" if foreign else f"is no {known_formats()} file"
+    return Problem(str(file), message, FOREIGN_CURE if foreign else read, "format")
 
 
 def folder_of(file: Path) -> Path:
@@ -124,14 +128,9 @@ def folder_of(file: Path) -> Path:
 def case_folders(
     arrays: Sequence[Path], infos: Collection[Path], roots: Sequence[Path]
 ) -> dict[Path, list[Path]]:
-    """Case folders, each with an empty list for its files.
+    """Case folders inside `roots`, each with an empty list for its files.
 
-    Parameters
-    ----------
-    arrays, infos
-        Files of voxels or points, and files called ``info.json``.
-    roots
-        Folders that a case must lie in.
+    `arrays` are files of voxels or points, `infos` those called ``info.json``.
     """
     cases: dict[Path, list[Path]] = {}
     beside = Counter(file.parent for file in arrays if format_of(file))
@@ -156,16 +155,16 @@ def add_case(
         if file.parent == folder:
             resolution = image_resolution(file)
             if resolution is not None:
-                volume.add_image(file, resolution)
+                volume.add(volume.images, resolution, file)
             elif has_image and format_of(file) and (name := label_name(stem_of(file))) is not None:
-                volume.add_label(file, name)
+                volume.add(volume.labels, name, file)
             else:
                 others.append(file)
         elif file.parent.name in ("masks", "labels"):
             if file.parent.name == "masks" and volume.add_mask(file):
                 continue
             if format_of(file):
-                volume.add_label(file, stem_of(file))
+                volume.add(volume.labels, stem_of(file), file)
             else:
                 grouped.left_out.append((file, "is no label volume"))
         elif not volume.add_window(file, known):
@@ -189,15 +188,7 @@ Images = dict[tuple[Path, str], list[VolumeFiles]]
 def add_loose(
     files: Sequence[Path], given: Collection[Path], known: Collection[str], grouped: Grouped
 ) -> None:
-    """Add the volumes of files outside case folders.
-
-    Parameters
-    ----------
-    given
-        Files that the user named: they are volumes in any folder.
-    known
-        Names of windows besides the presets.
-    """
+    """Add the volumes of files outside case folders; those that were `given` are volumes in any folder."""
     images: Images = {}
     parts: dict[tuple[Path, str], list[Path]] = {}
     masks: list[Path] = []
@@ -221,12 +212,11 @@ def add_loose(
             grouped.left_out.append((file, "is no window of a volume"))
     alone: dict[tuple[Path, str], VolumeFiles] = {}
     for (folder, stem), windows in parts.items():
-        volume = _beside(images, folder, stem, windows[0])
-        if volume is None:
-            volume = alone.setdefault((folder, stem), VolumeFiles(windows[0]))
-        else:
+        owner = _beside(images, folder, stem, windows[0])
+        if owner is not None:
             names = ", ".join(printable(file.name) for file in windows)
-            grouped.notes.append(f"{names}: taken for windows of {printable(volume.path.name)}")
+            grouped.notes.append(f"{names}: taken for windows of {printable(owner.path.name)}")
+        volume = owner or alone.setdefault((folder, stem), VolumeFiles(windows[0]))
         for file in windows:
             volume.add_window(file, known)
     for file in masks:
@@ -258,7 +248,7 @@ def _add_labels(images: Images, labels: Mapping[Path, LabelMatch]) -> None:
     for file, found in labels.items():
         for image in found.images:
             for volume in images.get((image.parent, image.name), []):
-                volume.add_label(file, found.name)
+                volume.add(volume.labels, found.name, file)
 
 
 def _beside(images: Images, folder: Path, stem: str, window: Path) -> VolumeFiles | None:

@@ -19,8 +19,15 @@ from unistore.converters.ct.files import (
     window_of,
 )
 from unistore.converters.ct.find import folder_of
-from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffixes
-from unistore.converters.ct.layouts.foreign import FOREIGN_CURE, foreign_message, known_formats
+from unistore.converters.ct.layouts import (
+    FOREIGN_CURE,
+    foreign_message,
+    format_of,
+    known_formats,
+    open_voxels,
+    stem_of,
+    suffixes,
+)
 from unistore.converters.ct.layouts.npz import members_of
 from unistore.converters.ct.source import Format, VoxelSource
 from unistore.converters.ct.texts import read_info, tables_of

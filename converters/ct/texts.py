@@ -1,4 +1,4 @@
-"""Read ``info.json`` of a case: its text, and the geometry of the volume."""
+"""Texts of CT volumes: ``info.json`` of a case, and ``metadata.csv`` of a set of cases, a row a case."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from unistore.converters.ct.files import METADATA
 from unistore.converters.ct.survey import State, state_of
 from unistore.errors import InputError, Problem
 
-_MAX_BYTES = 16 << 20
+_MAX_BYTES = 64 << 20
 _GEOMETRY = {"spacing": 3, "origin": 3, "direction": 9}
+_CURE = "correct it or leave it out"
 
 
 def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
-    """Text of the file, and ``spacing``, ``origin``, ``direction`` as far as it has them.
+    """Text of ``info.json``, and ``spacing``, ``origin``, ``direction`` as far as it has them.
 
     Raises
     ------
@@ -28,20 +29,23 @@ def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
         No JSON, or too long.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
-        if len(raw) > _MAX_BYTES:
-            message = f"is longer than {_MAX_BYTES} bytes"
-            raise InputError(Problem(location, message, "it should describe one volume", "json"))
-        text = raw.decode("utf-8")
+        text = _text(path, "utf-8")
         content = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        message = f"is no JSON: {error}"
-        raise InputError(Problem(location, message, "correct it or leave it out", "json")) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(Problem(location, f"is no JSON: {error}", _CURE, "json")) from error
     if not isinstance(content, Mapping):
         return text, {}
     found = {name: _numbers(content.get(name), count) for name, count in _GEOMETRY.items()}
     return text, {name: numbers for name, numbers in found.items() if numbers is not None}
+
+
+def _text(path: Path, encoding: str) -> str:
+    with path.open("rb") as file:
+        raw = file.read(_MAX_BYTES + 1)
+    if len(raw) > _MAX_BYTES:
+        msg = f"it is longer than {_MAX_BYTES} bytes"
+        raise ValueError(msg)
+    return raw.decode(encoding)
 
 
 def _numbers(value: Any, count: int) -> list[float] | None:
@@ -76,37 +80,26 @@ def read_row(path: Path, case: str, location: str) -> str:
     columns = _rows(path, state_of([path]), location)
     found = next((rows[case] for rows in columns if case in rows), [])
     if len(found) > 1:
-        raise InputError(
-            Problem(location, f"has {len(found)} rows of {case}", "keep one of them", "metadata")
-        )
+        message = f"has {len(found)} rows of {case}"
+        raise InputError(Problem(location, message, "keep one of them", "metadata"))
     return json.dumps(found[0], ensure_ascii=False) if found else ""
 
 
 @lru_cache(maxsize=4)
-def _rows(
-    path: Path,
-    state: State,  # noqa: ARG001
-    location: str,
-) -> list[dict[str, list[Mapping[str, str]]]]:
+def _rows(path: Path, state: State, location: str) -> list[dict[str, list[Mapping[str, str]]]]:  # noqa: ARG001
     """Of each column, rows by value."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(_LIMIT + 1)
-        if len(raw) > _LIMIT:
-            msg = f"longer than {_LIMIT} bytes"
-            raise ValueError(msg)
-        header, *rows = list(csv.reader(io.StringIO(raw.decode("utf-8-sig"), newline=""), strict=True)) or [
-            []
-        ]
+        lines = csv.reader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)
+        header, *rows = list(lines) or [[]]
         if len(set(header)) < len(header):
             raise ValueError("two columns have one name")
         wrong = next((number for number, row in enumerate(rows, 2) if row and len(row) != len(header)), None)
         if wrong is not None:
             msg = f"row {wrong} has other columns than row 1"
             raise ValueError(msg)
-    except (OSError, ValueError, csv.Error) as error:
+    except (ValueError, csv.Error) as error:
         message = f"is no table of comma-separated values in UTF-8: {error}"
-        raise InputError(Problem(location, message, "correct it or leave it out", "metadata")) from error
+        raise InputError(Problem(location, message, _CURE, "metadata")) from error
     found: list[dict[str, list[Mapping[str, str]]]] = [{} for _ in header]
     for row in rows:
         entry = dict(zip(header, row, strict=False))
