@@ -23,8 +23,7 @@ from unistore.report.values import (
     measures_of,
 )
 from unistore.schemas.indices import contradiction
-from unistore.schemas.sources import HDF5_ATTRIBUTES
-from unistore.schemas.text import text_values
+from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
