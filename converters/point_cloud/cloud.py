@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values
 from unistore.converters.common.stored import SourceRows, sources_of
+from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.errors import StoreError
 from unistore.schemas.indices import contradiction, whole
@@ -165,3 +166,9 @@ def hdf5_file(
 def lazy_values(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
     """Values that are read on demand, all at once."""
     return Values(shape, dtype, lambda: iter([read().astype(dtype)]))
+
+
+def kept_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:
+    """Attributes that a source had, by path and name."""
+    count = len(cloud.store.array("sources/rows"))
+    return parse_attributes(attribute_texts(cloud.store, count)[cloud.source.number])

@@ -21,11 +21,8 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
-from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
-from unistore.converters.point_cloud.buckets import Read
-from unistore.converters.point_cloud.classes import class_notes, folder_classes, with_folder_labels
 from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
-from unistore.converters.point_cloud.derive import derive_points
+from unistore.converters.point_cloud.derive import derive_memory, derive_points
 from unistore.converters.point_cloud.finalize import (
     column_fields,
     finalize_points,
@@ -33,12 +30,20 @@ from unistore.converters.point_cloud.finalize import (
     segment_columns,
     tables,
 )
-from unistore.converters.point_cloud.layouts import arrays
-from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
-from unistore.converters.point_cloud.memory import derive_memory
+from unistore.converters.point_cloud.folders import (
+    Listed,
+    Lists,
+    class_notes,
+    folder_classes,
+    read_lists,
+    room_names,
+    with_folder_labels,
+)
+from unistore.converters.point_cloud.layouts import arrays, format_of, recognise, suffixes
+from unistore.converters.point_cloud.names import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
-from unistore.converters.point_cloud.recognise import format_of, recognise, suffixes
-from unistore.converters.point_cloud.segments import Partition, consecutive
+from unistore.converters.point_cloud.order import Partition, consecutive
+from unistore.converters.point_cloud.sorting import Read
 from unistore.converters.point_cloud.source import LABEL, Layout, Match, to_json
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace

@@ -11,25 +11,21 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.files.hdf5.file import location_of
-from unistore.converters.point_cloud.buckets import reader
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, bounds_of, quantise
-from unistore.converters.point_cloud.recognise import format_named
-from unistore.converters.point_cloud.segments import Partition, blocks
-from unistore.converters.point_cloud.source import PointSource, segment_values
+from unistore.converters.point_cloud.layouts import format_named
+from unistore.converters.point_cloud.names import is_label
+from unistore.converters.point_cloud.order import Partition, blocks
+from unistore.converters.point_cloud.sorting import reader
+from unistore.converters.point_cloud.source import Layout, PointSource, segment_values
 from unistore.converters.point_cloud.stored import Segmenter, StoredPoints
 from unistore.converters.point_cloud.voxels import VoxelGrid, largest_cell
-from unistore.converters.point_cloud.workspace import Workspace
+from unistore.converters.point_cloud.workspace import STEP, Workspace
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
 from unistore.schemas.tables import Field
 
 _XYZ = "xyz"
-
-
-def is_label(key: str) -> bool:
-    """Whether a column holds classes, by its name."""
-    return key.lower() in ("classification", "label", "labels")
 
 
 def derive_points(
@@ -197,3 +193,45 @@ def _segment_column(
         return segment_values(detail, key, points.segment_column)
     shape = (len(partition.lengths), *field.row_shape)
     return np.full(shape, missing_value(field.dtype), field.dtype)
+
+
+_FIXED = 16 << 20
+_POINT = 90
+"""Coordinates, their cells or positions, order, a column."""
+_VOXELS = 80
+"""Points whose voxels are counted: cells, keys, order, inverse, voxels of another."""
+_WINDOWS = 50
+"""Points that are cut into windows: x, y, window, order, of up to two steps."""
+_ORDER = 6
+"""Rows in storage order: row, masks."""
+_CELLS = 24
+"""Points of a segment of more than a step: cells, positions, voxel."""
+
+
+def derive_memory(layout: Layout, *, voxels: bool, windows: bool, parts: bool, in_core: bool) -> int:
+    """Bytes that `derive_points` holds at its peak.
+
+    Parameters
+    ----------
+    layout
+        Layout of the file.
+    voxels
+        Whether there are voxel grids.
+    windows, parts
+        Whether files without segments are divided into windows, and whether `max_points` halves these.
+    in_core
+        Whether all points are one block in memory; if not, the result is the same for larger files.
+    """
+    forms = [form for _, form in layout.columns.values()]
+    widest = max((np.dtype(form.dtype).itemsize * int(np.prod(form.row_shape)) for form in forms), default=0)
+    axis = np.dtype(layout.xyz_dtype).itemsize
+    in_windows = windows and layout.segmented is None
+    step = _POINT + 3 * widest + (_VOXELS if voxels else 0) + (_WINDOWS if in_windows else 0)
+    block = 3 * axis + _CELLS if voxels and layout.points > STEP else 0
+    if in_windows:  # coordinates; row, window, x and y of each point, and of both halves of large windows
+        row = 4 + 2 * axis
+        block = 3 * axis + _ORDER + max(row + 8 + (2 * row if parts else 0), block, widest)
+    elif layout.segmented == "indices":  # one column after the other
+        block = _ORDER + max(3 * axis + block, widest)
+    points = min(layout.points, STEP) * step + (layout.points * block if in_core else 0)
+    return _FIXED + points + layout.memory

@@ -15,7 +15,7 @@ from unistore.converters.common.columns import Column, Merged, reconcile
 from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.options import Columns
 from unistore.converters.point_cloud.coordinates import decimal_of
-from unistore.converters.point_cloud.derive import is_label
+from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.source import LABEL
 from unistore.converters.protocol import Facts, Finalized, Scan, Source
 from unistore.errors import InputError, Problem

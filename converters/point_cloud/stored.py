@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.files.hdf5.file import location_of
-from unistore.converters.point_cloud.buckets import Read, reader
 from unistore.converters.point_cloud.coordinates import FiniteCheck
-from unistore.converters.point_cloud.order import in_storage_order
-from unistore.converters.point_cloud.segments import Partition, blocks, by_indices, consecutive
+from unistore.converters.point_cloud.order import Partition, blocks, by_indices, consecutive, in_storage_order
+from unistore.converters.point_cloud.sorting import Read, reader
 from unistore.converters.point_cloud.source import PointSource, Ranges, coordinate_names
 from unistore.converters.point_cloud.workspace import Column, ColumnType, Workspace
 from unistore.converters.protocol import Source

@@ -8,8 +8,15 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.buckets import BucketOrder, Buckets, Read, Rows, index_dtype, key_ranges
-from unistore.converters.point_cloud.tuples import unique_tuples
+from unistore.converters.point_cloud.sorting import (
+    BucketOrder,
+    Buckets,
+    Read,
+    Rows,
+    index_dtype,
+    key_ranges,
+    unique_tuples,
+)
 from unistore.converters.point_cloud.workspace import Workspace
 
 _AXES = ("x", "y", "z")

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.buckets import (
+from unistore.converters.point_cloud.coordinates import minimum_maximum
+from unistore.converters.point_cloud.order import Partition, by_indices
+from unistore.converters.point_cloud.sorting import (
     BucketOrder,
     Buckets,
     Read,
@@ -18,10 +20,8 @@ from unistore.converters.point_cloud.buckets import (
     index_dtype,
     key_ranges,
     reader,
+    sort_tuples,
 )
-from unistore.converters.point_cloud.coordinates import minimum_maximum
-from unistore.converters.point_cloud.segments import Partition, by_indices
-from unistore.converters.point_cloud.tuples import sort_tuples
 from unistore.converters.point_cloud.workspace import ColumnType, Workspace
 from unistore.errors import InputError
 

@@ -193,6 +193,20 @@ def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) ->
     return _check_target(file_of(item), location, "is a link into", roots) or item
 
 
+def unlinked(group: h5py.Group, *names: str) -> h5py.HLObject | None:
+    """A member of a group, or of that member, …; None if there is none, or a link leads to it."""
+    path = ""
+    try:
+        for name in names:
+            path = f"{path}/{name}".lstrip("/")
+            info = group.id.links.get_info(path.encode("utf-8", "surrogateescape"))
+            if info.type != h5py.h5l.TYPE_HARD:
+                return None
+        return member(group, path)
+    except FAILURES:
+        return None
+
+
 def _check_target(target: Path, location: str, what: str, roots: Sequence[Path]) -> Problem | None:
     shown = printable(str(target))
     if not is_inside(target, roots):

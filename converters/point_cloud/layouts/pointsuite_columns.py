@@ -59,11 +59,11 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     if inside.problems:
         raise InputError(inside.problems)
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
-    chosen = choose(columns, "", mapping, location, check_dataset)
+    chosen = choose(NAME, columns, "", mapping, location, check_dataset)
     return make_layout(
         found,
         chosen,
-        format=NAME,
+        [*chosen.xyz, *(path for path, _ in chosen.columns.values())],
         points=_points_inside(groups, names, chosen.xyz[0]),
         segments=len(names),
         segmented="ranges",

@@ -50,19 +50,19 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Columns are the datasets of ``data``."""
     found = open_checked(file)
-    chosen = choose(found.tree.datasets, "data", mapping, file.name, check_dataset)
+    chosen = choose(NAME, found.tree.datasets, "data", mapping, file.name, check_dataset)
     count = len(found.segments)
     return make_layout(
         found,
         chosen,
-        format=NAME,
+        ["indices"],
         segments=count,
         segmented="indices",
         unit="m",
         memory=count * SEGMENT_MEMORY,
         notes=(
             *count_notes(found.file["segments"], "num_segments", count, "segments"),
-            *count_notes(found.file.get("header"), "point_count", chosen.rows, "points"),
+            *count_notes(found.file.get("header"), "point_count", chosen.points, "points"),
         ),
     )
 
