@@ -22,13 +22,13 @@ from unistore.converters.files.hdf5.attributes import Attributes, objects_of, re
 from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
 from unistore.converters.files.npy.array import (
-    NpyHeader,
     flat_reader,
     map_values,
     open_flat,
     open_header,
     read_header,
 )
+from unistore.converters.files.npy.header import NpyHeader
 from unistore.errors import InputError, Problem
 
 SUFFIXES = (*hdf5.SUFFIXES, ".npy", ".npz")

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.hdf5.chunks import Chunks, chunks_of, creation_of, native
-from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup, open_plain
+from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.safety import check_safe_to_open, check_safe_to_read
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.errors import InputError, Problem, printable
@@ -83,12 +83,11 @@ def open_hdf5(path: Path, name: str = "", library: Collection[str] = ()) -> Iter
         If it is not a readable HDF5 file (the message says what it is), or hangs or crashes the library.
     """
     location = location_of(name or str(path))
-    plain = open_plain(path)
+    plain = check_safe_to_open(path, location)
     if plain is not None and not any(each in plain for each in library):
         with as_problem(location):
             yield plain
         return
-    check_safe_to_open(path, location)
     try:
         file = h5py.File(path, "r", driver="sec2", locking="best-effort")
     except FAILURES as error:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.formats import HDF5_SIGNATURE, lfs_pointer_problem
-from unistore.converters.files.npy.array import fill, map_values, open_flat
+from unistore.converters.files.npy.array import map_values, open_flat
 from unistore.converters.files.npy.header import (
     MAGIC,
     NpyHeader,
@@ -140,7 +140,7 @@ def member_runs(
             view = run.view(np.uint8).data
             # readinto of a compressed member makes a copy: read small parts
             parts = (view[at : at + _BLOCK] for at in range(0, len(view), _BLOCK))
-            missing = len(view) - sum(fill(content, part) for part in parts)
+            missing = len(view) - sum(map(content.readinto, parts))
             if missing:
                 expected = member.header.offset + (first + len(run)) * dtype.itemsize
                 raise InputError(truncated(where, expected - missing, expected))
@@ -148,7 +148,7 @@ def member_runs(
 
 
 @contextmanager
-def _decompressed(path: Path, member: NpzMember, where: str) -> Iterator[IO[bytes]]:
+def _decompressed(path: Path, member: NpzMember, where: str) -> Iterator[Any]:
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{member.name}.npy") as content:
             yield content
