@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.attributes import Attributes, objects_of, read_attributes
+from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
 from unistore.converters.files.npy.array import (
@@ -101,10 +102,8 @@ def list_arrays(
 
     Parameters
     ----------
-    path
-        The file.
-    name
-        Its name in messages.
+    path, name
+        The file, and its name in messages.
     roots
         Folders that links inside HDF5 files may lead to.
     attributes
@@ -130,21 +129,18 @@ def list_arrays(
         return ArrayFile(arrays, (path,), compressed, _steps(in_place), max(whole, default=0))
     with hdf5.open_hdf5(path, name) as file:
         tree = walk(file, name, roots)
-        found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-        problems, reading = tree.problems, 0
+        found = ArrayFile({}, (path, *sorted(tree.files)), problems=tree.problems)
+        reading = 0
         for key, dataset in tree.datasets.items():
-            dataset_problems = hdf5.check_dataset(dataset, hdf5.location_of(name, key))
-            problems += dataset_problems
-            if not dataset_problems:
-                found[key] = (dataset.shape, dataset.dtype)
-                reading = max(reading, hdf5.chunk_memory(dataset))
-        chunks = {key: (tree.datasets[key].chunks or (1,))[0] for key in found}
-        steps = {key: max(step, chunks[key]) for key, step in _steps(found).items()}
-        files = (path, *sorted(tree.files))
-        kept = Attributes()
-        if attributes is not None:
-            kept = read_attributes(objects_of(file, tree, attributes))
-        return ArrayFile(found, files, steps=steps, reading=reading, problems=problems, attributes=kept)
+            if problems := hdf5.check_dataset(dataset, hdf5.location_of(name, key)):
+                found.problems.extend(problems)
+                continue
+            found.arrays[key] = (dataset.shape, dataset.dtype)
+            reading = max(reading, hdf5.chunk_memory(dataset))
+        for key, step in _steps(found.arrays).items():
+            found.steps[key] = max(step, (tree.datasets[key].chunks or (1,))[0])
+        kept = Attributes() if attributes is None else read_attributes(objects_of(file, tree, attributes))
+        return replace(found, reading=reading, attributes=kept)
 
 
 def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, int]:
@@ -160,12 +156,7 @@ def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[
 def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterator[ReadRows]:
     """Open a file to read row ranges of its arrays.
 
-    Parameters
-    ----------
-    path, name
-        The file, and its name in messages.
-    reverse_axes
-        Whether the rows of HDF5 datasets are on the last axis.
+    With `reverse_axes`, the rows of HDF5 datasets are on the last axis.
 
     Raises
     ------
@@ -191,7 +182,7 @@ def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterato
 
 
 def _hdf5_rows(dataset: h5py.Dataset, where: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
-    fits = out is not None and out.dtype == hdf5.native(dataset.dtype)
+    fits = out is not None and out.dtype == native(dataset.dtype)
     return hdf5.read_rows(dataset, where, lo, hi, out if fits else None)
 
 

@@ -30,10 +30,6 @@ class Cloud:
     ----------
     store, source
         Store and source; its points are rows ``source.lo:source.hi`` of ``points``.
-    layout
-        Layout of the file, from ``sources/layout``.
-    header
-        Attributes of the file's header.
     first, last
         Range of its segments, including the one of number -1.
     bounds
@@ -42,8 +38,6 @@ class Cloud:
         (last - first,) numbers of its segments.
     quantum
         Scale and offset, (2, 3) f8, of quantised coordinates; None if they are floats.
-    decimal
-        Whether coordinates are quantised as decimals.
     """
 
     store: StoreView

@@ -28,8 +28,6 @@ def name_problems(stored: Mapping[str, str], coordinates: Sequence[str], name: s
         Dataset by stored name.
     coordinates
         Stored names of the coordinates.
-    name
-        Name of the file in messages.
     """
     problems: list[Problem] = []
     alike: dict[str, list[str]] = {}

@@ -46,16 +46,12 @@ def choose(
 
     Parameters
     ----------
-    format_name
-        `Layout.format`.
     datasets
         Datasets of the file by path.
     group
         Path of the group of the columns.
     mapping
         ``--map``: dataset (name in the group, or path) by stored name; empty: leave that column out.
-    name
-        Name of the file in messages.
     check
         ``check(dataset, location)``: problems that make the values of a dataset unreadable.
 

@@ -89,12 +89,8 @@ def make_layout(found: OpenFile, chosen: Layout, members: Sequence[str] = (), **
 
     Parameters
     ----------
-    found, chosen
-        The file, and the layout that `choose` returned.
     members
         Datasets of each group in ``segments`` that are read.
-    known
-        Further fields of `Layout`.
     """
     datasets = found.tree.datasets
     header = _header(found.file, found.name)

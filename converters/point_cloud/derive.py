@@ -47,12 +47,6 @@ def derive_points(
         The file, with `to_json` of its layout.
     columns, segment_columns
         Columns of points and segments in the store; those that the file lacks are filled.
-    voxel_sizes
-        Edges of the voxel grids.
-    segmenter
-        Makes segments if the file has none.
-    emit
-        As of `Converter.derive`.
     folder
         For temporary columns of more than a step of points; None: all points are in memory.
 
@@ -213,10 +207,6 @@ def derive_memory(layout: Layout, *, voxels: bool, windows: bool, parts: bool, i
 
     Parameters
     ----------
-    layout
-        Layout of the file.
-    voxels
-        Whether there are voxel grids.
     windows, parts
         Whether files without segments are divided into windows, and whether `max_points` halves these.
     in_core

@@ -66,16 +66,8 @@ def tables(
 
     Parameters
     ----------
-    columns
-        Fields of the points' own columns.
-    sizes
-        Edges of the voxel grids.
-    xyz_dtype, unit
-        Dtype and unit of the coordinates.
     run, voxel_runs
         Points of a typical segment, and its voxels in each grid.
-    decimal
-        Scale and offset of decimals.
     """
     grids = [
         voxel_fields(size, voxel_run, run, unit) for size, voxel_run in zip(sizes, voxel_runs, strict=True)
@@ -127,15 +119,6 @@ def finalize_points(
     scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], unit: str | None
 ) -> Finalized:
     """Index arrays and the final tables of all sources.
-
-    Parameters
-    ----------
-    scan, facts
-        The scan, and the facts of each source.
-    sizes
-        Edges of the voxel grids.
-    unit
-        Unit of the coordinates.
 
     Raises
     ------

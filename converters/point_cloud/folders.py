@@ -47,10 +47,6 @@ class Lists:
         Split of each file that a list names.
     rooms
         Name of each row (segment) of a file, from ``room_filelist.txt``.
-    files
-        The list files that were read.
-    notes
-        Remarks for the user.
     problems
         Files in two splits, and names of several files.
     """
@@ -63,15 +59,7 @@ class Lists:
 
 
 def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
-    """Read the list files in the folders of `files`, up to the given roots.
-
-    Parameters
-    ----------
-    files
-        Point cloud files.
-    roots
-        Paths as the user gave them.
-    """
+    """Read the list files in the folders of `files`, up to the given roots."""
     lists = Lists()
     for folder in _folders(files, roots):
         for path in sorted(folder.glob("*.txt")):
@@ -99,12 +87,8 @@ def room_names(lists: Lists, rows: Mapping[Path, int], roots: Sequence[Path]) ->
 
     Parameters
     ----------
-    lists
-        Completed in place.
     rows
         Rows (segments) of each file.
-    roots
-        Paths as the user gave them.
     """
     for folder in _folders(list(rows), roots):
         order, names = folder / "all_files.txt", folder / "room_filelist.txt"

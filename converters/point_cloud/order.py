@@ -29,12 +29,8 @@ class StorageOrder:
 
     Parameters
     ----------
-    points
-        Rows of the source.
     pieces
         Source rows of each piece (a segment), each in parts of any size; a row may occur several times.
-    work
-        Creates the columns.
     rest
         Whether rows that are in no piece follow, in the source's order.
 
@@ -116,12 +112,8 @@ def in_storage_order(
 
     Parameters
     ----------
-    order
-        The order.
     columns
         Type of each column, and the function that reads its rows in the source's order.
-    work
-        Creates the columns.
 
     Returns
     -------
@@ -238,8 +230,6 @@ def by_indices(
         Rows of each segment, in parts.
     numbers
         Number of each segment, (S,); None: 0, 1, ….
-    rows
-        Rows of the source.
     """
     order = StorageOrder(rows, indices, work, rest=True)
     numbers = np.arange(len(order.lengths), dtype=np.int64) if numbers is None else numbers

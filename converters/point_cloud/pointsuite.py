@@ -64,13 +64,6 @@ def segment_number(key: str) -> int:
 class Segments:
     """The groups of the segments of an open file, by number.
 
-    Parameters
-    ----------
-    file, name
-        The open file and how messages call it.
-    roots
-        Where links may lead.
-
     Raises
     ------
     InputError

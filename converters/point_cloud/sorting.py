@@ -138,8 +138,6 @@ class Buckets:
 
     Parameters
     ----------
-    work
-        Creates the columns.
     sizes
         Rows that each bucket will hold.
     types
@@ -184,8 +182,6 @@ def key_ranges(
         Minimum and maximum of each key (a column of integers), the most significant key first.
     types
         dtype and row shape of all wanted columns, keys included.
-    work
-        Creates the columns.
     """
     varying = [key for key, (lowest, highest) in ends.items() if highest > lowest]
     if len(rows) <= work.step or not varying:

@@ -29,17 +29,6 @@ Segmenter = Callable[[int, Callable[[], Read], Workspace], Partition]
 class StoredPoints:
     """The points of an open file in storage order, some rows at a time.
 
-    Parameters
-    ----------
-    points, source
-        The open file, and its source.
-    columns
-        Columns of the store.
-    segmenter
-        Makes segments if the file has none.
-    work
-        Creates temporary columns.
-
     Raises
     ------
     InputError

@@ -29,8 +29,6 @@ def largest_cell(bounds: NDArray[np.float64], size: float) -> float:
     ----------
     bounds
         (S, 2, 3) minimum and maximum of each segment.
-    size
-        Edge of a voxel.
     """
     return float(np.floor((bounds[:, 1] - bounds[:, 0]).max(initial=0.0) / size))
 
@@ -46,10 +44,6 @@ class VoxelGrid:
         Points of each segment, (S,): one segment, or several with at most a step of points together.
     bounds
         (S, 2, 3) minimum and maximum of each segment.
-    size
-        Edge of a voxel.
-    work
-        Creates the columns.
 
     Attributes
     ----------

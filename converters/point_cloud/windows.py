@@ -42,8 +42,6 @@ def by_windows(
     ----------
     read
         Reads rows of the coordinates, (n, 3).
-    rows
-        Points of the cloud.
 
     Raises
     ------

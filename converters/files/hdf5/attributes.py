@@ -157,10 +157,6 @@ class AttributeCollector:
 
         Parameters
         ----------
-        source
-            Name of the source.
-        found
-            Its attributes.
         stored
             Whether the store has the group or dataset at a path: attributes of others are skipped.
         """

@@ -137,11 +137,6 @@ class PlainGroup(_Object):
 def read_plain(file: int, size: int, path: Path) -> PlainGroup | None:
     """The root group of a file, if it can be read without the HDF5 library.
 
-    Parameters
-    ----------
-    file, size, path
-        Descriptor of the open file, its bytes, and its path.
-
     Raises
     ------
     Exception

@@ -42,8 +42,6 @@ def check_safe_to_open(path: Path, location: str) -> PlainGroup | None:
     ----------
     path
         The file. If it cannot be opened as a file, nothing is checked: the library says so.
-    location
-        Its name in messages.
 
     Returns
     -------

@@ -61,8 +61,6 @@ def walk(
     ----------
     group
         Where to begin; paths are relative to it.
-    name
-        Name of the file in messages.
     roots
         Folders or files in which targets of external links and of virtual datasets must lie.
     skip

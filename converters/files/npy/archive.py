@@ -42,8 +42,6 @@ class NpzMember:
     ----------
     name
         As ``np.load`` names it (without ``.npy``).
-    header
-        Its shape, dtype and offset.
     compressed
         If true, ``header.offset`` is an offset in the decompressed content, else in the ``.npz`` file.
     """

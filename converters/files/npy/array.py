@@ -46,13 +46,7 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
 
 @contextmanager
 def open_header(path: Path, location: str | None = None) -> Iterator[tuple[NpyHeader, BufferedReader]]:
-    """Context of the header, as from `read_header`, and the open file, for `flat_reader`.
-
-    Raises
-    ------
-    InputError
-        As `read_header`.
-    """
+    """Context of the header, as from `read_header`, and the open file, for `flat_reader`."""
     where = location or str(path)
     with _opened(path, where) as file:
         try:
@@ -64,13 +58,7 @@ def open_header(path: Path, location: str | None = None) -> Iterator[tuple[NpyHe
 
 
 def open_npy(path: Path, location: str | None = None) -> NDArray[Any]:
-    """Memory-map a ``.npy`` file, read-only, in its own dtype, byte order and axis order.
-
-    Raises
-    ------
-    InputError
-        As `read_header`.
-    """
+    """Memory-map a ``.npy`` file, read-only, in its own dtype, byte order and axis order."""
     return map_values(path, read_header(path, location), location or str(path))
 
 

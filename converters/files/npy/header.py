@@ -36,8 +36,6 @@ class NpyHeader:
 
     Attributes
     ----------
-    shape
-        Shape of the array.
     dtype
         As stored, byte order included.
     fortran_order

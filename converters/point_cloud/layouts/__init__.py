@@ -34,13 +34,6 @@ def format_named(name: str) -> Format:
 def recognise(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Recognise a file's format and describe what it holds, without reading values.
 
-    Parameters
-    ----------
-    file
-        The file, with its name for messages.
-    mapping
-        Stored names of columns, as in `choose`.
-
     Raises
     ------
     InputError
