@@ -99,6 +99,10 @@ class Cloud:
         """A column of its segments, (S, …)."""
         return self.store.array(f"{SEGMENTS}/{name}").read_ranges([self.first], [self.last])
 
+    def row_shape(self, name: str) -> tuple[int, ...]:
+        """Row shape of a column of the points."""
+        return self.store.array(f"{POINTS}/{name}").shape[1:]
+
     def own_dtype(self, name: str) -> np.dtype[Any]:
         """Dtype that a column of the points had in the source."""
         dtype: np.dtype[Any] = np.dtype(self.layout["columns"][name][1])

@@ -21,6 +21,7 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
+from unistore.converters.point_cloud import layouts
 from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
 from unistore.converters.point_cloud.derive import derive_memory, derive_points
 from unistore.converters.point_cloud.finalize import (
@@ -39,7 +40,7 @@ from unistore.converters.point_cloud.folders import (
     room_names,
     with_folder_labels,
 )
-from unistore.converters.point_cloud.layouts import arrays, format_of, recognise, suffixes
+from unistore.converters.point_cloud.layouts import arrays, format_of, recognise
 from unistore.converters.point_cloud.names import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
 from unistore.converters.point_cloud.order import Partition, consecutive
@@ -73,7 +74,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
     @property
     def suffixes(self) -> tuple[str, ...]:
         """Endings of all registered formats."""
-        return suffixes()
+        return tuple(dict.fromkeys(suffix for each in layouts.FORMATS for suffix in each.SUFFIXES))
 
     def look(self, file: Candidate) -> Verdict:
         """Take a file that certainly has one of the formats with its suffix; it may still have problems."""
@@ -118,7 +119,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
         """Recognise a file's layout and columns; see `Converter.scan`."""
         with Candidate(part.files[0], part.roots, part.name) as file:
             certain = format_of(file, self.map, Match.CERTAIN)
-            layout = recognise(file, self.map) if certain is None else certain.describe(file, self.map)
+            layout = (certain or recognise(file, self.map)).describe(file, self.map)
             return _Described(layout=layout, certain=certain is not None)
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
@@ -270,17 +271,18 @@ def _has_class(part: Part, layout: Layout) -> bool:
 
 def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
     """File of coordinates that a ``.npy`` file is a column of, or None."""
-    if path.suffix.lower() != ".npy":
-        return None
-    owner = coordinate_file(path, roots)
-    if owner is None:
-        return None
-    with Candidate(owner, roots) as file:
+    owner = coordinate_file(path, roots) if path.suffix.lower() == ".npy" else None
+    return owner if owner is not None and _match(owner, roots) in (Match.CERTAIN, None) else None
+
+
+def _match(path: Path, roots: Sequence[Path]) -> Match | None:
+    """How sure it is that arrays are a cloud; None if they cannot be read, which `scan` reports."""
+    with Candidate(path, roots) as file:
         try:
-            with as_problem(str(owner)):
-                return owner if arrays.match(file, {}) is Match.CERTAIN else None
-        except InputError:  # reported for that file; its name is enough here
-            return owner
+            with as_problem(str(path)):
+                return arrays.match(file, {})
+        except InputError:
+            return None
 
 
 def _choose_clouds(
@@ -294,7 +296,7 @@ def _choose_clouds(
     plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
     if not plain:
         return parts, []
-    matches = {part.name: _match(part) for part in plain}
+    matches = {part.name: _match(part.files[0], part.roots) or Match.EITHER for part in plain}
     unsure = [part for part in plain if matches[part.name] is not Match.CERTAIN]
     owned = {part.name for part in unsure if _owner(part.files[0], paths) is not None}
     sure = len(plain) < len(parts) or any(each >= Match.EITHER for each in matches.values())
@@ -309,16 +311,6 @@ def _choose_clouds(
         beside = column_files(path, paths) if path.suffix.lower() == ".npy" else {}
         kept.append(replace(part, files=(path, *beside.values())))
     return (kept, left_out) if kept else (list(parts), [])
-
-
-def _match(part: Part) -> Match:
-    """How sure it is that arrays are a cloud; `scan` reports files that cannot be read."""
-    with Candidate(part.files[0], part.roots, part.name) as file:
-        try:
-            with as_problem(part.name):
-                return arrays.match(file, {})
-        except InputError:
-            return Match.EITHER
 
 
 def _either(file: Candidate) -> Problem:

@@ -16,7 +16,7 @@ from unistore.converters.point_cloud.cloud import Cloud, clouds, hdf5_file, kept
 from unistore.converters.point_cloud.layouts import pointsuite_indices
 from unistore.converters.point_cloud.pointsuite import COUNT, segment_number
 from unistore.converters.point_cloud.source import Exported
-from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS
+from unistore.schemas.point_cloud.fields import NO_SEGMENT
 from unistore.schemas.store_view import StoreView
 
 _CLASSES = "classification"
@@ -39,7 +39,7 @@ def _pointsuite(cloud: Cloud) -> File:
             partial(cloud.coordinates, axis), (rows,), cloud.coordinate_dtype(axis)
         )
     for name in cloud.layout["columns"]:
-        shape = (rows, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
+        shape = (rows, *cloud.row_shape(name))
         values[f"data/{name}"] = lazy_values(partial(cloud.column, name), shape, cloud.own_dtype(name))
     classes = cloud.column(_CLASSES) if _CLASSES in cloud.layout["columns"] else None
     labelled = classes is not None and classes.ndim == 1 and classes.dtype.kind in "iu"

@@ -81,19 +81,19 @@ class Rows:
     """Rows ``lo:hi`` of some columns, read on demand."""
 
     def __init__(self, columns: Mapping[str, Read], lo: int, hi: int) -> None:
-        self._columns, self._lo, self._hi = columns, lo, hi
+        self.columns, self.lo, self.hi = columns, lo, hi
 
     def __len__(self) -> int:
-        return self._hi - self._lo
+        return self.hi - self.lo
 
     def read(self, key: str) -> NDArray[Any]:
         """All rows of a column."""
-        return self._columns[key](self._lo, self._hi)
+        return self.columns[key](self.lo, self.hi)
 
     def steps(self, limit: int) -> Iterator[Rows]:
         """The rows in steps of at most `limit`."""
-        for lo in range(self._lo, self._hi, limit):
-            yield Rows(self._columns, lo, min(lo + limit, self._hi))
+        for lo in range(self.lo, self.hi, limit):
+            yield Rows(self.columns, lo, min(lo + limit, self.hi))
 
 
 class BucketOrder:
@@ -192,7 +192,8 @@ def key_ranges(
     width = (highest - lowest) // _BINS + 1
     counts = np.zeros((highest - lowest) // width + 1, np.int64)
     for part in rows.steps(work.step):
-        counts += np.bincount((part.read(key) - lowest) // width, minlength=len(counts))
+        bins = ((part.read(key) - lowest) // width).astype(np.int64, copy=False)
+        counts += np.bincount(bins, minlength=len(counts))
     bucket_of = _group_bins(counts, work.step)
     with work.nested() as nested:
         buckets = Buckets(nested, np.bincount(bucket_of, counts).astype(np.int64), types)

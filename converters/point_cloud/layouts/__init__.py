@@ -12,7 +12,7 @@ from unistore.converters.point_cloud.layouts import (
     pointsuite_columns,
     pointsuite_indices,
 )
-from unistore.converters.point_cloud.source import Format, Layout, Match
+from unistore.converters.point_cloud.source import Format, Match
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["FORMATS"]
@@ -21,37 +21,31 @@ FORMATS: tuple[Format, ...] = (pointsuite_indices, pointsuite_columns, batches, 
 """In the order in which they are tried."""
 
 
-def suffixes() -> tuple[str, ...]:
-    """File name endings of all formats."""
-    return tuple(dict.fromkeys(suffix for each in FORMATS for suffix in each.SUFFIXES))
-
-
 def format_named(name: str) -> Format:
     """The format of a name."""
     return next(each for each in FORMATS if name == each.NAME)
 
 
-def recognise(file: Candidate, mapping: Mapping[str, str]) -> Layout:
-    """Recognise a file's format and describe what it holds, without reading values.
+def recognise(file: Candidate, mapping: Mapping[str, str]) -> Format:
+    """The first format that a file may have.
 
     Raises
     ------
     InputError
-        With every problem that can be found without reading values.
+        If there is none, or the file cannot be read.
     """
     found = format_of(file, mapping, Match.POSSIBLE)
     if found is None:
         asked = ", ".join(each.NAME for each in _candidates(file))
         message = f"is no point cloud of a known format; looked for {asked}"
         raise InputError(Problem(printable(file.name), message, "check what wrote it", "format"))
-    return found.describe(file, mapping)
+    return found
 
 
 def format_of(file: Candidate, mapping: Mapping[str, str], least: Match) -> Format | None:
     """The first format whose match with a file is at least `least`, or None.
 
-    Looser than `recognise`: a file that is wrong in some detail still has its format, so that the detail can
-    be reported.
+    A file that is wrong in some detail still has its format, so that the detail can be reported.
 
     Raises
     ------

@@ -36,7 +36,7 @@ from unistore.converters.point_cloud.source import Layout, Match, Original, Rang
 from unistore.converters.scan import Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import contradiction
-from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS, segment_fields
+from unistore.schemas.point_cloud.fields import SEGMENTS, segment_fields
 
 __all__ = ["NAME", "SUFFIXES", "describe", "exported", "match", "open_original", "open_points"]
 
@@ -176,46 +176,36 @@ def open_original(source: Source) -> Iterator[Original]:
                 return rows
             return rows[:, :3] if key == "xyz" else rows[:, 3:]
 
-        def segment_column(key: str) -> NDArray[Any]:
-            values: NDArray[Any] = file[source.detail["segment_columns"][key][0]][()]
-            return values
-
-        yield Original(column, segment_column, left_out=datasets_left_out(file, source.detail))
+        yield Original(
+            column,
+            lambda key: file[source.detail["segment_columns"][key][0]][()],
+            left_out=datasets_left_out(file, source.detail),
+        )
 
 
 def exported(cloud: Cloud) -> File:
     """``data`` (B, P, 3 | 6 | 9) and every other column."""
-    count = len(cloud.numbers)
-    points = cloud.source.hi - cloud.source.lo
+    count, points, columns = len(cloud.numbers), cloud.source.hi - cloud.source.lo, cloud.layout["columns"]
     if (np.diff(cloud.bounds) * max(1, count) != points).any():
         message = f"segments of {cloud.source.name} differ in length, expected batches of one length"
         raise contradiction(cloud.store, f"{SEGMENTS}/offsets", message)
-    per_segment = points // max(1, count)
-    width = 3
-    if FEATURES in cloud.layout["columns"]:
-        width += cloud.store.array(f"{POINTS}/{FEATURES}").shape[1]
-    values = {
-        "data": lazy_values(
-            partial(_data, cloud, count, per_segment), (count, per_segment, width), cloud.coordinate_dtype(0)
-        )
-    }
-    for name, (path, stored, _) in cloud.layout["columns"].items():
-        if name != FEATURES or path != "data":
-            shape = (count, per_segment, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
-            read = partial(_reshaped, cloud, name, shape)
-            values[path] = lazy_values(read, shape, np.dtype(stored))
+    batches = (count, points // max(1, count))
+    others = [name for name, (path, _, _) in columns.items() if path != "data"]
+    width = 3 + sum(cloud.row_shape(name)[0] for name in columns if name not in others)
+
+    def data() -> NDArray[Any]:
+        parts = [cloud.coordinates(axis)[:, None] for axis in range(3)]
+        parts += [cloud.column(name) for name in columns if name not in others]
+        return np.concatenate(parts, axis=1).reshape(*batches, width)
+
+    def column(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        return cloud.column(name).reshape(shape)
+
+    values = {"data": lazy_values(data, (*batches, width), cloud.coordinate_dtype(0))}
+    for name in others:
+        shape = (*batches, *cloud.row_shape(name))
+        values[columns[name][0]] = lazy_values(partial(column, name, shape), shape, cloud.own_dtype(name))
     for name, (path, stored, _) in cloud.layout["segment_columns"].items():
         shape = (count, *cloud.store.array(f"{SEGMENTS}/{name}").shape[1:])
         values[path] = lazy_values(partial(cloud.segment_column, name), shape, np.dtype(stored))
     return hdf5_file(cloud, values, kept_attributes(cloud))
-
-
-def _reshaped(cloud: Cloud, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    return cloud.column(name).reshape(shape)
-
-
-def _data(cloud: Cloud, count: int, per_segment: int) -> NDArray[Any]:
-    parts = [cloud.coordinates(axis)[:, None] for axis in range(3)]
-    if FEATURES in cloud.layout["columns"]:
-        parts.append(cloud.column(FEATURES))
-    return np.concatenate(parts, axis=1).reshape(count, per_segment, -1)
