@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -167,42 +166,37 @@ def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterato
     if kind == "npy":
         with open_header(path, name) as (header, npy):
             read = flat_reader(npy, header, name)
-            yield lambda _, lo, hi, out: _npy_rows(path, header, name, read, lo, hi, out)
+
+            def npy_rows(_: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
+                if header.fortran_order:
+                    return _native(np.ascontiguousarray(map_values(path, header, name)[lo:hi]))
+                return _in_place(header, read, lo, hi, out)
+
+            yield npy_rows
     elif kind == "npz":
         members = npz_members(path, name)
-        yield lambda key, lo, hi, out: _npz_rows(path, members[key], name, lo, hi, out)
+
+        def npz_rows(key: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
+            member = members[key]
+            if member.header.fortran_order:
+                return _native(np.ascontiguousarray(open_member(path, member, name)[lo:hi]))
+            if member.compressed:
+                return _native(_streamed(path, member, name, lo, hi))
+            with open_flat(path, member.header, hdf5.location_of(name, key)) as read:
+                return _in_place(member.header, read, lo, hi, out)
+
+        yield npz_rows
     else:
         with hdf5.open_hdf5(path, name) as file:
-            if reverse_axes:
-                yield lambda key, lo, hi, _: hdf5.read_reversed(
-                    file[key], hdf5.location_of(name, key), lo, hi
-                )
-                return
-            yield lambda key, lo, hi, out: _hdf5_rows(file[key], hdf5.location_of(name, key), lo, hi, out)
 
+            def hdf5_rows(key: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
+                dataset, location = file[key], hdf5.location_of(name, key)
+                if reverse_axes:
+                    return hdf5.read_reversed(dataset, location, lo, hi)
+                fits = out is not None and out.dtype == native(dataset.dtype)
+                return hdf5.read_rows(dataset, location, lo, hi, out if fits else None)
 
-def _hdf5_rows(dataset: h5py.Dataset, where: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
-    fits = out is not None and out.dtype == native(dataset.dtype)
-    return hdf5.read_rows(dataset, where, lo, hi, out if fits else None)
-
-
-def _npy_rows(
-    path: Path, header: NpyHeader, name: str, read: Read, lo: int, hi: int, out: NDArray[Any] | None
-) -> NDArray[Any]:
-    if header.fortran_order:
-        return _native(np.ascontiguousarray(map_values(path, header, name)[lo:hi]))
-    return _in_place(header, read, lo, hi, out)
-
-
-def _npz_rows(
-    path: Path, member: NpzMember, name: str, lo: int, hi: int, out: NDArray[Any] | None
-) -> NDArray[Any]:
-    if member.header.fortran_order:
-        return _native(np.ascontiguousarray(open_member(path, member, name)[lo:hi]))
-    if member.compressed:
-        return _native(_streamed(path, member, name, lo, hi))
-    with open_flat(path, member.header, hdf5.location_of(name, member.name)) as read:
-        return _in_place(member.header, read, lo, hi, out)
+            yield hdf5_rows
 
 
 def _in_place(header: NpyHeader, read: Read, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:

@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -40,10 +40,10 @@ from unistore.converters.point_cloud.folders import (
     room_names,
     with_folder_labels,
 )
-from unistore.converters.point_cloud.layouts import arrays, format_of, recognise
+from unistore.converters.point_cloud.layouts import arrays, no_format, recognise
 from unistore.converters.point_cloud.names import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
-from unistore.converters.point_cloud.order import Partition, consecutive
+from unistore.converters.point_cloud.order import Partition
 from unistore.converters.point_cloud.sorting import Read
 from unistore.converters.point_cloud.source import LABEL, Layout, Match, to_json
 from unistore.converters.point_cloud.windows import by_windows
@@ -84,10 +84,10 @@ class PointCloudConverter(PointCloudOptions, Converter):
             return Taken(arrays.NAME, f"is a column of {printable(owner.name)}")
         if file.path.suffix.lower() == ".npy" and coordinate_word(file.path) is None:
             return LeftOut("is not called like a point cloud")
-        found = format_of(file, self.map, Match.CERTAIN)
-        if found is None and format_of(file, self.map, Match.EITHER) is not None:
+        found, match = recognise(file, self.map)
+        if match is Match.EITHER:
             raise InputError(_either(file))
-        if found is None:
+        if found is None or match is Match.POSSIBLE:
             return LeftOut("is no point cloud of a known format")
         return Taken(found.NAME, f"is a point cloud of layout {found.NAME}")
 
@@ -105,7 +105,6 @@ class PointCloudConverter(PointCloudOptions, Converter):
             return Listed(split, tuple(lists.files), of_class)
 
         classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
-
         return Found(
             parts=Packed(
                 replace(part, detail=listed(part, each)) for part, each in zip(kept, classes, strict=True)
@@ -118,9 +117,10 @@ class PointCloudConverter(PointCloudOptions, Converter):
     def scan(self, part: Part) -> _Described:
         """Recognise a file's layout and columns; see `Converter.scan`."""
         with Candidate(part.files[0], part.roots, part.name) as file:
-            certain = format_of(file, self.map, Match.CERTAIN)
-            layout = (certain or recognise(file, self.map)).describe(file, self.map)
-            return _Described(layout=layout, certain=certain is not None)
+            found, match = recognise(file, self.map)
+            if found is None:
+                raise InputError(no_format(file))
+            return _Described(layout=found.describe(file, self.map), certain=match is Match.CERTAIN)
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
         """Reconcile the columns of all files, and add the names of rooms from lists."""
@@ -138,9 +138,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
             raise InputError(problems)
         points = sum(each.points for each in found)
         run = max(1, points // max(1, sum(each.segments for each in found)))
-        texts = AttributeCollector()
+        texts, roots = AttributeCollector(), [str(root.resolve()) for root in parts[0].roots]
         sources = Sources(
-            self._source(part, each, lists, texts) for part, each in zip(parts, found, strict=True)
+            self._source(part, each, lists, texts, roots) for part, each in zip(parts, found, strict=True)
         )
         return Scan(
             family=FAMILY_NAME,
@@ -169,8 +169,11 @@ class PointCloudConverter(PointCloudOptions, Converter):
             shared={"segment_columns": segment_columns(sources, self.columns)},
         )
 
-    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeCollector) -> Source:
+    def _source(
+        self, part: Part, layout: Layout, lists: Lists, texts: AttributeCollector, roots: list[str]
+    ) -> Source:
         path = part.files[0]
+        has_class = part.detail.of_class and layout.segmented is None and LABEL in layout.segment_columns
         memory = partial(
             derive_memory,
             layout,
@@ -186,9 +189,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
             detail={
                 **to_json(layout),
                 **texts.detail(part.name, layout.attributes),
-                "roots": _resolved(part.roots),
+                "roots": roots,
                 **({"names": lists.rooms[path]} if path in lists.rooms else {}),
-                **({"class": list(part.detail.of_class)} if _has_class(part, layout) else {}),
+                **({"class": list(part.detail.of_class)} if has_class else {}),
             },
             memory=memory(in_core=False),
             memory_in_core=memory(in_core=True),
@@ -234,7 +237,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def _make_windows(self, points: int, read_all: Callable[[], Read], work: Workspace) -> Partition:
         if self.segment is None:
-            return consecutive(np.array([points]), np.zeros(1, np.int64))
+            return Partition(None, np.array([points]), np.zeros(1, np.int64))
         size = parse_window(self.segment)
         return by_windows(read_all(), points, size, self.min_points, self.max_points, work)
 
@@ -262,11 +265,6 @@ def _forms(
     """Name of each file, and its columns."""
     for part, each in zip(parts, found, strict=True):
         yield part.name, {key: form for key, (_, form) in columns(each).items()}
-
-
-def _has_class(part: Part, layout: Layout) -> bool:
-    """Whether the label of a source's segment is the class of its folder."""
-    return part.detail.of_class is not None and layout.segmented is None and LABEL in layout.segment_columns
 
 
 def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
@@ -322,11 +320,6 @@ def _either(file: Candidate) -> Problem:
     ]
     message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
     return Problem(str(file.path), message, " or ".join(commands), TWO_FAMILIES)
-
-
-@lru_cache(1)
-def _resolved(roots: tuple[Path, ...]) -> list[str]:
-    return [str(root.resolve()) for root in roots]
 
 
 def _unit(sources: Sequence[Source]) -> str | None:

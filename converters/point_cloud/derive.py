@@ -14,11 +14,11 @@ from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, bounds_of, quantise
 from unistore.converters.point_cloud.layouts import format_named
 from unistore.converters.point_cloud.names import is_label
-from unistore.converters.point_cloud.order import Partition, blocks
+from unistore.converters.point_cloud.order import blocks
 from unistore.converters.point_cloud.sorting import reader
-from unistore.converters.point_cloud.source import Layout, PointSource, segment_values
+from unistore.converters.point_cloud.source import Layout, segment_values
 from unistore.converters.point_cloud.stored import Segmenter, StoredPoints
-from unistore.converters.point_cloud.voxels import VoxelGrid, largest_cell
+from unistore.converters.point_cloud.voxels import VoxelGrid
 from unistore.converters.point_cloud.workspace import STEP, Workspace
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
@@ -84,7 +84,12 @@ def derive_points(
                 facts[f"labelled/{key}"] = np.array(labelled)
         points.check()
         for key, field in segment_columns.items():
-            facts[f"segments/{key}"] = _segment_column(points, key, field, stored.partition, source.detail)
+            if key in source.detail["segment_columns"]:
+                values = segment_values(source.detail, key, points.segment_column)
+            else:
+                shape = (len(stored.partition.lengths), *field.row_shape)
+                values = np.full(shape, missing_value(field.dtype), field.dtype)
+            facts[f"segments/{key}"] = values
         return facts
 
 
@@ -148,10 +153,7 @@ class _Emitter:
                     bounds[:, 0] = np.minimum(bounds[:, 0], self._bounds[first:last, 0])
                     bounds[:, 1] = np.maximum(bounds[:, 1], self._bounds[first:last, 1])
                 self._bounds[first:last] = bounds
-        if self._stored.wrong:
-            return
-        self._check_sizes(first, last)
-        for size in sizes:
+        for size in () if self._stored.wrong else sizes:
             read = reader(xyz if kept is None else kept)
             grid = VoxelGrid(read, np.diff(offsets), self._bounds[first:last], size, self._work)
             for coords, counts in grid.voxels():
@@ -169,24 +171,6 @@ class _Emitter:
         self._decimals.update(xyz)
         self._emit(POINTS, _XYZ, xyz if exact is None else exact)
         return xyz
-
-    def _check_sizes(self, first: int, last: int) -> None:
-        for size in self._sizes:
-            cells = largest_cell(self._bounds[first:last], size)
-            if cells >= 1 << 31:
-                message = f"a segment is {cells:.3g} voxels of {size:g} wide, more than int32 can count"
-                raise InputError(
-                    Problem(location_of(self._source.name), message, "give a larger voxel size", "voxel")
-                )
-
-
-def _segment_column(
-    points: PointSource, key: str, field: Field, partition: Partition, detail: Mapping[str, Any]
-) -> NDArray[Any]:
-    if key in detail["segment_columns"]:
-        return segment_values(detail, key, points.segment_column)
-    shape = (len(partition.lengths), *field.row_shape)
-    return np.full(shape, missing_value(field.dtype), field.dtype)
 
 
 _FIXED = 16 << 20

@@ -214,11 +214,6 @@ class Partition(NamedTuple):
         return offsets_of(self.lengths)
 
 
-def consecutive(lengths: Ints, numbers: Ints) -> Partition:
-    """Segments whose rows follow each other in the source."""
-    return Partition(None, lengths, numbers)
-
-
 def by_indices(
     indices: Iterable[Iterable[Ints]], numbers: Ints | None, rows: int, work: Workspace
 ) -> Partition:

@@ -70,7 +70,13 @@ def check_safe_to_open(path: Path, location: str) -> PlainGroup | None:
                 defect = ""
             except FAILURES:
                 defect = _try({"path": os.fspath(path)}, status.st_size)
-            _remember(version, defect)
+            if len(_defects) + len(_sound) >= _MAX_REMEMBERED:
+                _defects.clear()
+                _sound.clear()
+            if defect:
+                _defects[version] = defect
+            else:
+                _sound.add(hash(version))
     except ChildProcessError as error:
         raise InputError(Problem(location, str(error), "run again", "unreadable")) from error
     finally:
@@ -79,16 +85,6 @@ def check_safe_to_open(path: Path, location: str) -> PlainGroup | None:
         message = f"is damaged: looking at it {defect}"
         raise InputError(Problem(location, message, "get or write it again", "damaged"))
     return None
-
-
-def _remember(version: tuple[int, ...], defect: str) -> None:
-    if len(_defects) + len(_sound) >= _MAX_REMEMBERED:
-        _defects.clear()
-        _sound.clear()
-    if defect:
-        _defects[version] = defect
-    else:
-        _sound.add(hash(version))
 
 
 def check_safe_to_read(dataset: h5py.Dataset, lo: int, hi: int) -> None:

@@ -140,8 +140,11 @@ def _bookkeeping(group: h5py.Group, keys: Sequence[str]) -> set[str]:
 
 def _add_dataset(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> None:
     """Add a dataset and the files of its values, or a virtual dataset without values to ``broken``."""
+    names = [entry[0] for entry in dataset.external or ()]
+    if dataset.is_virtual:
+        names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
     problems = []
-    for file in sorted(_storage_files(dataset)):
+    for file in sorted({real_path(file_of(dataset).parent / name) for name in names}):
         wrong = _check_target(file, location, "keeps values in", roots)
         if wrong is None:
             tree.files.add(file)
@@ -213,11 +216,3 @@ def _check_target(target: Path, location: str, what: str, roots: Sequence[Path])
     if not target.is_file():
         return Problem(location, f"{what} {shown}, which does not exist", kind="link")
     return None
-
-
-def _storage_files(dataset: h5py.Dataset) -> set[Path]:
-    """Files with the values of a dataset, other than its own file."""
-    names = [entry[0] for entry in dataset.external or ()]
-    if dataset.is_virtual:
-        names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
-    return {real_path(file_of(dataset).parent / name) for name in names}

@@ -15,10 +15,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.formats import HDF5_SIGNATURE, lfs_pointer_problem
+from unistore.converters.files.formats import lookalike_problem
 from unistore.converters.files.npy.array import map_values, open_flat
 from unistore.converters.files.npy.header import (
-    MAGIC,
     NpyHeader,
     check_size,
     exactly,
@@ -153,9 +152,7 @@ def _decompressed(path: Path, member: NpzMember, where: str) -> Iterator[Any]:
     except OSError as error:
         raise InputError(unreadable(where, error)) from error
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise InputError(
-            Problem(where, f"is damaged: {error}", "copy or make it again", "corrupt")
-        ) from error
+        raise _damaged(where, error) from error
 
 
 def _allocate(count: int, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
@@ -175,9 +172,7 @@ def _member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, wh
         with archive.open(info) as content:
             header = parse_header(content, where)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise InputError(
-            Problem(where, f"is damaged: {error}", "copy or make it again", "corrupt")
-        ) from error
+        raise _damaged(where, error) from error
     check_size(header, info.file_size, where)
     size = os.fstat(file.fileno()).st_size
     if info.compress_type != zipfile.ZIP_STORED:
@@ -205,10 +200,9 @@ def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
         return Problem(where, "is empty (0 bytes)", "copy or make it again", "empty")
     if head.startswith(b"PK"):
         return Problem(where, f"is truncated or damaged: {error}", "copy or make it again", "truncated")
-    if head.startswith(MAGIC):
-        return Problem(where, "is a .npy file", "give it the ending .npy", "format")
-    if head.startswith(HDF5_SIGNATURE):
-        return Problem(where, "is an HDF5 file", "give it the ending .h5", "format")
-    return lfs_pointer_problem(head, where) or Problem(
-        where, f"is no .npz file: it begins with {head[:8]!r}", "save it with np.savez", "format"
-    )
+    message = f"is no .npz file: it begins with {head[:8]!r}"
+    return lookalike_problem(head, where) or Problem(where, message, "save it with np.savez", "format")
+
+
+def _damaged(where: str, error: Exception) -> InputError:
+    return InputError(Problem(where, f"is damaged: {error}", "copy or make it again", "corrupt"))

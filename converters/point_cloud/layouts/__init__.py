@@ -26,42 +26,38 @@ def format_named(name: str) -> Format:
     return next(each for each in FORMATS if name == each.NAME)
 
 
-def recognise(file: Candidate, mapping: Mapping[str, str]) -> Format:
-    """The first format that a file may have.
-
-    Raises
-    ------
-    InputError
-        If there is none, or the file cannot be read.
-    """
-    found = format_of(file, mapping, Match.POSSIBLE)
-    if found is None:
-        asked = ", ".join(each.NAME for each in _candidates(file))
-        message = f"is no point cloud of a known format; looked for {asked}"
-        raise InputError(Problem(printable(file.name), message, "check what wrote it", "format"))
-    return found
-
-
-def format_of(file: Candidate, mapping: Mapping[str, str], least: Match) -> Format | None:
-    """The first format whose match with a file is at least `least`, or None.
+def recognise(file: Candidate, mapping: Mapping[str, str]) -> tuple[Format | None, Match]:
+    """The first format that fits a file best, among those with its suffix, or all if none has it.
 
     A file that is wrong in some detail still has its format, so that the detail can be reported.
 
     Raises
     ------
     InputError
-        If there is none, and a format could not read the file.
+        If none is certain, and a format could not read the file.
     """
+    best: tuple[Format | None, Match] = None, Match.NO
     failure: InputError | None = None
     for each in _candidates(file):
         try:
-            if each.match(file, mapping) >= least:
-                return each
+            match = each.match(file, mapping)
         except InputError as error:
             failure = failure or error
+            continue
+        if match is Match.CERTAIN:
+            return each, match
+        if match > best[1]:
+            best = each, match
     if failure is not None:
         raise failure
-    return None
+    return best
+
+
+def no_format(file: Candidate) -> Problem:
+    """Problem of a file that no format fits."""
+    asked = ", ".join(each.NAME for each in _candidates(file))
+    message = f"is no point cloud of a known format; looked for {asked}"
+    return Problem(printable(file.name), message, "check what wrote it", "format")
 
 
 def _candidates(file: Candidate) -> tuple[Format, ...]:
