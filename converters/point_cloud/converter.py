@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,11 +21,9 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
-from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
-from unistore.converters.point_cloud.buckets import Read
-from unistore.converters.point_cloud.classes import class_notes, folder_classes, with_folder_labels
+from unistore.converters.point_cloud import layouts
 from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
-from unistore.converters.point_cloud.derive import derive_points
+from unistore.converters.point_cloud.derive import derive_memory, derive_points
 from unistore.converters.point_cloud.finalize import (
     column_fields,
     finalize_points,
@@ -33,12 +31,20 @@ from unistore.converters.point_cloud.finalize import (
     segment_columns,
     tables,
 )
-from unistore.converters.point_cloud.layouts import arrays
-from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
-from unistore.converters.point_cloud.memory import derive_memory
+from unistore.converters.point_cloud.folders import (
+    Listed,
+    Lists,
+    class_notes,
+    folder_classes,
+    read_lists,
+    room_names,
+    with_folder_labels,
+)
+from unistore.converters.point_cloud.layouts import arrays, no_format, recognise
+from unistore.converters.point_cloud.names import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
-from unistore.converters.point_cloud.recognise import format_of, recognise, suffixes
-from unistore.converters.point_cloud.segments import Partition, consecutive
+from unistore.converters.point_cloud.order import Partition
+from unistore.converters.point_cloud.sorting import Read
 from unistore.converters.point_cloud.source import LABEL, Layout, Match, to_json
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
@@ -68,7 +74,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
     @property
     def suffixes(self) -> tuple[str, ...]:
         """Endings of all registered formats."""
-        return suffixes()
+        return tuple(dict.fromkeys(suffix for each in layouts.FORMATS for suffix in each.SUFFIXES))
 
     def look(self, file: Candidate) -> Verdict:
         """Take a file that certainly has one of the formats with its suffix; it may still have problems."""
@@ -78,10 +84,10 @@ class PointCloudConverter(PointCloudOptions, Converter):
             return Taken(arrays.NAME, f"is a column of {printable(owner.name)}")
         if file.path.suffix.lower() == ".npy" and coordinate_word(file.path) is None:
             return LeftOut("is not called like a point cloud")
-        found = format_of(file, self.map, Match.CERTAIN)
-        if found is None and format_of(file, self.map, Match.EITHER) is not None:
+        found, match = recognise(file, self.map)
+        if match is Match.EITHER:
             raise InputError(_either(file))
-        if found is None:
+        if found is None or match is Match.POSSIBLE:
             return LeftOut("is no point cloud of a known format")
         return Taken(found.NAME, f"is a point cloud of layout {found.NAME}")
 
@@ -99,7 +105,6 @@ class PointCloudConverter(PointCloudOptions, Converter):
             return Listed(split, tuple(lists.files), of_class)
 
         classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
-
         return Found(
             parts=Packed(
                 replace(part, detail=listed(part, each)) for part, each in zip(kept, classes, strict=True)
@@ -112,9 +117,10 @@ class PointCloudConverter(PointCloudOptions, Converter):
     def scan(self, part: Part) -> _Described:
         """Recognise a file's layout and columns; see `Converter.scan`."""
         with Candidate(part.files[0], part.roots, part.name) as file:
-            certain = format_of(file, self.map, Match.CERTAIN)
-            layout = recognise(file, self.map) if certain is None else certain.describe(file, self.map)
-            return _Described(layout=layout, certain=certain is not None)
+            found, match = recognise(file, self.map)
+            if found is None:
+                raise InputError(no_format(file))
+            return _Described(layout=found.describe(file, self.map), certain=match is Match.CERTAIN)
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
         """Reconcile the columns of all files, and add the names of rooms from lists."""
@@ -132,9 +138,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
             raise InputError(problems)
         points = sum(each.points for each in found)
         run = max(1, points // max(1, sum(each.segments for each in found)))
-        texts = AttributeCollector()
+        texts, roots = AttributeCollector(), [str(root.resolve()) for root in parts[0].roots]
         sources = Sources(
-            self._source(part, each, lists, texts) for part, each in zip(parts, found, strict=True)
+            self._source(part, each, lists, texts, roots) for part, each in zip(parts, found, strict=True)
         )
         return Scan(
             family=FAMILY_NAME,
@@ -163,8 +169,11 @@ class PointCloudConverter(PointCloudOptions, Converter):
             shared={"segment_columns": segment_columns(sources, self.columns)},
         )
 
-    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeCollector) -> Source:
+    def _source(
+        self, part: Part, layout: Layout, lists: Lists, texts: AttributeCollector, roots: list[str]
+    ) -> Source:
         path = part.files[0]
+        has_class = part.detail.of_class and layout.segmented is None and LABEL in layout.segment_columns
         memory = partial(
             derive_memory,
             layout,
@@ -180,9 +189,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
             detail={
                 **to_json(layout),
                 **texts.detail(part.name, layout.attributes),
-                "roots": _resolved(part.roots),
+                "roots": roots,
                 **({"names": lists.rooms[path]} if path in lists.rooms else {}),
-                **({"class": list(part.detail.of_class)} if _has_class(part, layout) else {}),
+                **({"class": list(part.detail.of_class)} if has_class else {}),
             },
             memory=memory(in_core=False),
             memory_in_core=memory(in_core=True),
@@ -228,7 +237,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def _make_windows(self, points: int, read_all: Callable[[], Read], work: Workspace) -> Partition:
         if self.segment is None:
-            return consecutive(np.array([points]), np.zeros(1, np.int64))
+            return Partition(None, np.array([points]), np.zeros(1, np.int64))
         size = parse_window(self.segment)
         return by_windows(read_all(), points, size, self.min_points, self.max_points, work)
 
@@ -258,24 +267,20 @@ def _forms(
         yield part.name, {key: form for key, (_, form) in columns(each).items()}
 
 
-def _has_class(part: Part, layout: Layout) -> bool:
-    """Whether the label of a source's segment is the class of its folder."""
-    return part.detail.of_class is not None and layout.segmented is None and LABEL in layout.segment_columns
-
-
 def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
     """File of coordinates that a ``.npy`` file is a column of, or None."""
-    if path.suffix.lower() != ".npy":
-        return None
-    owner = coordinate_file(path, roots)
-    if owner is None:
-        return None
-    with Candidate(owner, roots) as file:
+    owner = coordinate_file(path, roots) if path.suffix.lower() == ".npy" else None
+    return owner if owner is not None and _match(owner, roots) in (Match.CERTAIN, None) else None
+
+
+def _match(path: Path, roots: Sequence[Path]) -> Match | None:
+    """How sure it is that arrays are a cloud; None if they cannot be read, which `scan` reports."""
+    with Candidate(path, roots) as file:
         try:
-            with as_problem(str(owner)):
-                return owner if arrays.match(file, {}) is Match.CERTAIN else None
-        except InputError:  # reported for that file; its name is enough here
-            return owner
+            with as_problem(str(path)):
+                return arrays.match(file, {})
+        except InputError:
+            return None
 
 
 def _choose_clouds(
@@ -289,7 +294,7 @@ def _choose_clouds(
     plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
     if not plain:
         return parts, []
-    matches = {part.name: _match(part) for part in plain}
+    matches = {part.name: _match(part.files[0], part.roots) or Match.EITHER for part in plain}
     unsure = [part for part in plain if matches[part.name] is not Match.CERTAIN]
     owned = {part.name for part in unsure if _owner(part.files[0], paths) is not None}
     sure = len(plain) < len(parts) or any(each >= Match.EITHER for each in matches.values())
@@ -306,16 +311,6 @@ def _choose_clouds(
     return (kept, left_out) if kept else (list(parts), [])
 
 
-def _match(part: Part) -> Match:
-    """How sure it is that arrays are a cloud; `scan` reports files that cannot be read."""
-    with Candidate(part.files[0], part.roots, part.name) as file:
-        try:
-            with as_problem(part.name):
-                return arrays.match(file, {})
-        except InputError:
-            return Match.EITHER
-
-
 def _either(file: Candidate) -> Problem:
     """Problem of a file that two families could read, with a command for each."""
     path = shlex.quote(str(file.path))
@@ -325,11 +320,6 @@ def _either(file: Candidate) -> Problem:
     ]
     message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
     return Problem(str(file.path), message, " or ".join(commands), TWO_FAMILIES)
-
-
-@lru_cache(1)
-def _resolved(roots: tuple[Path, ...]) -> list[str]:
-    return [str(root.resolve()) for root in roots]
 
 
 def _unit(sources: Sequence[Source]) -> str | None:
