@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from unistore.errors import Problem
+from unistore.system.packed import Packed, Texts
 
 Opened = TypeVar("Opened")
+T = TypeVar("T")
 
 
 class Candidate:
@@ -106,7 +110,7 @@ class Part:
     files
         The files, the one that names the source first.
     roots
-        Where links may lead: the paths that the user gave.
+        Where links may lead: the paths that the user gave, the same for every part.
     detail
         What the family found out from names: the role of each file, the recording it belongs to, ….
     """
@@ -115,6 +119,87 @@ class Part:
     files: tuple[Path, ...]
     roots: tuple[Path, ...]
     detail: Any = None
+
+
+class Columns(Sequence[T]):
+    """Millions of objects that consist of files, as columns: each is made again when it is asked for.
+
+    Attributes
+    ----------
+    names
+        Name of each.
+    details
+        What the family knows of each, ``detail``.
+    """
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self.names = Texts()
+        self.details: Packed[Any] = Packed()
+        self._files = Texts()
+        for item in items:
+            self.append(item)
+
+    @abstractmethod
+    def append(self, item: T) -> None:
+        """Add one more object."""
+
+    @abstractmethod
+    def _made(self, number: int) -> T:
+        """The object of a number."""
+
+    def add(self, name: str, files: Iterable[str | Path], detail: Any = None) -> None:
+        """Add to the columns."""
+        self.names.append(name)
+        self._files.append("\0".join(map(str, files)))
+        self.details.append(detail)
+
+    def files(self) -> Iterator[list[str]]:
+        """Paths of the files of each."""
+        return (each.split("\0") if each else [] for each in self._files)
+
+    def only(self, numbers: Collection[int]) -> Self:
+        """As `Packed.only`."""
+        found = copy(self)
+        found.names, found._files = self.names.only(numbers), self._files.only(numbers)
+        found.details = self.details.only(numbers)
+        return found
+
+    def _paths(self, number: int) -> tuple[Path, ...]:
+        files = self._files[number]
+        return tuple(map(Path, files.split("\0"))) if files else ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        if isinstance(at, slice):
+            return [self._made(number) for number in range(*at.indices(len(self)))]
+        return self._made(range(len(self))[at])
+
+
+class Parts(Columns[Part]):
+    """All parts of a scan; `roots` as in `Part`."""
+
+    def __init__(self, items: Iterable[Part] = (), roots: tuple[Path, ...] = ()) -> None:
+        self._roots = roots
+        super().__init__(items)
+
+    def append(self, item: Part) -> None:
+        """See `Columns.append`."""
+        self.add(item.name, item.files, item.detail)
+        self._roots = item.roots
+
+    def _made(self, number: int) -> Part:
+        return Part(
+            name=self.names[number],
+            files=self._paths(number),
+            roots=self._roots,
+            detail=self.details[number],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,10 +27,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import expand, relative_names
-from unistore.converters.parts import Candidate, Found, Part, Scanned, Verdict
+from unistore.converters.parts import Candidate, Found, Part, Parts, Scanned, Verdict
 from unistore.converters.scan import Finalized, Scan, Source, Sources
 from unistore.schemas.tables import Table
-from unistore.system.packed import Packed
 
 __all__ = [
     "Candidate",
@@ -40,6 +39,7 @@ __all__ = [
     "Finalized",
     "Found",
     "Part",
+    "Parts",
     "Scan",
     "Scanned",
     "Source",
@@ -108,9 +108,11 @@ class Converter(Protocol):
         InputError
             If a path does not exist, holds no suitable file, or links out of the given paths.
         """
-        files = Packed(path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path))
-        named = zip(relative_names(files), files, strict=True)
-        return Found(parts=Packed(Part(name=name, files=(path,), roots=tuple(paths)) for name, path in named))
+        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path)]
+        parts = Parts(roots=tuple(paths))
+        for name, path in zip(relative_names(files), files, strict=True):
+            parts.add(name, (path,))
+        return Found(parts=parts)
 
     def scan(self, part: Part) -> Scanned:
         """Read the headers of a source, not all its values; in any order, in any process.

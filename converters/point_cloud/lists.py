@@ -20,7 +20,7 @@ _NAMES = {"valid": "val", "validation": "val"}
 _MAX_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listed:
     """Split of one file, all lists that were read, and the class of the file's folder."""
 
