@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -144,18 +145,17 @@ class Columns(Sequence[T]):
         """Add one more object."""
 
     @abstractmethod
-    def _made(self, number: int) -> T:
+    def _made(self, number: int, name: str, files: list[str], detail: Any) -> T:
         """The object of a number."""
 
-    def add(self, name: str, files: Iterable[str | Path], detail: Any = None) -> None:
-        """Add to the columns."""
+    def _add(self, name: str, files: Iterable[str | Path], detail: Any) -> None:
         self.names.append(name)
         self._files.append("\0".join(map(str, files)))
         self.details.append(detail)
 
     def files(self) -> Iterator[list[str]]:
         """Paths of the files of each."""
-        return (each.split("\0") if each else [] for each in self._files)
+        return map(_split, self._files)
 
     def only(self, numbers: Collection[int]) -> Self:
         """As `Packed.only`."""
@@ -164,9 +164,9 @@ class Columns(Sequence[T]):
         found.details = self.details.only(numbers)
         return found
 
-    def _paths(self, number: int) -> tuple[Path, ...]:
-        files = self._files[number]
-        return tuple(map(Path, files.split("\0"))) if files else ()
+    def __iter__(self) -> Iterator[T]:
+        columns = range(len(self)), self.names, map(_split, self._files), self.details
+        return starmap(self._made, zip(*columns, strict=True))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -177,29 +177,33 @@ class Columns(Sequence[T]):
     def __getitem__(self, at: slice) -> list[T]: ...
     def __getitem__(self, at: int | slice) -> T | list[T]:
         if isinstance(at, slice):
-            return [self._made(number) for number in range(*at.indices(len(self)))]
-        return self._made(range(len(self))[at])
+            return [self[number] for number in range(*at.indices(len(self)))]
+        number = range(len(self))[at]
+        return self._made(number, self.names[number], _split(self._files[number]), self.details[number])
+
+
+def _split(files: str) -> list[str]:
+    return files.split("\0") if files else []
 
 
 class Parts(Columns[Part]):
     """All parts of a scan; `roots` as in `Part`."""
 
     def __init__(self, items: Iterable[Part] = (), roots: tuple[Path, ...] = ()) -> None:
-        self._roots = roots
+        self.roots = roots
         super().__init__(items)
 
     def append(self, item: Part) -> None:
         """See `Columns.append`."""
         self.add(item.name, item.files, item.detail)
-        self._roots = item.roots
+        self.roots = item.roots
 
-    def _made(self, number: int) -> Part:
-        return Part(
-            name=self.names[number],
-            files=self._paths(number),
-            roots=self._roots,
-            detail=self.details[number],
-        )
+    def add(self, name: str, files: Iterable[str | Path], detail: Any = None) -> None:
+        """Add a part."""
+        self._add(name, files, detail)
+
+    def _made(self, number: int, name: str, files: list[str], detail: Any) -> Part:
+        return Part(name=name, files=tuple(map(Path, files)), roots=self.roots, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

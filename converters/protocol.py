@@ -124,7 +124,7 @@ class Converter(Protocol):
         """
         ...
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[Any]) -> Scan:
+    def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
         """Merge all sources into one scan; `scanned` has what ``scan`` returned for each of `parts`.
 
         If some sources have problems, this is called with the others, to report what these disagree on.

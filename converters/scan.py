@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +71,28 @@ class Sources(Columns[Source]):
 
     def append(self, item: Source) -> None:
         """Add a source."""
-        for name, values in self._numbers.items():
-            values.append(getattr(item, name))
-        for table, rows in item.rows.items():
+        self.add(**{each.name: getattr(item, each.name) for each in fields(item)})
+
+    def add(
+        self,
+        *,
+        name: str,
+        files: Sequence[str | Path],
+        path: str | Path | None = None,
+        rows: Mapping[str, int] | None = None,
+        split: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+        **numbers: int,
+    ) -> None:
+        """Add a source by the fields of `Source`; its path is its first file by default."""
+        for which, values in self._numbers.items():
+            values.append(numbers.get(which, 0))
+        for table, count in (rows or {}).items():
             column = self._rows.setdefault(table, array("q"))
             column.extend([-1] * (len(self.names) - len(column)))
-            column.append(rows)
-        self.splits.append(item.split)
-        self.add(item.name, (item.path, *item.files), item.detail)
+            column.append(count)
+        self.splits.append(split)
+        self._add(name, (files[0] if path is None else path, *files), detail or {})
 
     def files(self) -> Iterator[list[str]]:
         """See `Columns.files`."""
@@ -93,18 +107,24 @@ class Sources(Columns[Source]):
         found._rows = {table: rows[there] for table, rows in self._rows.items()}
         return found
 
-    def _made(self, number: int) -> Source:
-        at, (path, *files) = number - self._first, self._paths(number)
-        numbers = {name: values[at] for name, values in self._numbers.items()}
+    def _made(self, number: int, name: str, files: list[str], detail: Any) -> Source:
+        at, (path, *others) = number - self._first, map(Path, files)
         return Source(
             path=path,
-            name=self.names[number],
-            files=tuple(files),
-            rows={table: rows[at] for table, rows in self._rows.items() if at < len(rows) and rows[at] >= 0},
+            name=name,
+            files=tuple(others),
+            rows=self._rows_of(at),
             split=self.splits[at],
-            detail=self.details[number],
-            **numbers,
+            detail=detail,
+            **{which: values[at] for which, values in self._numbers.items()},
         )
+
+    def _rows_of(self, at: int) -> dict[str, int]:
+        return {table: rows[at] for table, rows in self._rows.items() if at < len(rows) and rows[at] >= 0}
+
+    def each_rows(self) -> Iterator[Mapping[str, int]]:
+        """``rows`` of each source."""
+        return map(self._rows_of, range(len(self)))
 
     @property
     def numbers(self) -> dict[str, NDArray[np.int64]]:

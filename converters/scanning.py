@@ -157,7 +157,7 @@ class _ScannedParts:
         Failed files that a general family takes.
     """
 
-    parts: Parts = field(default_factory=Parts)
+    parts: Parts
     scanned: Packed[Scanned] = field(default_factory=Packed)
     problems: list[Problem] = field(default_factory=list)
     of_others: dict[str, str] = field(default_factory=dict)
@@ -166,36 +166,36 @@ class _ScannedParts:
 
 def _scan_parts(
     converter: Converter,
-    parts: Sequence[Part],
+    parts: Parts,
     given: set[str],
     owners: Owners,
     exclusion: Exclusion,
     scan_all: ScanParts,
 ) -> _ScannedParts:
     """Scan all parts; files in folders that are not surely the family's may be claimed by another family."""
-    found = _ScannedParts()
+    found = _ScannedParts(Parts(roots=parts.roots))
     general: dict[str, str] = {}
     general_problems: list[Problem] = []
-    for part, (scanned, wrong) in zip(parts, scan_all(converter, parts), strict=True):
+    columns = parts.names, parts.files(), parts.details, scan_all(converter, parts)
+    for name, files, detail, (scanned, wrong) in zip(*columns, strict=True):
         asked = scanned is None or (converter.scan_identifies and not scanned.certain)
-        files = list(map(str, part.files))
         asked = asked and given.isdisjoint(files)
-        if asked and all(others := [owners.other_specific(path) for path in part.files]):
+        if asked and all(others := [owners.other_specific(Path(path)) for path in files]):
             found.of_others |= dict(zip(files, others, strict=True))
             continue
         if scanned is not None:
-            found.parts.append(part)
+            found.parts.add(name, files, detail)
             found.scanned.append(scanned)
             exclusion.add_covered(scanned.excluded)
         if (
             asked
             and scanned is None
-            and all(others := [owners.other_or_general(path) for path in part.files])
+            and all(others := [owners.other_or_general(Path(path)) for path in files])
         ):
             general |= dict(zip(files, others, strict=True))
-            general_problems += with_source(part.name, wrong)
+            general_problems += with_source(name, wrong)
         else:
-            found.problems += with_source(part.name, wrong)
+            found.problems += with_source(name, wrong)
     found.general = set(general)
     if found.parts:
         found.of_others |= general

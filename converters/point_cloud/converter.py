@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -57,7 +57,7 @@ from unistore.converters.point_cloud.segments import Partition, consecutive
 from unistore.converters.point_cloud.source import LABEL, Layout, Match, to_json
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
-from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
+from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Sources
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
@@ -130,23 +130,31 @@ class PointCloudConverter(PointCloudOptions, Converter):
             layout = recognise(file, self.map) if certain is None else certain.describe(file, self.map)
             return _Described(layout=layout, certain=certain is not None)
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
+    def gather(self, parts: Parts, scanned: Sequence[_Described]) -> Scan:
         """Reconcile the columns of all files, and add the names of rooms from lists."""
         labelled = LABEL in self.map or have_labels(each.layout for each in scanned)
 
-        def found() -> Iterator[tuple[Part, Layout]]:
-            for part, each in zip(parts, scanned, strict=True):
-                yield part, with_folder_label(each.layout, None if labelled else part.detail.of_class)
+        def found() -> Iterator[tuple[str, Layout]]:
+            for name, listed, each in zip(parts.names, parts.details, scanned, strict=True):
+                yield name, with_folder_label(each.layout, None if labelled else listed.of_class)
 
         seen, lists = _Seen(), Lists()
-        of_points, differing = reconcile(_forms(map(seen.add, found()), attrgetter("columns")), self.columns)
+        counted = (seen.add(*each) for each in found())
+        of_points, differing = reconcile(_forms(counted, attrgetter("columns")), self.columns)
         of_segments, wrong = reconcile(_forms(found(), attrgetter("segment_columns")), self.columns)
-        room_names(lists, seen.listed, parts[0].roots)
+        if seen.listed:
+            rows = (
+                (files[0], seen.listed.get(name))
+                for name, files in zip(parts.names, parts.files(), strict=True)
+            )
+            room_names(lists, {Path(path): count for path, count in rows if count is not None}, parts.roots)
         if problems := [*differing, *wrong, *lists.problems]:
             raise InputError(problems)
         run = max(1, seen.points // max(1, seen.segments))
         texts = AttributeCollector()
-        sources = Sources(self._source(part, each, lists, texts) for part, each in found())
+        sources, roots = Sources(), [str(root.resolve()) for root in parts.roots]
+        for (name, layout), files, listed in zip(found(), parts.files(), parts.details, strict=True):
+            self._add(sources, name, layout, files, listed, lists, texts, roots)
         classes = dict(sorted({tuple(each["class"]) for each in sources.details if "class" in each}))
         return Scan(
             family=FAMILY_NAME,
@@ -175,8 +183,17 @@ class PointCloudConverter(PointCloudOptions, Converter):
             shared={"segment_columns": segment_columns(of_segments, classes)},
         )
 
-    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeCollector) -> Source:
-        path = part.files[0]
+    def _add(
+        self,
+        sources: Sources,
+        name: str,
+        layout: Layout,
+        files: Sequence[str],
+        listed: Listed,
+        lists: Lists,
+        texts: AttributeCollector,
+        roots: Sequence[str],
+    ) -> None:
         memory = partial(
             derive_memory,
             layout,
@@ -184,17 +201,18 @@ class PointCloudConverter(PointCloudOptions, Converter):
             windows=self.segment is not None,
             parts=self.max_points is not None,
         )
-        return Source(
-            path=path,
-            name=part.name,
-            files=(path, *layout.files, *part.detail.lists, *lists.files),
-            split=part.detail.split,
+        rooms = lists.rooms.get(Path(files[0])) if lists.rooms else None
+        by_folder = layout.segmented is None and LABEL in layout.segment_columns
+        sources.add(
+            name=name,
+            files=list(map(str, (files[0], *layout.files, *listed.lists, *lists.files))),
+            split=listed.split,
             detail={
                 **to_json(layout),
-                **texts.detail(part.name, layout.attributes),
-                "roots": _resolved(part.roots),
-                **({"names": lists.rooms[path]} if path in lists.rooms else {}),
-                **({"class": list(part.detail.of_class)} if _has_class(part, layout) else {}),
+                **texts.detail(name, layout.attributes),
+                "roots": roots,
+                **({} if rooms is None else {"names": rooms}),
+                **({"class": list(listed.of_class)} if listed.of_class and by_folder else {}),
             },
             memory=memory(in_core=False),
             memory_in_core=memory(in_core=True),
@@ -269,13 +287,12 @@ class _Seen:
     uncut: int = 0
     first_uncut: str = ""
     xyz_dtypes: set[str] = field(default_factory=set)
-    listed: dict[Path, int] = field(default_factory=dict)
+    listed: dict[str, int] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     remarked: int = 0
 
-    def add(self, found: tuple[Part, Layout]) -> tuple[Part, Layout]:
+    def add(self, name: str, each: Layout) -> tuple[str, Layout]:
         """Add a file; returns it."""
-        part, each = found
         self.kinds[each.format] += 1
         self.points += each.points
         self.segments += each.segments
@@ -284,26 +301,21 @@ class _Seen:
             self.own_segments += each.segments
         else:
             self.uncut += 1
-            self.first_uncut = self.first_uncut or part.name
+            self.first_uncut = self.first_uncut or name
         if each.listed:
-            self.listed[part.files[0]] = each.segments
+            self.listed[name] = each.segments
         for note in each.notes:
             self.remarked += 1
-            self.remarks += [f"{part.name}: {note}"] if self.remarked <= _MAX_NOTES else []
-        return found
+            self.remarks += [f"{name}: {note}"] if self.remarked <= _MAX_NOTES else []
+        return name, each
 
 
 def _forms(
-    found: Iterable[tuple[Part, Layout]], columns: Callable[[Layout], Mapping[str, Any]]
+    found: Iterable[tuple[str, Layout]], columns: Callable[[Layout], Mapping[str, Any]]
 ) -> Iterator[tuple[str, dict[str, Column]]]:
     """Name of each file, and its columns."""
-    for part, each in found:
-        yield part.name, {key: form for key, (_, form) in columns(each).items()}
-
-
-def _has_class(part: Part, layout: Layout) -> bool:
-    """Whether the label of a source's segment is the class of its folder."""
-    return part.detail.of_class is not None and layout.segmented is None and LABEL in layout.segment_columns
+    for name, each in found:
+        yield name, {key: form for key, (_, form) in columns(each).items()}
 
 
 def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
@@ -368,11 +380,6 @@ def _either(file: Candidate) -> Problem:
     ]
     message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
     return Problem(str(file.path), message, " or ".join(commands), TWO_FAMILIES)
-
-
-@lru_cache(1)
-def _resolved(roots: tuple[Path, ...]) -> list[str]:
-    return [str(root.resolve()) for root in roots]
 
 
 def _unit(sources: Sources) -> str | None:

@@ -26,7 +26,7 @@ from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.npy.grouping import group_files
 from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Parts, Scanned, Taken, Verdict
-from unistore.converters.protocol import Converter, Facts, Finalized, Scan, Source, Sources
+from unistore.converters.protocol import Converter, Facts, Finalized, Scan, Sources
 from unistore.converters.rows.columns import column_problems, common_length, fields_of, nesting_problems
 from unistore.converters.rows.options import RowsOptions
 from unistore.errors import InputError, Problem, printable
@@ -158,42 +158,37 @@ class RowsConverter(RowsOptions, Converter):
             )
         return {to: key.strip("/") for to, key in self.map.items() if key.strip("/") not in absent}
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[_Found]) -> Scan:
+    def gather(self, parts: Parts, scanned: Sequence[_Found]) -> Scan:
         """Merge the columns of all parts; see `reconcile`."""
-        named = ((part.name, each.columns) for part, each in zip(parts, scanned, strict=True))
+        named = ((name, each.columns) for name, each in zip(parts.names, scanned, strict=True))
         merged, problems = reconcile(named, self.columns)
         if not problems and not any(each.rows for each in scanned):
-            names = ", ".join(part.name for part in parts[:5]) + (", …" if len(parts) > 5 else "")
+            names = ", ".join(parts.names[:5]) + (", …" if len(parts) > 5 else "")
             problems.append(Problem(names, "no rows", "check what wrote it", "empty"))
         if not problems and not merged:
             problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
         if problems:
             raise InputError(problems)
         texts, sources = AttributeCollector(), Sources()
-        files = alone = 0
+        count = alone = 0
         compressed, by_matlab = [], []
-        for part, each in zip(parts, scanned, strict=True):
-            files += len(part.files)
-            alone += part.detail.arrays == (NPY_NAME,)
-            compressed += [part.name] * each.compressed
-            if part.name.lower().endswith(".mat") and not self.reverse_axes and _by_matlab(part.files[0]):
-                by_matlab.append(part.name)
-            sources.append(
-                Source(
-                    path=part.files[0],
-                    name=part.name,
-                    files=(*part.files, *map(Path, each.linked)),
-                    rows={TABLE: each.rows},
-                    split=split_of(part.name),
-                    detail={
-                        "files": list(part.detail.names),
-                        "columns": {
-                            key: list(origin) for key, origin in each.origins.items() if key in merged
-                        },
-                        **texts.detail(part.name, each.attributes, _stored(each, merged)),
-                    },
-                    reading=each.reading,
-                )
+        for name, files, group, each in zip(parts.names, parts.files(), parts.details, scanned, strict=True):
+            count += len(files)
+            alone += group.arrays == (NPY_NAME,)
+            compressed += [name] * each.compressed
+            if name.lower().endswith(".mat") and not self.reverse_axes and _by_matlab(files[0]):
+                by_matlab.append(name)
+            sources.add(
+                name=name,
+                files=(*files, *each.linked),
+                rows={TABLE: each.rows},
+                split=split_of(name),
+                detail={
+                    "files": list(group.names),
+                    "columns": {key: list(of) for key, of in each.origins.items() if key in merged},
+                    **texts.detail(name, each.attributes, _stored(each, merged)),
+                },
+                reading=each.reading,
             )
         return Scan(
             family=FAMILY_NAME,
@@ -210,7 +205,7 @@ class RowsConverter(RowsOptions, Converter):
             sample_table=TABLE,
             main_table=TABLE,
             options=self.recorded(),
-            notes=(*_notes(files, alone, compressed, by_matlab, merged, sources), *texts.notes()),
+            notes=(*_notes(count, alone, compressed, by_matlab, merged, sources), *texts.notes()),
         )
 
     def read(
@@ -244,8 +239,8 @@ class RowsConverter(RowsOptions, Converter):
         return replace(super().finalize(scan, facts), arrays=arrays)
 
 
-def _by_matlab(path: Path) -> bool:
-    with path.open("rb") as file:
+def _by_matlab(path: str) -> bool:
+    with Path(path).open("rb") as file:
         return file.read(len(_MATLAB)) == _MATLAB
 
 

@@ -13,8 +13,8 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
-from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
-from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
+from unistore.converters.parts import Candidate, LeftOut, Part, Parts, Taken, Verdict
+from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Sources
 from unistore.converters.trajectory import layouts
 from unistore.converters.trajectory.derive import SUMMARY, derive_memory, derive_source
 from unistore.converters.trajectory.episode_index import EpisodeIndex
@@ -26,7 +26,6 @@ from unistore.converters.trajectory.scan import ScannedFile, scan_file
 from unistore.converters.trajectory.source import SourceFile
 from unistore.converters.trajectory.tables import MergedColumns, merge_columns, resized_columns
 from unistore.errors import InputError, Problem
-from unistore.schemas.tables import Table
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
 from unistore.system.sizes import count_of
 
@@ -61,7 +60,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         found = scan_file(part, naming, self.colour, Exclusion(self.exclude))
         return replace(found, certain=not self.map)  # without a map, what is not recognised is refused
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedFile]) -> Scan:
+    def gather(self, parts: Parts, scanned: Sequence[ScannedFile]) -> Scan:
         """Merge the columns of all episodes; of files without episodes, only notes are used.
 
         Raises
@@ -72,13 +71,11 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         """
         formats: dict[str, str] = {}
 
-        def kept() -> Iterator[tuple[Part, ScannedFile]]:
-            return (pair for pair in zip(parts, scanned, strict=True) if pair[1].index.names)
-
         def indexes() -> Iterator[tuple[str, EpisodeIndex]]:
-            for part, each in kept():
-                formats.setdefault(each.index.layout, part.name)
-                yield part.name, each.index
+            for name, each in zip(parts.names, scanned, strict=True):
+                if each.index.names:
+                    formats.setdefault(each.index.layout, name)
+                    yield name, each.index
 
         layout, differences = merge_columns(
             indexes(), self.columns, images=self.images, image_size=self.image_size
@@ -91,9 +88,23 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         tables = layout.tables(self.colour)
         spilled = [table.name for table in tables if table.spilled]
         texts, sources, seen = AttributeCollector(), Sources(), _Seen(next(iter(formats)))
-        for part, each in kept():
-            sources.append(self._source(part, each, layout, tables, texts))
-            seen.add(each)
+        for name, files, each in zip(parts.names, parts.files(), scanned, strict=True):
+            if each.index.names:
+                index = each.index.restricted(layout.merged)
+                sources.add(
+                    name=name,
+                    files=(*files, *each.files),
+                    rows={table.name: sum(index.lengths) for table in tables if not table.spilled},
+                    split=split_of(name),
+                    detail={
+                        **index.to_json(),
+                        **texts.detail(name, each.attributes, _is_stored(index)),
+                        **({} if each.summary is None else {SUMMARY: each.summary}),
+                    },
+                    memory=derive_memory(index, keep=self.images == "keep"),
+                    reading=each.reading,
+                )
+                seen.add(each)
         return Scan(
             family=FAMILY_NAME,
             sources=sources,
@@ -113,30 +124,6 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             possible=possible_tables(layout, seen.episodes, seen.steps),
             needs_facts=seen.needs_facts,
             shared={"columns": layout},
-        )
-
-    def _source(
-        self,
-        part: Part,
-        each: ScannedFile,
-        layout: MergedColumns,
-        tables: Sequence[Table],
-        texts: AttributeCollector,
-    ) -> Source:
-        index = each.index.restricted(layout.merged)
-        return Source(
-            path=part.files[0],
-            name=part.name,
-            files=(*part.files, *map(Path, each.files)),
-            rows={table.name: sum(index.lengths) for table in tables if not table.spilled},
-            split=split_of(part.name),
-            detail={
-                **index.to_json(),
-                **texts.detail(part.name, each.attributes, _is_stored(index)),
-                **({} if each.summary is None else {SUMMARY: each.summary}),
-            },
-            memory=derive_memory(index, keep=self.images == "keep"),
-            reading=each.reading,
         )
 
     def _notes(self, seen: _Seen, files: int, layout: MergedColumns) -> list[str]:
