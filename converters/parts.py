@@ -168,6 +168,11 @@ class Columns(Sequence[T]):
         columns = range(len(self)), self.names, map(_split, self._files), self.details
         return starmap(self._made, zip(*columns, strict=True))
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and list(self) == list(other)  # type: ignore[call-overload]
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __len__(self) -> int:
         return len(self.names)
 

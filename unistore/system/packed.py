@@ -51,8 +51,8 @@ class Texts(Sequence[str]):
         found = type(self)()
         found._count = self._count
         if numbers:
-            found._first = lo = min(numbers) - self._first
-            ends = self._ends[lo : max(numbers) - self._first + 2]
+            found._first = min(numbers)
+            ends = self._ends[found._first - self._first : max(numbers) - self._first + 2]
             found._data = self._data[ends[0] : ends[-1]]
             found._ends = array("q", (end - ends[0] for end in ends))
         return found
