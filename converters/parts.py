@@ -169,7 +169,7 @@ class Columns(Sequence[T]):
         return starmap(self._made, zip(*columns, strict=True))
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and list(self) == list(other)  # type: ignore[call-overload]
+        return type(self) is type(other) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -26,10 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import expand, relative_names
+from unistore.converters.files.paths import expanded, relative_names
 from unistore.converters.parts import Candidate, Found, Part, Parts, Scanned, Verdict
 from unistore.converters.scan import Finalized, Scan, Source, Sources
 from unistore.schemas.tables import Table
+from unistore.system.packed import Texts
 
 __all__ = [
     "Candidate",
@@ -108,7 +109,7 @@ class Converter(Protocol):
         InputError
             If a path does not exist, holds no suitable file, or links out of the given paths.
         """
-        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path)]
+        files = Texts(path for path in expanded(paths, self.suffixes) if not exclusion.is_other_family(path))
         parts = Parts(roots=tuple(paths))
         for name, path in zip(relative_names(files), files, strict=True):
             parts.add(name, (path,))

@@ -127,7 +127,8 @@ def scan_sources(
     used = {str(path) for path, _ in left_out}
     if scan is not None:
         used.update(path for files in scan.sources.files() for path in files)
-    listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
+    if given:
+        listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
     reasons = partial(_reasons, found.parts, parts, of_others)
     left_out += _unused(listed, folders, converter, used, owners, reasons, exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude

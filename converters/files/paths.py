@@ -79,6 +79,11 @@ def is_inside(path: Path, roots: Sequence[Path]) -> bool:
 
 
 def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[Path]:
+    """As `expanded`, each as a path."""
+    return view(expanded(paths, suffixes), Path)
+
+
+def expanded(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[str]:
     """Given files, and files in given folders, in natural order, each once.
 
     Parameters
@@ -90,7 +95,7 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[Path]:
 
     Returns
     -------
-    sequence of Path
+    sequence of str
         Links in their parent folders are resolved.
 
     Raises
@@ -102,7 +107,7 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[Path]:
     listed = list_files(paths, suffixes)
     if listed.problems:
         raise InputError(listed.problems)
-    return view(listed.files, Path)
+    return listed.files
 
 
 class PathListing(NamedTuple):
@@ -111,7 +116,7 @@ class PathListing(NamedTuple):
     Attributes
     ----------
     files, problems
-        What `expand` returns, as strings, and raises.
+        What `expanded` returns and raises.
     skipped
         Files and folders that are not read, and why, in natural order: hidden ones, stores and other Zarr
         hierarchies, unfinished conversions.
@@ -123,7 +128,7 @@ class PathListing(NamedTuple):
 
 
 def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> PathListing:
-    """List the files with the given suffixes under some paths; see `expand`."""
+    """List the files with the given suffixes under some paths; see `expanded`."""
     problems: list[Problem] = []
     found: list[Path] = []
     unique: dict[str, None] = {}

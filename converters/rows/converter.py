@@ -24,7 +24,7 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attributes import AttributeCollector, Attributes, attribute_arrays
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.npy.grouping import group_files
-from unistore.converters.files.paths import expand, relative_names, split_of
+from unistore.converters.files.paths import expanded, relative_names, split_of
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Parts, Scanned, Taken, Verdict
 from unistore.converters.protocol import Converter, Facts, Finalized, Scan, Sources
 from unistore.converters.rows.columns import column_problems, common_length, fields_of, nesting_problems
@@ -84,7 +84,7 @@ class RowsConverter(RowsOptions, Converter):
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
         """One part per file; ``.npy`` files of a folder may be columns of one part, see `group_files`."""
-        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path)]
+        files = [path for path in expanded(paths, self.suffixes) if not exclusion.is_other_family(path)]
         named = [
             each for each in zip(relative_names(files), files, strict=True) if not exclusion.covers(each[0])
         ]
