@@ -41,7 +41,7 @@ IsRewritten = Callable[[str, h5py.HLObject, str, Entry], bool]
 """``(path, object, name, entry)``: whether an export writes this attribute without its being stored."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Attributes:
     """Attributes of one file.
 

@@ -31,7 +31,7 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
         If it is unreadable, not ``.npy``, of object dtype, truncated or too long.
     """
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116  twice as fast as Path.stat
         version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
     except OSError as error:
         raise InputError(unreadable(location or str(path), error)) from error
