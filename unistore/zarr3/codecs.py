@@ -18,7 +18,7 @@ from unistore.errors import StoreError
 from unistore.zarr3.blosc import Blosc
 from unistore.zarr3.compressors import Gzip, Zstd
 from unistore.zarr3.crc32c import Crc32c
-from unistore.zarr3.decoding import Decoder, Uncompressed, decoder, uncompressed
+from unistore.zarr3.decoding import Decoded, Decoder, Uncompressed, decoder, uncompressed
 from unistore.zarr3.documents import is_list_of, parse_extension, shown
 from unistore.zarr3.encoding import Encoder, encoder
 from unistore.zarr3.frames import Buffers, ByteCodec
@@ -113,8 +113,8 @@ class CodecChain:
         """Make the function ``decode(raw, out)`` for chunks of `nbytes` decoded bytes.
 
         ``raw`` is the stored chunk, ``out`` any C-contiguous array of `nbytes` bytes that gets the elements
-        as they are stored (`order` and `endian` not undone). It raises `FrameError` where the bytes
-        contradict themselves; ``out`` may then hold anything.
+        as they are stored (`order` and `endian` not undone), or None: they are returned in memory of their
+        own. It raises `FrameError` where the bytes contradict themselves; ``out`` may then hold anything.
         """
         return decoder(self.byte_codecs, nbytes)
 
@@ -122,9 +122,9 @@ class CodecChain:
         """Reader of uncompressed chunks of `nbytes`; None if chunks are compressed."""
         return uncompressed(self.byte_codecs, nbytes)
 
-    def restore(self, flat: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    def restore(self, decoded: Decoded, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         """Undo byte order and transposition of a decoded chunk: a view or copy of `shape` and `dtype`."""
-        chunk = flat.view(dtype)
+        chunk = np.frombuffer(decoded, dtype)
         if self.byte_swapped:
             chunk = chunk.byteswap()
         if self.order is None:

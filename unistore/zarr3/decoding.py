@@ -1,4 +1,4 @@
-"""Make the function that decodes one chunk: every check first, then straight into the destination."""
+"""Make the function that decodes one chunk: every check first, then straight into the output."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.blosc import HEADER_SIZES, VERSION, Blosc, blosc, check_blosc
 from unistore.zarr3.crc32c import RESIDUE, Crc32c, check_crc, crc32c
-from unistore.zarr3.frames import ByteCodec, FrameError, max_encoded_size
+from unistore.zarr3.frames import ByteCodec, Bytes, FrameError, max_encoded_size
 
-Decoder = Callable[[bytes, NDArray[Any]], None]
-"""``decode(raw, out)``: stored bytes of a chunk into a C-contiguous array of its decoded size."""
+Decoded = bytes | NDArray[Any]
+Decoder = Callable[[bytes, NDArray[Any] | None], Decoded]
+"""``decode(raw, out)``: a stored chunk into `out`, C-contiguous and of the chunk's size; None: new memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,9 @@ class Uncompressed:
         if trailer and crc32c(chunk) != int.from_bytes(trailer, "little"):
             check_crc(chunk.tobytes() + trailer)
 
-    def decode(self, raw: bytes, out: NDArray[Any]) -> None:
+    def decode(self, raw: bytes, out: NDArray[Any] | None) -> Decoded:
         """See `Decoder`."""
-        out.reshape(-1).view(np.uint8)[:] = self.view(raw)
+        return _copied(self.view(raw), out)
 
 
 def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> Decoder:
@@ -97,7 +98,7 @@ def _blosc_decoder(nbytes: int, *, checked: bool) -> Decoder:
     trailer = 4 if checked else 0
     least = 16 + trailer
 
-    def decode(raw: bytes, out: NDArray[Any]) -> None:
+    def decode(raw: bytes, out: NDArray[Any] | None) -> Decoded:
         if checked and checksum(raw) != residue:
             check_crc(raw)
         size = len(raw)
@@ -107,7 +108,7 @@ def _blosc_decoder(nbytes: int, *, checked: bool) -> Decoder:
         if decoded != nbytes or encoded + trailer != size or not 0 < block <= decoded or raw[0] != VERSION:
             check_blosc(raw, size - trailer, nbytes, nbytes)
         try:
-            decompress(raw, out)
+            return decompress(raw, out)  # type: ignore[no-any-return]
         except (RuntimeError, ValueError) as error:
             raise FrameError(str(error)) from error
 
@@ -121,10 +122,17 @@ def _chain_decoder(codecs: Sequence[ByteCodec], nbytes: int) -> Decoder:
     steps = list(zip(codecs, sizes, strict=True))[::-1]
     limit = max_encoded_size(nbytes)
 
-    def decode(raw: bytes, out: NDArray[Any]) -> None:
+    def decode(raw: bytes, out: NDArray[Any] | None) -> Decoded:
         data = np.frombuffer(raw, np.uint8)
         for codec, size in steps:
             data = codec.decode(data, size, limit)
-        out.reshape(-1).view(np.uint8)[:] = data
+        return _copied(data, out)
 
     return decode
+
+
+def _copied(data: Bytes, out: NDArray[Any] | None) -> NDArray[Any]:
+    if out is None:
+        return data
+    out.reshape(-1).view(np.uint8)[:] = data
+    return out
