@@ -76,7 +76,7 @@ def gather(
         metadata.chunk_shape,
         metadata.chunk_bytes,
     )
-    keep = native and reader.shared is None and CHUNKS.keeps(chunk_bytes)
+    keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []
@@ -94,7 +94,7 @@ def gather(
                 _copy(chunk, places, out)
                 continue
             if room > 0 and CHUNKS.missed_recently(key):
-                room -= chunk_bytes
+                room -= metadata.chunk_bytes
                 kept_as = key
         tasks.append(task)
         targets.append(target)
