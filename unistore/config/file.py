@@ -75,16 +75,14 @@ class Config:
     unused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        sides = {"training": self.train, "validation": self.validation}
+        parts = {name: {**side.dataset, **side.loader} for name, side in sides.items() if side is not None}
         lines = [self.workers.reason]
-        for name, side in (("training", self.train), ("validation", self.validation)):
-            if side is not None:
-                told = {**side.dataset, **side.loader}
-                told.pop("path", None)  # may be a URL with a password
-                lines.append(f"{name}: {', '.join(f'{key}={value!r}' for key, value in told.items())}")
-        if self.conversion:
-            lines.append(
-                f"conversion: {', '.join(f'{key}={value!r}' for key, value in self.conversion.items())}"
-            )
+        for name, arguments in {**parts, "conversion": self.conversion}.items():
+            told = [
+                f"{key}={value!r}" for key, value in arguments.items() if key != "path"
+            ]  # maybe a password
+            lines += [f"{name}: {', '.join(told)}"] if told else []
         return "\n".join([*lines, *([f"not used here: {', '.join(self.unused)}"] if self.unused else [])])
 
 

@@ -227,9 +227,8 @@ def _sources(store: Store) -> dict[str, Any]:
     for name in ("bytes", "rows"):
         if store.has(f"sources/{name}"):
             columns[name] = store.array(f"sources/{name}").read_rows(rows).tolist()
-    first = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)][
-        :SHOWN_SOURCES
-    ]
+    few = [values[:SHOWN_SOURCES] for values in columns.values()]
+    first = [dict(zip(columns, row, strict=True)) for row in zip(*few, strict=True)]
     total = sum(columns["bytes"]) if "bytes" in columns else None
     return {"count": len(rows), "bytes": total, "first": first, "attributes": _attribute_names(store)}
 

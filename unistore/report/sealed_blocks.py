@@ -10,7 +10,7 @@ from unistore.data.kinds.protocol import SOURCE, Picks
 from unistore.data.packed import Packed
 from unistore.errors import printable
 from unistore.pictures import check_sample
-from unistore.report.blocks import Block, format_shape
+from unistore.report.blocks import Block, format_shape, sources_fact
 from unistore.report.snippets import format_options
 from unistore.report.suggestions import natural_suggestion
 from unistore.report.values import QUANTILES, finite, label_shares, sample_noun, sparkline
@@ -23,9 +23,6 @@ SHOWN_ATTRIBUTES = 8
 def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     """Blocks of `describe_store`'s result."""
     sources, seal = about["sources"], about["seal"]
-    named = ", ".join(source["path"] for source in sources["first"])
-    rest = sources["count"] - len(sources["first"])
-    more = f" and {rest:,} more" if rest else ""
     splits = ", ".join(f"{name} {count:,}" for name, count in about["splits"].items())
     ratio = "" if about["ratio"] is None else f", ratio {about['ratio']:.2f}"
     attributes = [printable(name) for name in sources["attributes"][:SHOWN_ATTRIBUTES]]
@@ -38,7 +35,7 @@ def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
         ("family", about["family"].replace("_", " ")),
         (about["samples"]["table"].rpartition("/")[2], f"{about['samples']['count']:,}"),
         ("splits", splits or "none"),
-        ("sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {named}{more}"),
+        sources_fact(sources, [source["path"] for source in sources["first"]]),
         ("attributes", ", ".join(attributes)),
         ("size", f"{size(about['stored_bytes'])} in shards, {size(about['raw_bytes'])} uncompressed{ratio}"),
         ("seal", f"{seal.get('digest')} over {count_of(seal.get('files', 0), 'file')}: {agrees}"),
