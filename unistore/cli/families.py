@@ -241,6 +241,7 @@ class FamilyGroup(click.Group):
         for name in self.list_commands(ctx):
             with suppress(InputError):
                 command = self.get_command(ctx, name)
+                assert command is not None
                 flags = [flag for each in command.params for flag in (*each.opts, *each.secondary_opts)]
                 owners += [name] if option in flags else []
         return owners

@@ -40,13 +40,12 @@ class Arena:
         self, slab: Segment | None, grow: Callable[[int], Segment] | None = None, over: Any = None
     ) -> None:
         self._grow = grow
-        self._segments: list[tuple[Any, int, int]] = []
-        self._first_number = 0 if slab is not None else 1
+        self._segments: list[tuple[Any, int, int]] = [(None, 0, 0)]
+        if slab is not None:
+            self._segments = [(slab.map if over is None else over, slab.address, slab.size)]
         self._end = 0
         self.needed = 0
         """Bytes allocated so far, in whatever memory."""
-        if slab is not None:
-            self._segments.append((slab.map if over is None else over, slab.address, slab.size))
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return uninitialised C-contiguous memory that reaches the consumer without a copy."""
@@ -56,7 +55,7 @@ class Arena:
         size = dtype.itemsize * prod(map(int, shape))
         taken = -(-size // ALIGNMENT) * ALIGNMENT
         self.needed += taken
-        if not self._segments or self._end + size > self._segments[-1][2]:
+        if self._end + size > self._segments[-1][2]:
             if self._grow is None:
                 return np.empty(shape, dtype)
             segment = self._grow(round_up(max(taken, self.needed // FRACTION)))
@@ -68,7 +67,7 @@ class Arena:
 
     def find(self, address: int, size: int) -> SegmentOffset | None:
         """Segment and offset of ``size`` bytes at a memory address; None if they lie elsewhere."""
-        for number, (_, first, extent) in enumerate(self._segments, start=self._first_number):
+        for number, (_, first, extent) in enumerate(self._segments):
             if first <= address and address + size <= first + extent:
                 return number, address - first
         return None

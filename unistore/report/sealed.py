@@ -222,7 +222,7 @@ def _splits(store: Store) -> dict[str, int]:
 def _sources(store: Store) -> dict[str, Any]:
     if not store.has("sources/path/offsets"):
         return {"count": 0, "bytes": None, "first": [], "attributes": []}
-    columns = {"path": store.text("sources/path")}
+    columns: dict[str, list[Any]] = {"path": store.text("sources/path")}
     rows = np.arange(len(columns["path"]))
     for name in ("bytes", "rows"):
         if store.has(f"sources/{name}"):
