@@ -141,9 +141,9 @@ def _store_errors(store: Store) -> Iterator[None]:
 
 
 def _exporter(store: Store, to: str | None) -> Callable[[Store], Iterator[File]]:
-    found: Callable[[Store], Iterator[File]]
     try:
         family = get_family(store.family)
+        found: Callable[[Store], Iterator[File]]
         if to is None or to in family.export_to:
             found = family.part("export") if to is None else family.part("export_to", to)
             return found

@@ -26,9 +26,9 @@ GRANULE = 64 * 1024
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 
-def round_up(size: int, multiple: int = GRANULE) -> int:
-    """Return ``size`` rounded up to a positive multiple of ``multiple``."""
-    return max(1, -(-size // multiple)) * multiple
+def round_up(size: int) -> int:
+    """``size`` rounded up to a positive multiple of `GRANULE`."""
+    return max(1, -(-size // GRANULE)) * GRANULE
 
 
 def open_shared_memory(size: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 
@@ -26,14 +25,7 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
     FileNotFoundError
         If it does not exist.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE_FLAGS, dir_fd=inside)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        mode = os.stat(path, dir_fd=inside, follow_symlinks=False).st_mode
-        reason = "is a link" if stat.S_ISLNK(mode) else f"cannot be opened as a folder ({error.strerror})"
-        raise NotOwnError(reason) from error
+    descriptor = _open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0), inside)
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid() or found.st_mode & forbidden:
         os.close(descriptor)
@@ -55,15 +47,20 @@ def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     FileNotFoundError
         If it does not exist.
     """
-    try:
-        descriptor = os.open(name, os.O_RDWR | _SAFE_FLAGS | flags, 0o600, dir_fd=folder)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        reason = "is a link" if error.errno == errno.ELOOP else f"cannot be opened ({error.strerror})"
-        raise NotOwnError(reason) from error
+    descriptor = _open(name, os.O_RDWR | flags, folder)
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
         os.close(descriptor)
         raise NotOwnError("is not a file of this user alone")
     return descriptor
+
+
+def _open(path: str | os.PathLike[str], flags: int, folder: int | None) -> int:
+    try:
+        return os.open(path, flags | _SAFE_FLAGS, 0o600, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        mode = os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode
+        reason = "is a link" if stat.S_ISLNK(mode) else f"cannot be opened ({error.strerror})"
+        raise NotOwnError(reason) from error
