@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import click
@@ -90,7 +91,7 @@ def _general(arguments: list[str]) -> tuple[list[str], list[str]]:
         if word in FLAGS or word.startswith("--color="):
             general.append(word)
         elif word == "--color":
-            general += [word, *([following] if (following := next(words, None)) is not None else [])]
+            general += [word, *islice(words, 1)]
         else:
             others.append(word)
     return general, others + arguments[end:]

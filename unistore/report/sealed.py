@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -154,22 +153,20 @@ def label_lines(path: str | os.PathLike[str]) -> list[str]:
     if local_path(path) is None:
         return []
     store, lines = Store(path), []
-    for name in (each for each in store.paths() if _unlabelled_values(each) is not None):
+    for name in (each for each in store.paths() if _column(each) in _UNLABELLED):
         values = describe_values(store.array(name))
         if values is not None and (shares := label_shares(values)):
             lines.append("; ".join(filter(None, [f"{name}: {shares}", _unlabelled_remark(name, values)])))
     return lines
 
 
-def _unlabelled_values(path: str) -> Sequence[int] | None:
-    """Labels that may mean "no class", of a column of labels; None of other columns."""
-    return _UNLABELLED.get(path.rpartition("/")[2].lower())
+def _column(path: str) -> str:
+    return path.rpartition("/")[2].lower()
 
 
 def _unlabelled_remark(path: str, values: dict[str, Any]) -> str | None:
     """Share of labels that may mean "no class"; a column of zeros has a remark of its own."""
-    unlabelled = _unlabelled_values(path)
-    counts = dict(values["labels"] or ())
+    unlabelled, counts = _UNLABELLED.get(_column(path)), dict(values["labels"] or ())
     found = [label for label in counts if unlabelled is not None and (label < 0 or label in unlabelled)]
     share = sum(counts[label] for label in found) / values["read"]
     if len(counts) < 2 or not found or share < _MIN_SHARE:
