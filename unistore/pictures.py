@@ -55,12 +55,8 @@ def check_sample(store: StoreView, sample: int) -> None:
 def sample_picture(store: StoreView, sample: int, form: Literal["png", "webp"] = "png") -> bytes:
     """Picture of one sample, which is a row of the sample table: a segment, volume, frame, episode or row.
 
-    Raises
-    ------
-    InputError
-        If there is no such sample, the family has no preview, or matplotlib is not installed.
-    StoreError
-        If the sample cannot be drawn: the store is damaged, or the family's code fails.
+    Raises `InputError` if there is no such sample, the family has no preview, or matplotlib is not installed;
+    `StoreError` if the sample cannot be drawn: the store is damaged, or the family's code fails.
     """
     check_sample(store, sample)
     preview = preview_of(store)

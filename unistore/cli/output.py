@@ -144,10 +144,8 @@ def _visible_columns(block: Block, width: int) -> tuple[list[int], list[str]]:
 def check_target(path: str, *, overwrite: bool = False) -> None:
     """Check that a report may be written to a path: a new file, or one in place of a report.
 
-    Raises
-    ------
-    InputError
-        If the path is a folder, a file that is not a report (unless `overwrite`), or inside a store.
+    Raises `InputError` if the path is a folder, a file that is not a report (unless `overwrite`), or inside a
+    store.
     """
     from unistore.pictures import MARK
 
@@ -166,10 +164,7 @@ def check_target(path: str, *, overwrite: bool = False) -> None:
 def write_report(path: str, data: bytes) -> None:
     """Write a report to a path that was checked by `check_target`; an older one is replaced.
 
-    Raises
-    ------
-    InputError
-        If it cannot be written.
+    Raises `InputError` if it cannot be written.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")

@@ -286,12 +286,8 @@ def _side(settings: _Settings, at: int, workers: int) -> Side:
         dataset["samples"] = resolve(settings.samples.kind)(**settings.arguments, **random)
         dataset |= {"names": settings.samples.names} if settings.samples.names else {}
     dataset |= {} if split is None else {"split": split}
-    both: dict[str, Any] = {
-        "batch_size": settings.batches[at],
-        "shuffle": train,
-        "pin_memory": settings.pin_memory,
-    }
-    both["num_workers"] = workers
+    both: dict[str, Any] = {"batch_size": settings.batches[at], "shuffle": train}
+    both |= {"pin_memory": settings.pin_memory, "num_workers": workers}
     loader: dict[str, Any] = {**both, "seed": settings.seed, "prefetch_factor": prefetch}
     loader |= {} if settings.cache is None else {"cache": settings.cache}
     processes = {"prefetch_factor": prefetch, "persistent_workers": settings.persistent}

@@ -23,10 +23,7 @@ def read_keys(path: Path) -> Keys:
     JSON may have comments (``//``, ``/* */``) and lack its outer braces. A repeated key with different values
     is a Problem.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read or parsed, or has no keys.
+    Raises `InputError` if the file cannot be read or parsed, or has no keys.
     """
     location = str(path)
     try:

@@ -31,12 +31,8 @@ def write_hdf5(file: File, path: Path) -> None:
     It is written on a thread, as a KeyboardInterrupt is raised in the main thread only: inside a write of
     libhdf5 it would be a failed write.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    StoreError
-        If the store's values cannot be read, or HDF5 does not allow a name.
+    Raises `OSError` if the file cannot be written; `StoreError` if the store's values cannot be read, or HDF5
+    does not allow a name.
     """
     with _FailSafeFile(path) as out, ThreadPoolExecutor(1, "unistore-hdf5") as thread:
         try:

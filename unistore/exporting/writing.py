@@ -34,11 +34,8 @@ class FileNames:
     def take(self, name: str) -> tuple[str, ...]:
         """Parts of a new file name.
 
-        Raises
-        ------
-        StoreError
-            If the name is absolute, leaves its folder, is not a valid file name on every file system, was
-            taken before, or lies inside a file.
+        Raises `StoreError` if the name is absolute, leaves its folder, is not a valid file name on every file
+        system, was taken before, or lies inside a file.
         """
         if reason := file_name_problem(name):
             msg = f"{self._store}: the store names a file {name!r}, which is not written: {reason}"
@@ -114,14 +111,8 @@ def _layers(values: Values, depth: int) -> Iterator[NDArray[Any]]:
 def write(file: File, path: Path) -> None:
     """Write a new file.
 
-    Raises
-    ------
-    ConversionError
-        If an image cannot be encoded.
-    OSError
-        If the file cannot be written.
-    StoreError
-        If the store's values cannot be read, or a name inside the file is not valid.
+    Raises `ConversionError` if an image cannot be encoded; `OSError` if the file cannot be written;
+    `StoreError` if the store's values cannot be read, or a name inside the file is not valid.
     """
     if file.form == "hdf5":
         write_hdf5(file, path)

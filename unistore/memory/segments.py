@@ -34,10 +34,7 @@ def round_up(size: int) -> int:
 def open_shared_memory(size: int) -> int:
     """Return the descriptor of ``size`` bytes of zeroed shared memory, all of them reserved.
 
-    Raises
-    ------
-    LoaderError
-        If the machine or container has too little memory left.
+    Raises `LoaderError` if the machine or container has too little memory left.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("unistore", os.MFD_CLOEXEC)

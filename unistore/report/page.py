@@ -53,10 +53,7 @@ def render_page(
 ) -> str:
     """The page of an `Inspection`, with pictures of `samples`, and the first, middle, last and extreme ones.
 
-    Raises
-    ------
-    InputError
-        If a sample does not exist, more than 24 are requested, or `path` is not a store.
+    Raises `InputError` if a sample does not exist, more than 24 are requested, or `path` is not a store.
     """
     if len(samples) > _MAX_REQUESTED:
         message = f"are {len(samples)}, at most {_MAX_REQUESTED} are shown"

@@ -47,10 +47,7 @@ _INDEX_CHECKSUM = 4
 def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a store from its metadata and a bounded part of its values. JSON values.
 
-    Raises
-    ------
-    StoreError
-        If it is not a store, is unfinished, of another format, or damaged.
+    Raises `StoreError` if it is not a store, is unfinished, of another format, or damaged.
     """
     store = Store(path)
     about = store.attributes

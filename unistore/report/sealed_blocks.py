@@ -127,12 +127,8 @@ _MAX_READ = 32
 def describe_sample(store: Store, sample: int) -> dict[str, Any]:
     """Shape, dtype and range of each key of the natural samples in one row of the sample table. JSON values.
 
-    Raises
-    ------
-    InputError
-        If there is no such sample, or the store's family is not installed.
-    StoreError
-        If the store is damaged.
+    Raises `InputError` if there is no such sample, or the store's family is not installed; `StoreError` if
+    the store is damaged.
     """
     check_sample(store, sample)
     units = np.array([sample])

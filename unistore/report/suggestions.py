@@ -46,10 +46,7 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
 
     `units` are the rows of the sample table that are used; None: all.
 
-    Raises
-    ------
-    InputError
-        If the store's family is not installed.
+    Raises `InputError` if the store's family is not installed.
     """
     found = []
     for declared in get_family(store.family).other_kinds:
@@ -67,10 +64,7 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
 def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> Suggestion:
     """The natural kind of a store, in a size that fits it.
 
-    Raises
-    ------
-    InputError
-        If the store's family is not installed, or has no natural kind.
+    Raises `InputError` if the store's family is not installed, or has no natural kind.
     """
     kind = default_kind(store)
     chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else None
@@ -93,10 +87,7 @@ def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int
 def parse_kind(expression: str) -> SampleKind:
     """Parse an expression such as ``unistore.Patches(96)`` or ``Patches(96)``; no code is run.
 
-    Raises
-    ------
-    InputError
-        If it is not a kind of unistore, or its arguments are invalid.
+    Raises `InputError` if it is not a kind of unistore, or its arguments are invalid.
     """
     cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:

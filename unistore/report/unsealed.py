@@ -127,10 +127,7 @@ def is_zarr(path: Path) -> bool:
 def is_store(path: Path) -> bool:
     """Whether a Zarr hierarchy has unistore's attributes or manifest, finished or not.
 
-    Raises
-    ------
-    StoreError
-        If its root document cannot be read.
+    Raises `StoreError` if its root document cannot be read.
     """
     root = path / "zarr.json"
     if root.exists() and not os.access(root, os.R_OK):

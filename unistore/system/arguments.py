@@ -73,8 +73,8 @@ class Arguments:
     def sizes(self, name: str, value: object, count: int, *, none: bool = False) -> bool:
         """`count` integers of at least 1, or one for all of them."""
         each = [value] * count if is_integer(value) else value
-        several = isinstance(each, (list, tuple)) and len(each) == count
-        right = several and all(is_integer(one, 1, MAX_COUNT) for one in each)  # type: ignore[union-attr]
+        several = each if isinstance(each, (list, tuple)) and len(each) == count else [None]
+        right = all(is_integer(one, 1, MAX_COUNT) for one in several)
         return self.expect(name, value, right, f"one or {count} whole numbers of at least 1", none=none)
 
     def number(self, name: str, value: object, *, none: bool = False) -> bool:
@@ -116,7 +116,7 @@ class Arguments:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
 _NUMPY_BOOLS = ("bool", "bool_")

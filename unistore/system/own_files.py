@@ -18,12 +18,8 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
     Mode bits that are `forbidden` must not be set: 0o022 if others must not write, 0o077 if they must not
     read either. The path is relative to the folder with the descriptor `inside`, if that is given.
 
-    Raises
-    ------
-    NotOwnError
-        If it is a link, not a folder, belongs to another user, or is open to others.
-    FileNotFoundError
-        If it does not exist.
+    Raises `NotOwnError` if it is a link, not a folder, belongs to another user, or is open to others;
+    `FileNotFoundError` if it does not exist.
     """
     descriptor = _open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0), inside)
     found = os.fstat(descriptor)
@@ -40,12 +36,8 @@ def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     `name` is that in the folder with the descriptor `folder`, `flags` are further ones of ``os.open``; a file
     that is created can be read by this user only.
 
-    Raises
-    ------
-    NotOwnError
-        If it is a link, not a regular file, belongs to another user, or has further hard links.
-    FileNotFoundError
-        If it does not exist.
+    Raises `NotOwnError` if it is a link, not a regular file, belongs to another user, or has further hard
+    links; `FileNotFoundError` if it does not exist.
     """
     descriptor = _open(name, os.O_RDWR | flags, folder)
     found = os.fstat(descriptor)
