@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unistore.cli.families import DetectCommand, FamilyGroup, add_common_options
+from unistore.cli.convert_options import DETECT, DetectCommand, FamilyGroup, add_common_options
 from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.errors import UnistoreError
 from unistore.system.sizes import count_of, size
@@ -122,7 +122,7 @@ def convert() -> None:
     """  # noqa: D301  an escape that keeps click from wrapping
 
 
-@convert.command("detect", cls=DetectCommand, hidden=True)
+@convert.command(DETECT, cls=DetectCommand, hidden=True)
 @add_common_options
 def detect(**given: Any) -> int:
     """Detect the family of SRC... and convert it with default options."""

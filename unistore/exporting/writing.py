@@ -32,7 +32,7 @@ class FileNames:
         self._folders: set[str] = set()
 
     def take(self, name: str) -> tuple[str, ...]:
-        """Parts of a new file name.
+        """Register a new file name; returns its parts.
 
         Raises `StoreError` if the name is absolute, leaves its folder, is not a valid file name on every file
         system, was taken before, or lies inside a file.
@@ -92,7 +92,7 @@ def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
 
 
 def _layers(values: Values, depth: int) -> Iterator[NDArray[Any]]:
-    """Rows, `depth` at a time, in a reused buffer."""
+    """Layers of `depth` rows, the last one perhaps thinner, in a buffer that is reused for each."""
     layer = np.empty((depth, *values.shape[1:]), values.dtype)
     filled = 0
     for block in values.blocks():

@@ -17,7 +17,7 @@ from unistore.report.blocks import Block, to_text, verdict_blocks
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import store_blocks
 from unistore.report.unsealed import (
-    SUFFIX,
+    BUILD_SUFFIX,
     describe_unfinished,
     describe_zarr,
     is_store,
@@ -133,7 +133,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     given, target = os.fspath(path), local_path(path)
     if target is None:
         return _store(given)
-    build = target if target.name.endswith(SUFFIX) and target.is_dir() else build_folder(target)
+    build = target if target.name.endswith(BUILD_SUFFIX) and target.is_dir() else build_folder(target)
     if build == target or (build.is_dir() and not (target / "zarr.json").exists()):
         details = describe_unfinished(build)
         return Inspection("unfinished", given, details, blocks=unfinished_blocks(str(build), details))

@@ -13,7 +13,7 @@ import xxhash
 
 from unistore.errors import InputError, StoreError
 from unistore.remote.storage import local_path
-from unistore.report.snippets import snippet
+from unistore.report.suggestions import snippet
 from unistore.report.values import (
     describe_measures,
     describe_values,

@@ -11,8 +11,7 @@ from unistore.data.packed import Packed
 from unistore.errors import printable
 from unistore.pictures import check_sample
 from unistore.report.blocks import Block, format_shape, sources_fact
-from unistore.report.snippets import format_options
-from unistore.report.suggestions import natural_suggestion
+from unistore.report.suggestions import format_options, natural_suggestion
 from unistore.report.values import QUANTILES, finite, label_shares, sample_noun, sparkline
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of, size

@@ -15,7 +15,7 @@ from unistore.converters.registry import families
 from unistore.converters.survey import Survey
 from unistore.errors import InputError, Problem
 from unistore.report.blocks import Block, format_shape, sources_fact, verdict_blocks, verdict_counts
-from unistore.report.snippets import convert_command
+from unistore.report.suggestions import convert_command
 from unistore.system.sizes import count_of, size
 
 SHOWN_SOURCES = 5

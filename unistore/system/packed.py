@@ -69,10 +69,7 @@ class Packed(Sequence[T]):
         self._last, self._pickler = BytesIO(), None
 
     def only(self, numbers: Collection[int]) -> Self:
-        """The same, of which some objects alone are there: to be sent where no others are needed.
-
-        Those between them are there, too.
-        """
+        """A copy with the objects of these numbers and those between, to be sent to another process."""
         found = type(self)()
         found._count, found._few = self._count, None
         if self._few is not None:
@@ -165,5 +162,5 @@ class _View(Sequence[R]):
 
 
 def view(items: Sequence[Any], function: Callable[[Any], R]) -> Sequence[R]:
-    """What a function gives for each of some objects, worked out when it is asked for."""
+    """A lazy map that is a sequence: the function is called each time an object is asked for."""
     return _View(items, function)

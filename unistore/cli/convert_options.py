@@ -120,8 +120,8 @@ def add_common_options(command: F) -> F:
     return click.argument("sources", metavar="SRC...", nargs=-1, required=True, type=click.Path())(command)
 
 
-DETECT = "detect"
-"""Name of the hidden command that detects the family."""
+DETECT = "[FAMILY]"
+"""Name of the hidden command that detects the family, as messages show it."""
 _FOLLOW = click.option(
     "--follow-links-to",
     multiple=True,
@@ -164,13 +164,7 @@ class ConvertCommand(click.Command):
 
 
 class DetectCommand(ConvertCommand):
-    """The conversion with a detected family: ``[FAMILY]`` in messages, without options of a family."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Replace the hidden name in messages."""
-        return super().make_context("[FAMILY]" if info_name == DETECT else info_name, args, parent, **extra)
+    """The conversion with a detected family, without options of a family."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """For an unknown option, name the families that have it."""
@@ -178,7 +172,7 @@ class DetectCommand(ConvertCommand):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             group = ctx.parent.command if ctx.parent is not None else None
-            owners = group.owners(ctx, error.option_name) if isinstance(group, FamilyGroup) else []
+            owners = group.families_with(ctx, error.option_name) if isinstance(group, FamilyGroup) else []
             if not owners:
                 raise
             msg = (
@@ -235,7 +229,7 @@ class FamilyGroup(click.Group):
             args = [family or self._implied_family(args, ctx) or DETECT, *rest]
         return super().parse_args(ctx, args)
 
-    def owners(self, ctx: click.Context, option: str) -> list[str]:
+    def families_with(self, ctx: click.Context, option: str) -> list[str]:
         """Families that have an option; families whose options cannot be imported are skipped."""
         owners = []
         for name in self.list_commands(ctx):
@@ -250,7 +244,7 @@ class FamilyGroup(click.Group):
         """The only family that has all the given options that are not common to all families."""
         flags = {arg.partition("=")[0] for arg in args if arg.startswith("--") and arg != "--"}
         known = {name for each in self.commands[DETECT].params for name in each.opts}
-        owners = [set(self.owners(ctx, flag)) for flag in flags - known - {"--help"}]
+        owners = [set(self.families_with(ctx, flag)) for flag in flags - known - {"--help"}]
         common = set.intersection(*owners) if owners else set()
         return common.pop() if len(common) == 1 else None
 
