@@ -128,16 +128,13 @@ def _show_on_terminal(blocks: Iterable[Block]) -> None:
 
 def _visible_columns(block: Block, width: int) -> tuple[list[int], list[str]]:
     """Numbers of the columns that fit into the width, and names of those that do not."""
-    widths = [
-        max(len(name), *(len(row[number]) for row in block.rows)) + 3
-        for number, name in enumerate(block.columns)
-    ]
+    columns = zip(block.columns, *block.rows, strict=True)
+    widths = [max(map(len, column)) + 3 for column in columns]
     shown, hidden = list(range(len(widths))), []
     for name in block.optional_columns:
-        if sum(widths[number] for number in shown) <= width:
-            break
-        shown.remove(block.columns.index(name))
-        hidden.append(name)
+        if sum(widths[number] for number in shown) > width:
+            shown.remove(block.columns.index(name))
+            hidden.append(name)
     return shown, hidden
 
 

@@ -97,7 +97,11 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
     progress.begin("writing", sum(sizes))
     notes: dict[str, None] = {}
     count = total = current = 0
-    for file in _checked(store, files):
+    while True:
+        with _store_errors(store):
+            file = next(files, None)
+        if file is None:
+            break
         if file.source != current:
             progress.advance(sum(sizes[current : file.source]))
         current = file.source
@@ -114,16 +118,6 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
         notes |= dict.fromkeys(file.notes)
     progress.advance(sum(sizes[current:]))
     return {"sources": len(sizes), "files": count, "bytes": total, "notes": (*notes,)}
-
-
-def _checked(store: Store, files: Iterator[File]) -> Iterator[File]:
-    """Iterate over files inside `_store_errors`."""
-    while True:
-        with _store_errors(store):
-            file = next(files, None)
-        if file is None:
-            return
-        yield file
 
 
 @contextmanager

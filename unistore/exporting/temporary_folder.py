@@ -18,7 +18,7 @@ def temporary_folder_path(target: Path, purpose: str) -> Path:
 
 @contextmanager
 def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
-    """Yield the empty folder ``work`` in `temporary_folder_path`; it is removed at the end, also after an error.
+    """Yield an empty folder ``work`` in `temporary_folder_path`; it is removed at the end, also after errors.
 
     What a killed process left is removed first. `purpose` is the suffix of the outer folder's name, as in
     ``"unistore-export"``.

@@ -23,13 +23,7 @@ _LEVEL = 1
 
 
 class Packed(Sequence[T]):
-    """Objects that can be pickled, in compressed blocks; few are kept as they are.
-
-    Parameters
-    ----------
-    items
-        The objects, taken one by one.
-    """
+    """Objects that can be pickled, taken one by one, in compressed blocks; few are kept as they are."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._blocks: list[bytes] = []
@@ -151,11 +145,8 @@ class _View(Sequence[R]):
     @overload
     def __getitem__(self, at: slice) -> list[R]: ...
     def __getitem__(self, at: int | slice) -> R | list[R]:
-        return (
-            list(map(self._function, self._items[at]))
-            if isinstance(at, slice)
-            else self._function(self._items[at])
-        )
+        found = self._items[at]
+        return list(map(self._function, found)) if isinstance(at, slice) else self._function(found)
 
     def __iter__(self) -> Iterator[R]:
         return map(self._function, self._items)
