@@ -125,7 +125,14 @@ def is_zarr(path: Path) -> bool:
 
 
 def is_store(path: Path) -> bool:
-    """Whether a Zarr hierarchy has unistore's attributes or manifest, finished or not."""
+    """Whether a Zarr hierarchy has unistore's attributes or manifest, finished or not.
+
+    Raises `StoreError` if its root document cannot be read.
+    """
+    root = path / "zarr.json"
+    if root.exists() and not os.access(root, os.R_OK):
+        msg = f"{root}: cannot be read (Permission denied); change the rights"
+        raise StoreError(msg)
     attributes = _document(path, "zarr.json").get("attributes")
     return (isinstance(attributes, dict) and "unistore" in attributes) or os.path.lexists(path / MANIFEST)
 
