@@ -40,48 +40,23 @@ _STYLE: dict[str, Any] = {
 
 
 def preview_of(store: StoreView) -> Preview:
-    """The preview functions of a store's family.
-
-    Raises
-    ------
-    InputError
-        If the family is not installed, or has no preview.
-    """
+    """Preview functions of a store's family; raises `InputError` if it is not installed, or has none."""
     found: Preview = get_family(store.family).part("preview")
     return found
 
 
 def check_sample(store: StoreView, sample: int) -> None:
-    """Check the number of a sample.
-
-    Raises
-    ------
-    InputError
-        If it is out of range.
-    """
+    """Raise an `InputError` if there is no sample with this number."""
     if not 0 <= sample < store.sample_count:
         held = f"samples 0 to {store.sample_count - 1}" if store.sample_count else "no samples"
         raise InputError(Problem("sample", f"is {sample}, and {store.path} has {held}", kind="option"))
 
 
 def sample_picture(store: StoreView, sample: int, form: Literal["png", "webp"] = "png") -> bytes:
-    """Picture of one sample.
+    """Picture of one sample, which is a row of the sample table: a segment, volume, frame, episode or row.
 
-    Parameters
-    ----------
-    store
-        A sealed store.
-    sample
-        Row of its sample table: a segment, volume, frame, episode or row.
-    form
-        Format of the picture.
-
-    Raises
-    ------
-    InputError
-        If there is no such sample, the family has no preview, or matplotlib is not installed.
-    StoreError
-        If the sample cannot be drawn: the store is damaged, or the family's code fails.
+    Raises `InputError` if there is no such sample, the family has no preview, or matplotlib is not installed;
+    `StoreError` if the sample cannot be drawn: the store is damaged, or the family's code fails.
     """
     check_sample(store, sample)
     preview = preview_of(store)
@@ -130,21 +105,19 @@ def table_html(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def pictures_html(store: StoreView, shown: Iterable[tuple[int, str]]) -> str:
     """Pictures of samples, given by number and caption; where one cannot be drawn, the reason."""
-    parts = []
+    html = ""
     for sample, caption in shown:
         try:
             data = base64.b64encode(sample_picture(store, sample, "webp")).decode()
         except InputError as error:  # concerns all samples: matplotlib is not installed
             return f"<p>{text_html(f'no pictures: {error}')}</p>"
         except StoreError as error:
-            parts.append(f"<p>{text_html(f'{caption}: no picture: {error}')}</p>")
+            html += f"<p>{text_html(f'{caption}: no picture: {error}')}</p>"
             continue
         image = f'<img style="{_IMAGE}" alt="{text_html(caption)}" src="data:image/webp;base64,{data}">'
         below = f"<figcaption>{text_html(caption)}</figcaption>"
-        parts.append(
-            f'<figure style="margin:1em 0"><div style="overflow-x:auto">{image}</div>{below}</figure>'
-        )
-    return "".join(parts)
+        html += f'<figure style="margin:1em 0"><div style="overflow-x:auto">{image}</div>{below}</figure>'
+    return html
 
 
 def notebook_html(
@@ -154,10 +127,7 @@ def notebook_html(
 ) -> str:
     """Representation of an object in a notebook: its facts, and pictures of a few samples.
 
-    Parameters
-    ----------
-    shown
-        Stores and the numbers of their samples (None: all), of which the first, middle and last are shown.
+    `shown` are stores and the numbers of their samples (None: all): the first, middle and last are shown.
     """
     figures = ""
     for store, numbers in shown[:_MAX_STORES]:
@@ -165,6 +135,5 @@ def notebook_html(
         positions = evenly(0, count, _MAX_SAMPLES)
         few = (positions if numbers is None else numbers[positions]).tolist()
         figures += pictures_html(store, [(number, f"sample {number}") for number in few])
-    return (
-        f'<div style="max-width:900px"><strong>{text_html(title)}</strong>{facts_html(facts)}{figures}</div>'
-    )
+    head = f"<strong>{text_html(title)}</strong>{facts_html(facts)}"
+    return f'<div style="max-width:900px">{head}{figures}</div>'

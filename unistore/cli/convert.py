@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unistore.cli.families import DetectCommand, FamilyGroup, add_common_options
+from unistore.cli.convert_options import DETECT, DetectCommand, FamilyGroup, add_common_options
 from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.errors import UnistoreError
 from unistore.system.sizes import count_of, size
@@ -122,7 +122,7 @@ def convert() -> None:
     """  # noqa: D301  an escape that keeps click from wrapping
 
 
-@convert.command("detect", cls=DetectCommand, hidden=True)
+@convert.command(DETECT, cls=DetectCommand, hidden=True)
 @add_common_options
 def detect(**given: Any) -> int:
     """Detect the family of SRC... and convert it with default options."""
@@ -132,12 +132,12 @@ def detect(**given: Any) -> int:
 def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
     """What would be written, and the memory that it takes."""
     from unistore.converters.verdicts import counted_scan
-    from unistore.report.blocks import verdicts_line
+    from unistore.report.blocks import verdict_counts
 
     lines = [
         f"would write {destination}: {shown.scan.family.replace('_', ' ')}",
         f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}",
-        f"  {verdicts_line([each.to_json() for each in counted_scan(shown.scan)])}",
+        f"  files: {verdict_counts([each.to_json() for each in counted_scan(shown.scan)])}",
     ]
     for table in shown.tables:
         rows = ("about " if table.name in shown.estimated else "") + count_of(table.rows, "row")
@@ -162,7 +162,7 @@ def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
 
 def report_text(report: Report) -> str:
     """What was written, and how often labels are."""
-    from unistore.report.blocks import verdicts_line
+    from unistore.report.blocks import verdict_counts
     from unistore.report.sealed import label_lines
     from unistore.report.values import sample_noun
 
@@ -174,7 +174,7 @@ def report_text(report: Report) -> str:
         f"sealed {report.destination}",
         f"  {report.family.replace('_', ' ')}: {samples} from {count_of(report.sources, 'source')}",
         f"  {size(report.source_bytes)} of sources → {written} ({compression})",
-        f"  {verdicts_line(report.verdicts)}",
+        f"  files: {verdict_counts(report.verdicts)}",
     ]
     if report.resumed:
         lines.append(f"  resumed: {report.resumed} of {report.tasks} shards were already written")

@@ -128,26 +128,21 @@ def _show_on_terminal(blocks: Iterable[Block]) -> None:
 
 def _visible_columns(block: Block, width: int) -> tuple[list[int], list[str]]:
     """Numbers of the columns that fit into the width, and names of those that do not."""
-    widths = [
-        max(len(name), *(len(row[number]) for row in block.rows)) + 3
-        for number, name in enumerate(block.columns)
-    ]
+    columns = zip(block.columns, *block.rows, strict=True)
+    widths = [max(map(len, column)) + 3 for column in columns]
     shown, hidden = list(range(len(widths))), []
     for name in block.optional_columns:
-        if sum(widths[number] for number in shown) <= width:
-            break
-        shown.remove(block.columns.index(name))
-        hidden.append(name)
+        if sum(widths[number] for number in shown) > width:
+            shown.remove(block.columns.index(name))
+            hidden.append(name)
     return shown, hidden
 
 
 def check_target(path: str, *, overwrite: bool = False) -> None:
     """Check that a report may be written to a path: a new file, or one in place of a report.
 
-    Raises
-    ------
-    InputError
-        If the path is a folder, a file that is not a report (unless `overwrite`), or inside a store.
+    Raises `InputError` if the path is a folder, a file that is not a report (unless `overwrite`), or inside a
+    store.
     """
     from unistore.pictures import MARK
 
@@ -166,10 +161,7 @@ def check_target(path: str, *, overwrite: bool = False) -> None:
 def write_report(path: str, data: bytes) -> None:
     """Write a report to a path that was checked by `check_target`; an older one is replaced.
 
-    Raises
-    ------
-    InputError
-        If it cannot be written.
+    Raises `InputError` if it cannot be written.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")

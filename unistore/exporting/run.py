@@ -97,7 +97,11 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
     progress.begin("writing", sum(sizes))
     notes: dict[str, None] = {}
     count = total = current = 0
-    for file in _checked(store, files):
+    while True:
+        with _store_errors(store):
+            file = next(files, None)
+        if file is None:
+            break
         if file.source != current:
             progress.advance(sum(sizes[current : file.source]))
         current = file.source
@@ -116,16 +120,6 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
     return {"sources": len(sizes), "files": count, "bytes": total, "notes": (*notes,)}
 
 
-def _checked(store: Store, files: Iterator[File]) -> Iterator[File]:
-    """Iterate over files inside `_store_errors`."""
-    while True:
-        with _store_errors(store):
-            file = next(files, None)
-        if file is None:
-            return
-        yield file
-
-
 @contextmanager
 def _store_errors(store: Store) -> Iterator[None]:
     """Turn exceptions that a store's free-form metadata (options, attributes) may cause into a StoreError."""
@@ -141,9 +135,9 @@ def _store_errors(store: Store) -> Iterator[None]:
 
 
 def _exporter(store: Store, to: str | None) -> Callable[[Store], Iterator[File]]:
-    found: Callable[[Store], Iterator[File]]
     try:
         family = get_family(store.family)
+        found: Callable[[Store], Iterator[File]]
         if to is None or to in family.export_to:
             found = family.part("export") if to is None else family.part("export_to", to)
             return found

@@ -9,6 +9,7 @@ from typing import Any
 
 from unistore.converters.verdicts import TAKEN
 from unistore.errors import printable
+from unistore.system.sizes import count_of, size
 
 _MAX_REASONS = 8
 _REASON_WIDTH, _ROW_WIDTH = 47, 59
@@ -90,12 +91,19 @@ def shortened(text: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
-def verdicts_line(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """``"files: 12 taken, 3 left out"``."""
+def sources_fact(sources: Mapping[str, Any], names: Sequence[str]) -> tuple[str, str]:
+    """Number and bytes of all sources, and the names of the first ones."""
+    more = sources["count"] - len(names)
+    shown = f"{', '.join(names)} and {more:,} more" if more else ", ".join(names)
+    return "sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {shown}"
+
+
+def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """``"12 taken, 3 left out"``: numbers of files."""
     counts = Counter({TAKEN: 0})
     for each in verdicts:  # which are in order: taken, left out, refused
         counts[each["verdict"]] += each["files"]
-    return "files: " + ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
+    return ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
 
 
 def verdict_blocks(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:

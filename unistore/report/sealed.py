@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import xxhash
 
 from unistore.errors import InputError, StoreError
 from unistore.remote.storage import local_path
-from unistore.report.snippets import snippet
+from unistore.report.suggestions import snippet
 from unistore.report.values import (
     describe_measures,
     describe_values,
@@ -47,10 +46,7 @@ _INDEX_CHECKSUM = 4
 def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a store from its metadata and a bounded part of its values. JSON values.
 
-    Raises
-    ------
-    StoreError
-        If it is not a store, is unfinished, of another format, or damaged.
+    Raises `StoreError` if it is not a store, is unfinished, of another format, or damaged.
     """
     store = Store(path)
     about = store.attributes
@@ -153,22 +149,20 @@ def label_lines(path: str | os.PathLike[str]) -> list[str]:
     if local_path(path) is None:
         return []
     store, lines = Store(path), []
-    for name in (each for each in store.paths() if _unlabelled_values(each) is not None):
+    for name in (each for each in store.paths() if _column(each) in _UNLABELLED):
         values = describe_values(store.array(name))
         if values is not None and (shares := label_shares(values)):
             lines.append("; ".join(filter(None, [f"{name}: {shares}", _unlabelled_remark(name, values)])))
     return lines
 
 
-def _unlabelled_values(path: str) -> Sequence[int] | None:
-    """Labels that may mean "no class", of a column of labels; None of other columns."""
-    return _UNLABELLED.get(path.rpartition("/")[2].lower())
+def _column(path: str) -> str:
+    return path.rpartition("/")[2].lower()
 
 
 def _unlabelled_remark(path: str, values: dict[str, Any]) -> str | None:
     """Share of labels that may mean "no class"; a column of zeros has a remark of its own."""
-    unlabelled = _unlabelled_values(path)
-    counts = dict(values["labels"] or ())
+    unlabelled, counts = _UNLABELLED.get(_column(path)), dict(values["labels"] or ())
     found = [label for label in counts if unlabelled is not None and (label < 0 or label in unlabelled)]
     share = sum(counts[label] for label in found) / values["read"]
     if len(counts) < 2 or not found or share < _MIN_SHARE:
@@ -226,9 +220,8 @@ def _sources(store: Store) -> dict[str, Any]:
     for name in ("bytes", "rows"):
         if store.has(f"sources/{name}"):
             columns[name] = store.array(f"sources/{name}").read_rows(rows).tolist()
-    first = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)][
-        :SHOWN_SOURCES
-    ]
+    few = [values[:SHOWN_SOURCES] for values in columns.values()]
+    first = [dict(zip(columns, row, strict=True)) for row in zip(*few, strict=True)]
     total = sum(columns["bytes"]) if "bytes" in columns else None
     return {"count": len(rows), "bytes": total, "first": first, "attributes": _attribute_names(store)}
 

@@ -10,9 +10,8 @@ from unistore.data.kinds.protocol import SOURCE, Picks
 from unistore.data.packed import Packed
 from unistore.errors import printable
 from unistore.pictures import check_sample
-from unistore.report.blocks import Block, format_shape
-from unistore.report.snippets import format_options
-from unistore.report.suggestions import natural_suggestion
+from unistore.report.blocks import Block, format_shape, sources_fact
+from unistore.report.suggestions import format_options, natural_suggestion
 from unistore.report.values import QUANTILES, finite, label_shares, sample_noun, sparkline
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of, size
@@ -23,9 +22,6 @@ SHOWN_ATTRIBUTES = 8
 def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     """Blocks of `describe_store`'s result."""
     sources, seal = about["sources"], about["seal"]
-    named = ", ".join(source["path"] for source in sources["first"])
-    rest = sources["count"] - len(sources["first"])
-    more = f" and {rest:,} more" if rest else ""
     splits = ", ".join(f"{name} {count:,}" for name, count in about["splits"].items())
     ratio = "" if about["ratio"] is None else f", ratio {about['ratio']:.2f}"
     attributes = [printable(name) for name in sources["attributes"][:SHOWN_ATTRIBUTES]]
@@ -38,7 +34,7 @@ def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
         ("family", about["family"].replace("_", " ")),
         (about["samples"]["table"].rpartition("/")[2], f"{about['samples']['count']:,}"),
         ("splits", splits or "none"),
-        ("sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {named}{more}"),
+        sources_fact(sources, [source["path"] for source in sources["first"]]),
         ("attributes", ", ".join(attributes)),
         ("size", f"{size(about['stored_bytes'])} in shards, {size(about['raw_bytes'])} uncompressed{ratio}"),
         ("seal", f"{seal.get('digest')} over {count_of(seal.get('files', 0), 'file')}: {agrees}"),
@@ -130,12 +126,8 @@ _MAX_READ = 32
 def describe_sample(store: Store, sample: int) -> dict[str, Any]:
     """Shape, dtype and range of each key of the natural samples in one row of the sample table. JSON values.
 
-    Raises
-    ------
-    InputError
-        If there is no such sample, or the store's family is not installed.
-    StoreError
-        If the store is damaged.
+    Raises `InputError` if there is no such sample, or the store's family is not installed; `StoreError` if
+    the store is damaged.
     """
     check_sample(store, sample)
     units = np.array([sample])

@@ -10,14 +10,14 @@ from typing import Any
 from unistore.conversion.lock import owner_of
 from unistore.errors import StoreError
 from unistore.report.blocks import Block, format_shape
-from unistore.report.snippets import convert_command
+from unistore.report.suggestions import convert_command
 from unistore.store.names import MANIFEST, build_folder
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
 from unistore.zarr3.local import LocalStorage
 
-SUFFIX = build_folder(Path("x")).name.removeprefix("x")
+BUILD_SUFFIX = build_folder(Path("x")).name.removeprefix("x")
 """Suffix of the folder in which a conversion is under way."""
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 _MAX_ARRAYS = 50
@@ -30,7 +30,7 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
     identity = _typed(begun, "identity", dict) or {}
     shards, derived = _steps(records, "shard"), _steps(records, "derive")
     url = _typed(identity, "destination", str)  # None: beside the build folder
-    local = build.with_name(build.name.removesuffix(SUFFIX))
+    local = build.with_name(build.name.removesuffix(BUILD_SUFFIX))
     destination = str(local) if url is None else url
     last = [record for record in derived if record.get("round") == derived[-1].get("round")]
     paths = [path for path in _typed(begun, "paths", list) or () if isinstance(path, str)]
@@ -127,10 +127,7 @@ def is_zarr(path: Path) -> bool:
 def is_store(path: Path) -> bool:
     """Whether a Zarr hierarchy has unistore's attributes or manifest, finished or not.
 
-    Raises
-    ------
-    StoreError
-        If its root document cannot be read.
+    Raises `StoreError` if its root document cannot be read.
     """
     root = path / "zarr.json"
     if root.exists() and not os.access(root, os.R_OK):

@@ -40,12 +40,18 @@ def available_memory(proc: Path = Path("/proc"), mounts: Path = MOUNTS) -> int:
 
 
 def _kernel_available(proc: Path) -> int:
+    words = _words(proc / "meminfo")
+    if "MemAvailable:" in words:
+        return int(words[words.index("MemAvailable:") + 1]) * 1024
+    return (physical_memory() or 0) // 2  # systems without procfs, such as macOS
+
+
+def _words(path: Path) -> list[str]:
+    """Words of a file of the kernel; empty if there is no such file."""
     try:
-        lines = (proc / "meminfo").read_text().splitlines()
-    except OSError:  # systems without procfs, such as macOS
-        lines = []
-    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    return next(found, (physical_memory() or 0) // 2)
+        return path.read_text().split()
+    except OSError:
+        return []
 
 
 class MemoryLimit(NamedTuple):
@@ -106,34 +112,21 @@ def _groups(controller: str, process: Path, mounts: Path) -> list[tuple[int, Pat
 
 def _quota(folder: Path) -> float | None:
     """CPU quota of one group in cores; None: no quota."""
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
-            period = (folder / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    if quota in ("max", "-1") or float(period) <= 0:
+    words = _words(folder / "cpu.max")
+    words = words or [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
+    if len(words) != 2 or words[0] in ("max", "-1") or float(words[1]) <= 0:
         return None
-    return float(quota) / float(period)
+    return float(words[0]) / float(words[1])
 
 
 def _page_cache(folder: Path) -> int:
     """Page cache of a group in bytes; version 1 has the sum over the groups below under ``total_``."""
-    try:
-        lines = (folder / "memory.stat").read_text().splitlines()
-    except OSError:
-        return 0
-    sizes = {name: int(number) for name, number in (line.split() for line in lines)}
+    words = _words(folder / "memory.stat")
+    sizes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
     prefix = "total_" if "total_active_file" in sizes else ""
     return sum(sizes.get(f"{prefix}{name}_file", 0) for name in ("active", "inactive"))
 
 
 def _first_number(folder: Path, *names: str) -> int | None:
-    for name in names:
-        try:
-            return int((folder / name).read_text())
-        except (OSError, ValueError):  # absent, or "max"
-            continue
-    return None
+    words = (word for name in names for word in _words(folder / name))
+    return next((int(word) for word in words if word.isdecimal()), None)  # others: "max"

@@ -21,7 +21,7 @@ from unistore.data.kinds.flat import flat_layout
 from unistore.data.kinds.transitions import Transitions
 from unistore.data.presentation import as_tensors
 from unistore.errors import InputError, Problem
-from unistore.memory.arena import Arena
+from unistore.memory.segments import Arena
 from unistore.memory.slabs import SlabRing
 from unistore.order.randomness import below, words
 from unistore.order.sequences import Weighted

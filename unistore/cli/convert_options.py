@@ -120,8 +120,8 @@ def add_common_options(command: F) -> F:
     return click.argument("sources", metavar="SRC...", nargs=-1, required=True, type=click.Path())(command)
 
 
-DETECT = "detect"
-"""Name of the hidden command that detects the family."""
+DETECT = "[FAMILY]"
+"""Name of the hidden command that detects the family, as messages show it."""
 _FOLLOW = click.option(
     "--follow-links-to",
     multiple=True,
@@ -136,14 +136,17 @@ class ConvertCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options in two sections."""
-        own: list[tuple[str, str]] = []
-        shared: list[tuple[str, str]] = []
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Options of this family": [],
+            "Options of every conversion": [],
+        }
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
                 is_help = not set(ctx.help_option_names).isdisjoint(parameter.opts)
-                (shared if isinstance(parameter, SharedOption) or is_help else own).append(record)
-        for title, records in (("Options of this family", own), ("Options of every conversion", shared)):
+                shared = isinstance(parameter, SharedOption) or is_help
+                sections[f"Options of {'every conversion' if shared else 'this family'}"].append(record)
+        for title, records in sections.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
@@ -161,13 +164,7 @@ class ConvertCommand(click.Command):
 
 
 class DetectCommand(ConvertCommand):
-    """The conversion with a detected family: ``[FAMILY]`` in messages, without options of a family."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Replace the hidden name in messages."""
-        return super().make_context("[FAMILY]" if info_name == DETECT else info_name, args, parent, **extra)
+    """The conversion with a detected family, without options of a family."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """For an unknown option, name the families that have it."""
@@ -175,7 +172,7 @@ class DetectCommand(ConvertCommand):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             group = ctx.parent.command if ctx.parent is not None else None
-            owners = group.owners(ctx, error.option_name) if isinstance(group, FamilyGroup) else []
+            owners = group.families_with(ctx, error.option_name) if isinstance(group, FamilyGroup) else []
             if not owners:
                 raise
             msg = (
@@ -228,49 +225,42 @@ class FamilyGroup(click.Group):
         """Insert the name of the hidden command, unless a family or a help option is given."""
         if args and args[0] not in ctx.help_option_names:
             family = self._family(args[0], ctx)
-            if family is not None:
-                args = [family, *args[1:]]
-            else:
-                self._refuse_misspelled(args[0], ctx)
-                args = [self._implied_family(args, ctx) or DETECT, *args]
+            rest = args if family is None else args[1:]
+            args = [family or self._implied_family(args, ctx) or DETECT, *rest]
         return super().parse_args(ctx, args)
 
-    def owners(self, ctx: click.Context, option: str) -> list[str]:
+    def families_with(self, ctx: click.Context, option: str) -> list[str]:
         """Families that have an option; families whose options cannot be imported are skipped."""
         owners = []
         for name in self.list_commands(ctx):
             with suppress(InputError):
                 command = self.get_command(ctx, name)
-                if command is not None and any(
-                    option in (*each.opts, *each.secondary_opts) for each in command.params
-                ):
-                    owners.append(name)
+                assert command is not None
+                flags = [flag for each in command.params for flag in (*each.opts, *each.secondary_opts)]
+                owners += [name] if option in flags else []
         return owners
 
     def _implied_family(self, args: list[str], ctx: click.Context) -> str | None:
         """The only family that has all the given options that are not common to all families."""
         flags = {arg.partition("=")[0] for arg in args if arg.startswith("--") and arg != "--"}
-        command = self.get_command(ctx, DETECT)
-        known = {name for each in command.get_params(ctx) for name in each.opts} if command else set()
-        owners = [set(self.owners(ctx, flag)) for flag in flags - known - {"--help"}]
+        known = {name for each in self.commands[DETECT].params for name in each.opts}
+        owners = [set(self.families_with(ctx, flag)) for flag in flags - known - {"--help"}]
         common = set.intersection(*owners) if owners else set()
         return common.pop() if len(common) == 1 else None
 
     def _family(self, word: str, ctx: click.Context) -> str | None:
-        """Family with this name; other spellings count unless a path of that name exists."""
+        """Family of this name; where no path has it, also of other spellings. Misspelled ones are refused."""
         names = self.list_commands(ctx)
         if word in names:
             return word
-        plain = {name.replace("-", ""): name for name in names}
-        found = plain.get(word.lower().replace("_", "").replace("-", ""))
-        return None if Path(word).exists() else found
+        if word.startswith("-") or Path(word).exists():
+            return None
+        spellings = {name.replace("-", ""): name for name in names}
+        found = spellings.get(word.lower().replace("_", "").replace("-", ""))
+        if found is None and not set(word) & set("/\\.:"):
+            from difflib import get_close_matches
 
-    def _refuse_misspelled(self, word: str, ctx: click.Context) -> None:
-        if word.startswith("-") or set(word) & set("/\\.:") or Path(word).exists():
-            return
-        import difflib
-
-        close = difflib.get_close_matches(word.lower(), self.list_commands(ctx), 1, cutoff=0.5)
-        if close:
-            msg = f"{word!r} is neither a family nor a file or folder: did you mean {close[0]}?"
-            raise click.UsageError(msg, ctx)
+            if close := get_close_matches(word.lower(), names, 1, cutoff=0.5):
+                msg = f"{word!r} is neither a family nor a file or folder: did you mean {close[0]}?"
+                raise click.UsageError(msg, ctx)
+        return found
