@@ -1,4 +1,4 @@
-"""Plan the conversion that made a store again, from its recorded options and its sources."""
+"""Plan once more the conversion that made a store, from its recorded options and its sources."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ No threads, no event loop, no handle at construction; safe with threads and afte
 from __future__ import annotations
 
 from unistore.zarr3.array import Array
-from unistore.zarr3.durable import WrittenFile, write_shard
+from unistore.zarr3.durable import WrittenFile, write_file
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.presets import array_metadata
@@ -23,5 +23,5 @@ __all__ = [
     "array_metadata",
     "content_digest",
     "encode_shard",
-    "write_shard",
+    "write_file",
 ]

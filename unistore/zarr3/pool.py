@@ -16,6 +16,16 @@ from unistore.zarr3.gather import read_whole
 from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.storage import SupportsFileIdentity
 
+MIN_CHUNK_ROWS = 16
+"""Fewest rows of a chunk for which a pool is faster."""
+MIN_CHUNKS = 64
+"""Least capacity of a pool in chunks; arrays with larger chunks have no pool."""
+
+MAX_SINGLE_ROWS = 4
+"""Where more rows of a missing chunk are wanted (on average), whole chunks are read."""
+
+_active_pools: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
+
 
 class VerifiedRows:
     """Reads single rows of uncompressed chunks once their checksum was verified. Not thread-safe.
@@ -65,17 +75,6 @@ class VerifiedRows:
         for _ in reader.decode(reader.locate(missing.tolist()), [None] * len(missing)):
             pass
         self._checked[missing] = True
-
-
-MIN_CHUNK_ROWS = 16
-"""Fewest rows of a chunk for which a pool is faster."""
-MIN_CHUNKS = 64
-"""Least capacity of a pool in chunks; arrays with larger chunks have no pool."""
-
-MAX_SINGLE_ROWS = 4
-"""Most rows per missing chunk that are read without the rest of an uncompressed chunk."""
-
-_active_pools: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
 
 
 class ChunkPool:
