@@ -37,13 +37,7 @@ def parse_dtype(name: object, where: str) -> np.dtype[Any]:
 
 
 def decode_fill(value: object, dtype: np.dtype[Any], where: str) -> np.generic:
-    """Turn a ``fill_value`` member into a scalar of `dtype`, bit for bit (NaN payloads included).
-
-    Raises
-    ------
-    StoreError
-        If the value is no fill value of `dtype`.
-    """
+    """Turn a ``fill_value`` member into a scalar of `dtype`, bit for bit (NaN payloads included)."""
     try:
         if dtype.kind != "c":
             return _decode(value, dtype)
