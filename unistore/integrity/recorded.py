@@ -58,11 +58,7 @@ class RecordedConversion:
 
 
 def plan_recorded_conversion(
-    attributes: Mapping[str, Any],
-    sources: Sequence[Path],
-    work: Path,
-    progress: Progress,
-    executor: Executor,
+    attributes: Mapping[str, Any], sources: Sequence[Path], work: Path, progress: Progress, executor: Executor
 ) -> RecordedConversion:
     """Scan and derive the sources, and plan their conversion with the options of a store.
 
