@@ -21,7 +21,7 @@ from unistore.converters.point_cloud.names import (
 )
 from unistore.converters.point_cloud.source import AXES
 from unistore.errors import InputError, Problem, printable
-from unistore.schemas.arrays import name_problem
+from unistore.schemas.tables import name_problem
 
 _SHOWN = 3
 FEATURES = "features"

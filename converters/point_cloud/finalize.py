@@ -33,8 +33,7 @@ from unistore.schemas.point_cloud.fields import (
     voxel_offsets_field,
     xyz_field,
 )
-from unistore.schemas.tables import Field, Table, offsets_of
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
 

@@ -12,7 +12,7 @@ import xxhash
 
 from unistore.errors import ConversionError
 from unistore.remote.client import ObjectClient
-from unistore.remote.storage import map_concurrently
+from unistore.remote.object_storage import map_concurrently
 from unistore.remote.url import Location
 from unistore.store.names import BUILD_MARK, ROOT
 from unistore.zarr3.durable import WrittenFile, write_file

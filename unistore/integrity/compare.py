@@ -20,8 +20,7 @@ from unistore.conversion.fingerprint import Fingerprints, reading
 from unistore.conversion.finish import merged_statistics, source_digests
 from unistore.conversion.job import Outcome, ShardJob, statistics_of
 from unistore.conversion.plan import ShardTask
-from unistore.converters.common.comparing import difference
-from unistore.converters.common.originals import Compared
+from unistore.converters.common.originals import Compared, difference
 from unistore.converters.protocol import Scan
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError

@@ -22,8 +22,7 @@ from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem, StoreError, printable
 from unistore.integrity.steps import T, run_in_order
-from unistore.schemas.sources import HDF5_ATTRIBUTES
-from unistore.schemas.text import text_values
+from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 from unistore.zarr3.presets import codec_chain

@@ -18,7 +18,7 @@ from unistore.conversion.finish import metadata_documents, source_digests
 from unistore.conversion.job import Outcome, ShardJob, statistics_of
 from unistore.conversion.plan import ArrayPlan, ShardTask
 from unistore.conversion.shards import metadata_of, shard_key, write_column
-from unistore.converters.common.stored import row_blocks
+from unistore.converters.common.exported import row_blocks
 from unistore.integrity.recorded import RecordedConversion
 from unistore.integrity.steps import run_in_order
 from unistore.store.manifest import Entry

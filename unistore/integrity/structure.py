@@ -11,7 +11,7 @@ import numpy as np
 
 from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.store.manifest import Entry, consolidated_problems, make_seal, manifest_bytes
 from unistore.store.names import REPORT, ROOT
 from unistore.zarr3.array import Array
@@ -127,7 +127,9 @@ def _schema_problems(
 ) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
     try:
-        problems = get_family(attributes["family"]).schema_problems(arrays, attributes)
+        problems = (
+            get_family(attributes["family"]).part("specs").problems(arrays, attributes["samples"]["count"])
+        )
     except InputError as unknown:
         yield from (Problem(ROOT, str(each), each.cure, "family") for each in unknown.problems)
         return

@@ -12,7 +12,6 @@ import xxhash
 
 from unistore.errors import CorruptionError
 from unistore.remote.shard_cache import ShardCache
-from unistore.remote.storage import LIMIT
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
 from unistore.zarr3.local import LocalStorage
@@ -92,6 +91,8 @@ class CachedStorage:
 
     def _fetch(self, key: str, size: int) -> Iterable[bytes]:
         """Content of an object in pieces of one request each."""
+        from unistore.remote.object_storage import LIMIT
+
         starts = range(0, size, LIMIT)
         sizes = [min(LIMIT, size - start) for start in starts]
         return self._inner.read_many([key] * len(starts), starts, sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from unistore.schemas.arrays import name_problem
+from unistore.schemas.tables import name_problem
 from unistore.store.names import FORMAT_VERSION, MANIFEST, ROOT
 from unistore.zarr3.documents import is_list_of, shown
 

@@ -80,7 +80,7 @@ class Store:
         return f"Store({self.path!r}, family={self.family!r}, samples={self.sample_count})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures.html import notebook_html
+        from unistore.pictures import notebook_html
 
         facts = [
             ("family", self.family.replace("_", " ")),

@@ -7,21 +7,13 @@ No threads, no event loop, no handle at construction; safe with threads and afte
 from __future__ import annotations
 
 from unistore.zarr3.array import Array
-from unistore.zarr3.durable import WrittenFile, write_file
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.presets import array_metadata
 from unistore.zarr3.storage import Storage
-from unistore.zarr3.writer import content_digest, encode_shard
 
 __all__ = [
     "Array",
     "ArrayMetadata",
     "LocalStorage",
     "Storage",
-    "WrittenFile",
-    "array_metadata",
-    "content_digest",
-    "encode_shard",
-    "write_file",
 ]

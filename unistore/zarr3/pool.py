@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.zarr3.cache import CHUNKS, renew_after_fork
+from unistore.zarr3.cache import renew_after_fork
 from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.gather import read_whole
 from unistore.zarr3.sharding import EMPTY
@@ -21,10 +21,12 @@ MIN_CHUNK_ROWS = 16
 MIN_CHUNKS = 64
 """Least capacity of a pool in chunks; arrays with larger chunks have no pool."""
 
+POOL_BYTES = 320 << 20
+"""Memory of all pools of a process: as much as a block shuffle of small rows needs to mix well."""
+MAX_POOLED_PLAIN = 64 << 20
+"""Rows of larger uncompressed arrays are read one by one, from the page cache that processes share."""
 MAX_SINGLE_ROWS = 4
 """Where more rows of a missing chunk are wanted (on average), whole chunks are read."""
-
-_active_pools: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
 
 
 class VerifiedRows:
@@ -77,10 +79,13 @@ class VerifiedRows:
         self._checked[missing] = True
 
 
+_active_pools: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
+
+
 class ChunkPool:
     """A FIFO cache of decoded chunks of one array in one buffer: one ``np.take`` reads rows of many chunks.
 
-    Safe with threads and forks. All pools together take as much memory as `CHUNKS`, each in proportion to its
+    Safe with threads and forks. All pools of a process together take `POOL_BYTES`, each in proportion to its
     array.
     """
 
@@ -91,7 +96,7 @@ class ChunkPool:
         self._columns = math.prod(chunk[1:])
         self._chunk_bytes = reader.metadata.chunk_bytes
         self._array_bytes = self._chunks * self._chunk_bytes
-        large = self._array_bytes > CHUNKS.limit
+        large = self._array_bytes > min(MAX_POOLED_PLAIN, POOL_BYTES)
         self._single_rows = VerifiedRows(reader) if large and VerifiedRows.supports(reader) else None
         self.renew()
         renew_after_fork(self)
@@ -116,7 +121,7 @@ class ChunkPool:
 
     def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> bool:
         """Read rows (n,) into `out` (n, …); False if another thread does or chunks are too large to keep."""
-        fits = MIN_CHUNKS * self._chunk_bytes <= CHUNKS.limit
+        fits = MIN_CHUNKS * self._chunk_bytes <= POOL_BYTES
         if not fits or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -151,7 +156,7 @@ class ChunkPool:
         return True
 
     def _allocate(self) -> None:
-        slots = min(self._chunks, CHUNKS.limit // self._chunk_bytes)
+        slots = min(self._chunks, POOL_BYTES // self._chunk_bytes)
         self._memory = np.empty((slots, self._step * self._columns), self._reader.metadata.dtype)
         self._rows = self._memory.reshape(-1, self._columns)
         self._slot_of = np.full(self._chunks, -1, np.int32)
@@ -161,7 +166,7 @@ class ChunkPool:
 
     def _capacity(self) -> int:
         """Chunks that may be kept now."""
-        share = CHUNKS.limit * self._array_bytes // sum(pool._array_bytes for pool in _active_pools)
+        share = POOL_BYTES * self._array_bytes // sum(pool._array_bytes for pool in _active_pools)
         return min(len(self._memory), max(MIN_CHUNKS, share // self._chunk_bytes))
 
     def _slots(self, chunks: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:

@@ -25,10 +25,8 @@ from unistore.converters.files.hdf5.file import FAILURES
 from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.errors import printable
-from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.store_view import StoreView
-from unistore.schemas.tables import Field
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, text_arrays
 
 MAX_ATTRIBUTE_BYTES = 256 << 10
 MAX_FILE_BYTES = 1 << 20

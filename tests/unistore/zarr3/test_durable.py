@@ -12,8 +12,10 @@ import pytest
 import xxhash
 
 from unistore.errors import ConversionError
-from unistore.zarr3 import array_metadata, content_digest, durable, encode_shard, write_file
-from unistore.zarr3.durable import PART_SUFFIX, AtomicFiles
+from unistore.zarr3 import durable
+from unistore.zarr3.durable import PART_SUFFIX, AtomicFiles, write_file
+from unistore.zarr3.presets import array_metadata
+from unistore.zarr3.writer import content_digest, encode_shard
 
 
 @pytest.fixture

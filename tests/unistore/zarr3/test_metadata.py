@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from unistore.errors import StoreError, UnsupportedError
-from unistore.zarr3 import Array, ArrayMetadata, LocalStorage, array_metadata
+from unistore.zarr3 import Array, ArrayMetadata, LocalStorage
 from unistore.zarr3.dtypes import DTYPE_NAMES
+from unistore.zarr3.presets import array_metadata
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 

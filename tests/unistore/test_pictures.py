@@ -17,8 +17,7 @@ import pytest
 import unistore
 from unistore.converters.preview import Preview, evenly, parts_of
 from unistore.errors import InputError, StoreError
-from unistore.pictures.draw import MARK, sample_picture
-from unistore.pictures.html import notebook_html, pictures_html
+from unistore.pictures import MARK, notebook_html, pictures_html, sample_picture
 from unistore.store.reader import Store
 
 pytest.importorskip("matplotlib", reason="matplotlib draws the pictures: pip install 'unistore[plot]'")
@@ -98,7 +97,7 @@ def test_the_users_matplotlib_stays_as_it_is(rows: Store) -> None:
         "import sys, matplotlib\n"
         "matplotlib.rcParams['font.size'] = 33.0\n"
         "backend = matplotlib.rcParams._get('backend')\n"
-        "from unistore.pictures.draw import sample_picture\n"
+        "from unistore.pictures import sample_picture\n"
         "from unistore.store.reader import Store\n"
         "sample_picture(Store(sys.argv[1]), 0)\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
@@ -145,7 +144,7 @@ def test_a_family_may_fail_in_any_way(rows: Store, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are chosen, and not drawn."""
-    monkeypatch.setattr("unistore.pictures.html.sample_picture", lambda *_: b"picture")
+    monkeypatch.setattr("unistore.pictures.sample_picture", lambda *_: b"picture")
 
 
 @pytest.mark.usefixtures("undrawn")
