@@ -262,10 +262,10 @@ def make_scans(make_store: StoreMaker) -> Callable[..., Scans]:
             count=len(volumes),
             table="volumes",
             chunks={
-                "volumes/image": (1, 8, 8, 8),
+                "volumes/image": (1, *(max(8, int(extent) // 6) for extent in shape)),
                 "windows/low/mask": (1, 8, 16, 2),
-                "windows/low/coords": (64, 3),
-                "windows/low/values": (64,),
+                "windows/low/coords": (max(64, offsets[-1] // 200), 3),
+                "windows/low/values": (max(64, offsets[-1] // 200),),
             },
             splits=splits,
         )

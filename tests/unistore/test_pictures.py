@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.cases import REAL
 from unistore.converters.preview import Preview, evenly, parts_of
 from unistore.errors import InputError, StoreError
 from unistore.pictures import MARK, notebook_html, pictures_html, sample_picture
@@ -29,8 +30,17 @@ def pixels(data: bytes) -> Any:
     return decoded
 
 
-def test_every_case_is_drawn(case_name: str, make_case: Any) -> None:
-    store = Store(make_case(case_name)[1])
+DRAWN = (
+    *REAL,
+    *("rows_hdf5", "rows_structured", "rows_side_by_side", "cloud_in_segments", "cloud_batches", "ct_cases"),
+    *("ct_sparse", "spike_tiles", "spike_keep", "robot_robomimic", "robot_flat", "robot_act_keep"),
+)
+"""Cases whose samples are drawn in ways of their own."""
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_kind_of_sample_is_drawn(name: str, make_case: Any) -> None:
+    store = Store(make_case(name)[1])
     image = pixels(sample_picture(store, store.sample_count - 1))
     inner = image[image.shape[0] // 6 :, :]  # below the title
     assert inner.std() > 8, "blank"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unistore.errors import StoreError
 from unistore.zarr3.blosc import Blosc, compressor
 from unistore.zarr3.compressors import Crc32c, Gzip, Zstd, crc32c
-from unistore.zarr3.decoding import Decoder, Uncompressed, decoder, uncompressed
+from unistore.zarr3.decoding import Decoded, Decoder, Uncompressed, decoder, uncompressed
 from unistore.zarr3.documents import is_list_of, must_be, parse_extension, shown, unsupported
 from unistore.zarr3.frames import Buffers, ByteCodec
 
@@ -99,16 +99,21 @@ class CodecChain:
         return self.order is None and not self.byte_swapped
 
     def decoder(self, nbytes: int) -> Decoder:
-        """Make the function ``decode(raw, out)`` for chunks of `nbytes` decoded bytes."""
+        """Make the function ``decode(raw, out)`` for chunks of `nbytes` decoded bytes.
+
+        ``raw`` is the stored chunk, ``out`` any C-contiguous array of `nbytes` bytes that gets the elements
+        as they are stored (`order` and `endian` not undone), or None: they are returned in memory of their
+        own. It raises `FrameError` where the bytes contradict themselves; ``out`` may then hold anything.
+        """
         return decoder(self.byte_codecs, nbytes)
 
     def uncompressed(self, nbytes: int) -> Uncompressed | None:
         """Reader of uncompressed chunks of `nbytes`; None if chunks are compressed."""
         return uncompressed(self.byte_codecs, nbytes)
 
-    def restore(self, flat: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    def restore(self, decoded: Decoded, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         """Undo byte order and transposition of a decoded chunk: a view or copy of `shape` and `dtype`."""
-        chunk = flat.view(dtype)
+        chunk = np.frombuffer(decoded, dtype)
         if self.byte_swapped:
             chunk = chunk.byteswap()
         if self.order is None:

@@ -1,4 +1,4 @@
-"""Make the function that decodes one chunk: every check first, then straight into the destination."""
+"""Make the function that decodes one chunk: every check first, then straight into the output."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.blosc import HEADER_SIZES, VERSION, Blosc, blosc, check_blosc
 from unistore.zarr3.compressors import RESIDUE, Crc32c, check_crc, crc32c
-from unistore.zarr3.frames import ByteCodec, FrameError, check_size, exactly, max_encoded_size
+from unistore.zarr3.frames import ByteCodec, Bytes, FrameError, check_size, exactly, max_encoded_size
 
-Decoder = Callable[[bytes, NDArray[Any]], None]
-"""``decode(raw, out)``: a stored chunk into any C-contiguous array of its decoded size.
-
-``out`` gets the elements as they are stored, before byte order and transposition are undone. It raises
-`FrameError` where checksum, frame and sizes contradict each other; ``out`` may then hold anything.
-"""
+Decoded = bytes | NDArray[Any]
+Decoder = Callable[[bytes, NDArray[Any] | None], Decoded]
+"""``decode(raw, out)``: a stored chunk into `out`, C-contiguous and of the chunk's size; None: new memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +42,9 @@ class Uncompressed:
         if trailer and crc32c(chunk) != int.from_bytes(trailer, "little"):
             check_crc(chunk.tobytes() + trailer)
 
-    def decode(self, raw: bytes, out: NDArray[Any]) -> None:
+    def decode(self, raw: bytes, out: NDArray[Any] | None) -> Decoded:
         """See `Decoder`."""
-        out.reshape(-1).view(np.uint8)[:] = self.view(raw)
+        return _copied(self.view(raw), out)
 
 
 def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> Decoder:
@@ -75,7 +72,7 @@ def _blosc_decoder(nbytes: int, trailer: int) -> Decoder:
     unpack, decompress, checksum, residue = HEADER_SIZES.unpack_from, blosc.decompress, crc32c, RESIDUE
     least, expected = 16 + trailer, exactly(nbytes)
 
-    def decode(raw: bytes, out: NDArray[Any]) -> None:
+    def decode(raw: bytes, out: NDArray[Any] | None) -> Decoded:
         if trailer and checksum(raw) != residue:
             check_crc(raw)
         size = len(raw)
@@ -85,7 +82,7 @@ def _blosc_decoder(nbytes: int, trailer: int) -> Decoder:
         if decoded != nbytes or encoded + trailer != size or not 0 < block <= decoded or raw[0] != VERSION:
             check_blosc(raw, size - trailer, expected)
         try:
-            decompress(raw, out)
+            return decompress(raw, out)  # type: ignore[no-any-return]
         except (RuntimeError, ValueError) as error:
             raise FrameError(str(error)) from error
 
@@ -102,10 +99,17 @@ def _chain_decoder(codecs: Sequence[ByteCodec], nbytes: int) -> Decoder:
             sizes = exactly(sizes[0] + codec.overhead)
     steps.reverse()
 
-    def decode(raw: bytes, out: NDArray[Any]) -> None:
+    def decode(raw: bytes, out: NDArray[Any] | None) -> Decoded:
         data = np.frombuffer(raw, np.uint8)
         for codec, expected in steps:
             data = codec.decode(data, expected)
-        out.reshape(-1).view(np.uint8)[:] = data
+        return _copied(data, out)
 
     return decode
+
+
+def _copied(data: Bytes, out: NDArray[Any] | None) -> NDArray[Any]:
+    if out is None:
+        return data
+    out.reshape(-1).view(np.uint8)[:] = data
+    return out

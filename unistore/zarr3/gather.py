@@ -71,44 +71,44 @@ def gather(
         axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
         numbers, wanted = reader.numbers(axes), list(_selections(groups, trailing))
     located = reader.locate(numbers)
-    native, uncompressed = metadata.codecs.native_layout, reader.uncompressed
+    native, chunk_shape, chunk_bytes = (
+        metadata.codecs.native_layout,
+        metadata.chunk_shape,
+        metadata.chunk_bytes,
+    )
     keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
-    # every chunk that is neither decoded into `out` nor cached is decoded here
-    scratch = (
-        None
-        if uncompressed or not native or reader.shared
-        else np.empty(metadata.chunk_shape, metadata.dtype)
-    )
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []
-    rest: list[tuple[list[Selection], Key | None]] = []  # what is copied out of a chunk, and its key if kept
+    rest: list[tuple[list[Selection] | None, Key | None]] = []  # what to copy from a chunk; its key if kept
     for task, (number, places, offset) in enumerate(zip(numbers, wanted, located.offsets, strict=True)):
         if offset == EMPTY:
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
-        target = _whole_chunk(places, out, metadata.chunk_shape) if native and len(places) == 1 else None
-        parts: tuple[list[Selection], Key | None] = [], None
-        if target is None:
+        target = _whole_chunk(places, out, chunk_shape) if native and len(places) == 1 else None
+        kept_as: Key | None = None
+        if target is None and keep:
             key = reader.token, number
-            if keep and (chunk := CHUNKS.get(key)) is not None:
+            if (chunk := CHUNKS.get(key)) is not None:
                 _copy(chunk, places, out)
                 continue
-            kept = keep and room > 0 and CHUNKS.missed_recently(key)
-            room -= metadata.chunk_bytes * kept
-            target = np.empty(metadata.chunk_shape, metadata.dtype) if kept and not uncompressed else scratch
-            parts = places, key if kept else None
+            if room > 0 and CHUNKS.missed_recently(key):
+                room -= metadata.chunk_bytes
+                kept_as = key
         tasks.append(task)
         targets.append(target)
-        rest.append(parts)
+        rest.append((places if target is None else None, kept_as))
     if len(tasks) < len(numbers):
         located = located.select(tasks)
-    for chunk, (places, kept_as) in zip(reader.decode(located, targets), rest, strict=True):
-        if places:
-            _copy(chunk, places, out)
+    decoded = reader.decode(located, targets)
+    for copied, kept_as in rest:
+        chunk = next(decoded)
+        if copied is not None:
+            _copy(chunk, copied, out)
         if kept_as is not None:
             CHUNKS.put(kept_as, chunk)
+        del chunk
 
 
 def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Selection]]:

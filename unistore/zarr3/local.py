@@ -124,6 +124,7 @@ class LocalStorage:
             except OSError as error:
                 raise _read_error(file.path, error) from error
             yield raw
+            del raw
 
     def read_many_into(
         self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
