@@ -71,11 +71,7 @@ def gather(
         axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
         numbers, wanted = reader.numbers(axes), list(_selections(groups, trailing))
     located = reader.locate(numbers)
-    native, chunk_shape, chunk_bytes = (
-        metadata.codecs.native_layout,
-        metadata.chunk_shape,
-        metadata.chunk_bytes,
-    )
+    native, chunk_shape = metadata.codecs.native_layout, metadata.chunk_shape
     keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
     tasks: list[int] = []
