@@ -29,6 +29,12 @@ from unistore.integrity.steps import StepJob, T, run_in_order
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 
+_CURE = "a source changed, or the store was not made from it: convert again"
+_MAX_DIFFERENCES = 50
+"""The comparison stops after so many differences."""
+_BLOCK_BYTES = 16 << 20
+"""Bytes that are compared at a time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
@@ -61,13 +67,6 @@ class Receipt:
         if not self.files:  # the family has no second way to read its sources
             return f"as converted: {self.stored_values:,} stored values equal{part}"
         return f"lossless: {self.values:,} values of {self.files:,} files equal{part}"
-
-
-_CURE = "a source changed, or the store was not made from it: convert again"
-_MAX_DIFFERENCES = 50
-"""The comparison stops after so many differences."""
-_BLOCK_BYTES = 16 << 20
-"""Bytes that are compared at a time."""
 
 
 @dataclass(slots=True)

@@ -85,10 +85,7 @@ def is_warning(problem: Problem) -> bool:
 def read_root(path: str) -> RootDocument:
     """Read the root document, whole or damaged.
 
-    Raises
-    ------
-    StoreError
-        If there is no root document, the store is unfinished, or it is no unistore store.
+    Raises `StoreError` if there is none, the store is unfinished, or it is no unistore store.
     """
     storage = open_storage(path)
     if storage.size(ROOT) is None:

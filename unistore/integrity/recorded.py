@@ -1,9 +1,9 @@
-"""Plan the conversion that made a store again, from its recorded options and its sources."""
+"""Plan once more the conversion that made a store, from its recorded options and its sources."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem, StoreError, printable
-from unistore.integrity.steps import run_in_order
+from unistore.integrity.steps import T, run_in_order
 from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
@@ -57,11 +57,7 @@ class RecordedConversion:
 
 
 def plan_recorded_conversion(
-    attributes: Mapping[str, Any],
-    sources: Sequence[Path],
-    work: Path,
-    progress: Progress,
-    executor: Executor,
+    attributes: Mapping[str, Any], sources: Sequence[Path], work: Path, progress: Progress, executor: Executor
 ) -> RecordedConversion:
     """Scan and derive the sources, and plan their conversion with the options of a store.
 
@@ -112,12 +108,9 @@ def plan_recorded_conversion(
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
     """One line for each library whose version is not the one that wrote the store."""
-    made = attributes["created_with"]
-    return [
-        f"{name}: {made.get(name)} made the store, this is {now}"
-        for name, now in versions().items()
-        if made.get(name) != now
-    ]
+    made, now = attributes["created_with"], versions()
+    differing = [name for name in _differing(made, now) if name in now]
+    return [f"{name}: {made.get(name)} made the store, this is {now[name]}" for name in differing]
 
 
 def differences(store: Store, planned: Planned) -> list[str]:
@@ -130,11 +123,9 @@ def differences(store: Store, planned: Planned) -> list[str]:
     options = store.attributes["options"]
     lines += [
         f"option {name}: {options.get(name)} in the store, {plan.options.get(name)} now"
-        for name in sorted({*options, *plan.options})
-        if options.get(name) != plan.options.get(name)
+        for name in sorted(_differing(options, plan.options))
     ]
-    lines = lines or _attribute_lines(store, planned)
-    if lines:
+    if lines := lines or _attribute_lines(store, planned):
         return lines
     forms = {array.field.path: f"{array.field.dtype} {array.shape}" for array in plan.arrays()}
     for path in sorted({*forms, *store.paths()}):
@@ -177,7 +168,7 @@ def _attribute_lines(store: Store, planned: Planned) -> list[str]:
             f"source {name}: attribute {attribute} of {path or '/'}"
             for name, one, two in zip(names, before, after, strict=True)
             if one != two
-            for path, attribute in _differing(json.loads(one), json.loads(two))
+            for path, attribute in _differing(_by_path_and_name(one), _by_path_and_name(two))
         ]
     except (StoreError, ValueError, TypeError, AttributeError):
         return []  # the store's text is damaged: the comparison of its arrays says so
@@ -185,10 +176,11 @@ def _attribute_lines(store: Store, planned: Planned) -> list[str]:
     return [printable(line) for line in lines[:_SHOWN]] + more
 
 
-def _differing(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Path and name of each attribute that differs."""
-    for path in dict.fromkeys([*one, *two]):
-        first, second = one.get(path, {}), two.get(path, {})
-        yield from (
-            (path, name) for name in dict.fromkeys([*first, *second]) if first.get(name) != second.get(name)
-        )
+def _by_path_and_name(text: str) -> dict[tuple[str, str], Any]:
+    found = json.loads(text)
+    return {(path, name): value for path, named in found.items() for name, value in named.items()}
+
+
+def _differing(one: Mapping[T, Any], two: Mapping[T, Any]) -> list[T]:
+    """Keys whose values differ; a missing one is None."""
+    return [key for key in dict.fromkeys([*one, *two]) if one.get(key) != two.get(key)]

@@ -24,7 +24,7 @@ from unistore.integrity.steps import run_in_order
 from unistore.store.manifest import Entry
 from unistore.system.progress import Progress
 from unistore.zarr3.array import Array
-from unistore.zarr3.durable import write_shard
+from unistore.zarr3.durable import write_file
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.writer import little_endian_bytes
 
@@ -50,15 +50,15 @@ class Regenerated:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     """Manifest entries of the files that were written, by key."""
-    contents: dict[str, str] = field(default_factory=dict)
-    """With ``run_all``: content digests of all shards, by key."""
+    content_digests: dict[str, str] = field(default_factory=dict)
+    """With ``run_all``: of all shards, by key."""
     records: list[dict[str, Any]] = field(default_factory=list)
     """Journal record of each task that was run."""
 
     def add(self, entries: Mapping[str, Entry], contents: Mapping[str, str]) -> None:
         """Add shards, as `_RegenerateStep.shards` gives them."""
         self.entries.update(entries)
-        self.contents.update(contents)
+        self.content_digests.update(contents)
 
 
 def store_files(conversion: RecordedConversion) -> dict[str, StoreFile]:
@@ -133,7 +133,7 @@ def regenerate(
             result.add(*step.shards(number, [IndexRows(array, number, values)]))
     for key in wanted:
         if files[key].document:
-            written = write_shard(root, key, [files[key].document])
+            written = write_file(root, key, [files[key].document])
             result.entries[key] = Entry(key=key, bytes=written.bytes, checksum=written.checksum)
     return result
 
@@ -171,7 +171,7 @@ class _RegenerateStep:
         return self.job.describe(task)
 
 
-def read_entry(folder: Path, file: StoreFile, entry: Entry) -> Entry:
+def entry_of_file(folder: Path, file: StoreFile, entry: Entry) -> Entry:
     """Manifest entry of a file in `folder`, with the rows and the content digest of a shard.
 
     `entry` has its size and checksum, which are right. `CorruptionError` if a shard does not decode.

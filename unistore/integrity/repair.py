@@ -22,7 +22,7 @@ from unistore.integrity.recorded import (
     encoder_differences,
     plan_recorded_conversion,
 )
-from unistore.integrity.regenerate import Regenerated, StoreFile, read_entry, regenerate, store_files
+from unistore.integrity.regenerate import Regenerated, StoreFile, entry_of_file, regenerate, store_files
 from unistore.integrity.root_repair import repaired_root
 from unistore.integrity.steps import make_executor
 from unistore.integrity.verify import Verified, verify_with
@@ -34,7 +34,7 @@ from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
 from unistore.system.workers import MAX_WORKERS
-from unistore.zarr3.durable import sync_folder, write_shard
+from unistore.zarr3.durable import sync_folder, write_file
 from unistore.zarr3.local import LocalStorage
 
 _AGAIN = "convert the sources again with --overwrite"
@@ -158,7 +158,7 @@ class _Repair:
         document = repaired_root(root.document, {key: storage.get(key) for key in keys})
         if document is None:
             return self.checked
-        write_shard(self.work / "root", ROOT, [document])
+        write_file(self.work / "root", ROOT, [document])
         attributes = Store(self.work / "root").attributes
         digest = attributes["seal"]["digest"]
         try:
@@ -193,11 +193,13 @@ class _Repair:
             entries = dict(known.entries)
         else:
             entries = {
-                key: result.entries.get(key) or read_entry(self.folder, file, known.entries[key])
+                key: result.entries.get(key) or entry_of_file(self.folder, file, known.entries[key])
                 for key, file in files.items()
             }
         differing = [key for key, entry in result.entries.items() if entries.get(key) != entry]
-        differing += [key for key, content in result.contents.items() if entries[key].content != content]
+        differing += [
+            key for key, content in result.content_digests.items() if entries[key].content != content
+        ]
         if differing:
             raise _values_differ(differing)
         return entries
@@ -217,7 +219,7 @@ class _Repair:
         done = list(keys)
         for key, content in ((MANIFEST, manifest), (ROOT, document)):
             if content is not None:
-                write_shard(self.folder, key, [content])
+                write_file(self.folder, key, [content])
                 done.append(key)
         return done
 

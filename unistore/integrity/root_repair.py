@@ -26,14 +26,9 @@ Candidates = Callable[[int], list[int]]
 
 
 def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
-    """The document as it was signed, if only one byte was changed; otherwise None.
+    """The root document as it was signed, if only one byte was changed; otherwise None.
 
-    Parameters
-    ----------
-    document
-        A damaged root document.
-    documents
-        The metadata documents that the root repeats, by key. That part of the root is taken from them.
+    The part of it that repeats other documents is taken from `documents`, which are by key.
     """
     head = _head(document, documents)
     document = head + document[len(head) :]

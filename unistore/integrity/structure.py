@@ -25,10 +25,7 @@ _CURE = "convert the sources again; if it comes back, report it"
 
 
 def check_structure(
-    storage: Storage,
-    attributes: Mapping[str, Any],
-    entries: Mapping[str, Entry],
-    sound: frozenset[str],
+    storage: Storage, attributes: Mapping[str, Any], entries: Mapping[str, Entry], sound: frozenset[str]
 ) -> list[Problem]:
     """Every contradiction between the documents of a store.
 

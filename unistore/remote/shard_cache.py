@@ -53,7 +53,7 @@ class ShardCache:
     def __reduce__(self) -> tuple[type[ShardCache], tuple[Path, int]]:
         return type(self), (self.folder, self.limit)
 
-    def name(self, checksum: str) -> str:
+    def path(self, checksum: str) -> str:
         """Path of a copy below the folder."""
         return f"{checksum[:2]}/{checksum}"
 

@@ -11,13 +11,7 @@ from unistore.zarr3.storage import Storage
 
 
 def local_path(path: str | os.PathLike[str]) -> Path | None:
-    """Local path of a path or ``file://`` URL; None if it is the URL of an object store.
-
-    Raises
-    ------
-    InputError
-        If it is not a valid URL.
-    """
+    """Local path of a path or ``file://`` URL, None for that of an object store; `InputError` if invalid."""
     text = os.fspath(path)
     folder = file_path(text) if is_url(text) else text
     return None if folder is None else Path(folder)

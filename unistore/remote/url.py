@@ -77,13 +77,7 @@ class Location:
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL.
-
-    Raises
-    ------
-    InputError
-        If it is a URL that ``pathlib`` removed a slash from.
-    """
+    """Whether a path is a URL; `InputError` if it is one that ``pathlib`` removed a slash from."""
     text = os.fspath(path)
     if _COLLAPSED.match(text):
         raise _refused(text, "pathlib removes a slash of a URL: give it as text, not as a Path")
@@ -91,13 +85,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def require_local_path(path: str | os.PathLike[str], what: str) -> str:
-    """Return a path as text if it is a path of this machine; the error names the argument as `what`.
-
-    Raises
-    ------
-    InputError
-        If it is a URL.
-    """
+    """Return a path as text; `InputError`, which names the argument as `what`, if it is a URL."""
     text = os.fspath(path)
     if _URL_START.match(text) or _COLLAPSED.match(text):
         raise _refused(text, f"{what} must be on this machine: give a path, not a URL")
@@ -105,13 +93,7 @@ def require_local_path(path: str | os.PathLike[str], what: str) -> str:
 
 
 def parse_url(url: str) -> Location:
-    """Parse the URL of a store.
-
-    Raises
-    ------
-    InputError
-        If the scheme is not one of `SCHEMES`, the bucket is missing, or the URL has more than a path.
-    """
+    """Parse the URL of a store; `InputError` unless it has one of `SCHEMES`, a bucket, and a path alone."""
     parts = _split(url)
     scheme = parts.scheme.lower()
     if scheme not in SCHEMES:
@@ -125,13 +107,7 @@ def parse_url(url: str) -> Location:
 
 
 def file_path(url: str) -> str | None:
-    """Local path of a ``file://`` URL; None for any other URL.
-
-    Raises
-    ------
-    InputError
-        If it names another machine, or has more than a path.
-    """
+    """Local path of a ``file://`` URL, None for any other URL; `InputError` if it names another machine."""
     parts = _split(url)
     if parts.scheme.lower() != "file":
         return None

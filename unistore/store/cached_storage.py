@@ -78,7 +78,7 @@ class CachedStorage:
             what = f"{self._inner!r}: {key}"
             if not self._cache.ensure(checksum, size, partial(self._fetch, key, size), what):
                 break
-            copies = local.read_many([self._cache.name(checksum)] * len(sizes), offsets, sizes)
+            copies = local.read_many([self._cache.path(checksum)] * len(sizes), offsets, sizes)
             try:
                 first = next(copies)
             except AbsentError:  # evicted by another process before it was opened
@@ -119,5 +119,5 @@ class CachedStorage:
         checksum = self._manifest_checksum
         if self._cache.ensure(checksum, None, fetch, MANIFEST) and not fetched:
             with suppress(AbsentError):  # evicted by another process before it was opened
-                return LocalStorage(self._cache.folder).get(self._cache.name(checksum), MANIFEST_LIMIT)
+                return LocalStorage(self._cache.folder).get(self._cache.path(checksum), MANIFEST_LIMIT)
         return (fetched or fetch())[0]

@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.documents import DocumentError, parse_document
-from unistore.zarr3.gather import gather, gather_chunk_rows, gather_scalar
+from unistore.zarr3.gather import (
+    AxisPieces,
+    axis_pieces,
+    gather,
+    gather_chunk_rows,
+    gather_scalar,
+    group_ranges,
+    group_rows,
+)
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.pieces import AxisPieces, axis_pieces, group_ranges, group_rows
 from unistore.zarr3.pool import ChunkPool
 from unistore.zarr3.shared import SharedChunks, SharedRows
 from unistore.zarr3.storage import Storage

@@ -37,10 +37,7 @@ _CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 def check_blosc(raw: bytes | Bytes, size: int, sizes: range) -> int:
     """Check the header of a frame of `size` bytes, with which `raw` starts; give its decoded size.
 
-    Raises
-    ------
-    FrameError
-        If header and `size` contradict each other, or the decoded size is not within `sizes`.
+    Raises `FrameError` if header and `size` contradict each other, or the decoded size is not within `sizes`.
     """
     if size < _HEADER.size:
         msg = f"{size} bytes, less than a blosc header"
@@ -58,28 +55,17 @@ def check_blosc(raw: bytes | Bytes, size: int, sizes: range) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blosc:
-    """``blosc``.
-
-    Attributes
-    ----------
-    typesize
-        Bytes of one element, for shuffling.
-    cname
-        Compressor: blosclz, lz4, lz4hc, snappy, zlib, zstd (snappy only where numcodecs was built with it).
-    clevel
-        0 to 9.
-    shuffle
-        noshuffle, shuffle or bitshuffle.
-    blocksize
-        Bytes of one block; 0: chosen by blosc.
-    """
+    """``blosc``; snappy only where numcodecs was built with it."""
 
     overhead: ClassVar[int | None] = None
     typesize: int = 1
+    """Bytes of one element, for shuffling."""
     cname: str = "lz4"
     clevel: int = 5
+    """0 to 9."""
     shuffle: str = "shuffle"
     blocksize: int = 0
+    """Bytes of one block; 0: chosen by blosc."""
 
     @classmethod
     def from_json(cls, configuration: dict[str, Any], where: str) -> Blosc:

@@ -32,32 +32,21 @@ _LONGEST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecChain:
-    """The codecs of one chunk, in the order of encoding.
-
-    Attributes
-    ----------
-    order
-        Axes order in which elements are laid out (all ``transpose`` codecs composed), or None: C order.
-    endian
-        ``"little"``, ``"big"``, or None for one-byte elements.
-    byte_codecs
-        Codecs from bytes to bytes, in the order of encoding.
-    """
+    """The codecs of one chunk, in the order of encoding."""
 
     order: tuple[int, ...] | None = None
+    """Axes order in which elements are laid out (all ``transpose`` codecs composed), or None: C order."""
     endian: str | None = "little"
+    """``"little"``, ``"big"``, or None for one-byte elements."""
     byte_codecs: tuple[ByteCodec, ...] = ()
+    """Codecs from bytes to bytes, in the order of encoding."""
 
     @classmethod
     def from_json(cls, codecs: object, dtype: np.dtype[Any], ndim: int, where: str) -> CodecChain:
         """Parse the ``codecs`` member of an array or of the sharding codec.
 
-        Raises
-        ------
-        UnsupportedError
-            Naming the first codec, or the first option of one, that the engine does not implement.
-        StoreError
-            If the chain is not a valid one.
+        Raises `UnsupportedError`, which names the first codec or option that the engine does not implement,
+        or `StoreError` if the chain is not a valid one.
         """
         if not isinstance(codecs, list) or len(codecs) > _LONGEST:
             raise must_be(where, "codecs", f"a list of at most {_LONGEST}", codecs)

@@ -18,6 +18,13 @@ DTYPE_NAMES = (
 )
 """Names of the data types that the engine reads and writes; numpy uses the same names."""
 
+_JSON_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "b": ((bool,), "true or false"),
+    "i": ((int,), "an integer"),
+    "u": ((int,), "an integer"),
+    "f": ((int, float), "a number"),
+}
+"""By kind of a dtype: types of a fill value in JSON."""
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -30,13 +37,7 @@ def parse_dtype(name: object, where: str) -> np.dtype[Any]:
 
 
 def decode_fill(value: object, dtype: np.dtype[Any], where: str) -> np.generic:
-    """Turn a ``fill_value`` member into a scalar of `dtype`, bit for bit (NaN payloads included).
-
-    Raises
-    ------
-    StoreError
-        If the value is no fill value of `dtype`.
-    """
+    """Turn a ``fill_value`` member into a scalar of `dtype`, bit for bit (NaN payloads included)."""
     try:
         if dtype.kind != "c":
             return _decode(value, dtype)
@@ -60,30 +61,30 @@ def encode_fill(fill: np.generic) -> Any:
 
 
 def _decode(value: object, dtype: np.dtype[Any]) -> np.generic:
-    kind = dtype.kind
-    if kind == "f" and isinstance(value, str):
-        if value.startswith("0x"):
-            bits = bytes.fromhex(value[2:])
-            if len(bits) != dtype.itemsize:
-                msg = f"{dtype.itemsize} bytes of hexadecimal digits expected"
-                raise ValueError(msg)
-            value = np.frombuffer(_big_endian(bits), dtype)[0]
-        elif value in _SPECIAL:
-            value = _SPECIAL[value]
-        else:
-            raise ValueError("NaN, Infinity, -Infinity or 0x… expected")
-    else:
-        if kind in "iu" and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        types, expected = {
-            "b": (bool, "true or false"),
-            "f": (int | float, "a number"),
-        }.get(kind, (int, "an integer"))
-        if not isinstance(value, types) or (kind != "b" and isinstance(value, bool)):
-            msg = f"{expected} expected"
-            raise ValueError(msg)
+    if dtype.kind == "f" and isinstance(value, str):
+        return _decode_float(value, dtype)
+    if dtype.kind in "iu" and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    types, expected = _JSON_TYPES[dtype.kind]
+    if type(value) not in types:
+        msg = f"{expected} expected"
+        raise ValueError(msg)
     with np.errstate(over="ignore"):
         scalar: np.generic = np.array([value], dtype)[0]
+    return scalar
+
+
+def _decode_float(value: str, dtype: np.dtype[Any]) -> np.generic:
+    if value in _SPECIAL:
+        bits = np.array(_SPECIAL[value], dtype).tobytes()
+    elif value.startswith("0x"):
+        bits = _big_endian(bytes.fromhex(value[2:]))
+    else:
+        raise ValueError("NaN, Infinity, -Infinity or 0x… expected")
+    if len(bits) != dtype.itemsize:
+        msg = f"{dtype.itemsize} bytes of hexadecimal digits expected"
+        raise ValueError(msg)
+    scalar: np.generic = np.frombuffer(bits, dtype)[0]
     return scalar
 
 

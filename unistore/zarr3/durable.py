@@ -158,19 +158,11 @@ class AtomicFiles:
         _sync_all(self._pool, self._folders)
 
 
-def write_shard(root: str | os.PathLike[str], key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
+def write_file(root: str | os.PathLike[str], key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
     """Write one file so that it is either absent (or as it was before) or whole, also after a crash.
 
-    Folders are made as needed; a folder that got a new entry is fsynced too.
-
-    Parameters
-    ----------
-    root
-        Folder of the store.
-    key
-        Path of the file in it, with slashes.
-    buffers
-        Its content.
+    `key` is its path below the folder `root`. Folders are made as needed; where one got a new entry, it is
+    fsynced too.
 
     Raises
     ------

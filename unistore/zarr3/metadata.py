@@ -104,12 +104,8 @@ class ArrayMetadata:
     def from_json(cls, document: Mapping[str, Any], where: str) -> ArrayMetadata:
         """Parse the JSON object of a ``zarr.json``; errors name store and array as `where`.
 
-        Raises
-        ------
-        UnsupportedError
-            Naming the data type, codec, grid or other feature that the engine does not implement.
-        StoreError
-            If the document is no valid array metadata.
+        Raises `UnsupportedError`, which names the data type, codec, grid or other feature that the engine
+        does not implement, or `StoreError` if the document is no valid array metadata.
         """
         _check_kind(document, where)
         shape = _extents(document["shape"], "shape", where, least=0)

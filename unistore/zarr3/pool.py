@@ -26,7 +26,7 @@ POOL_BYTES = 320 << 20
 MAX_POOLED_PLAIN = 64 << 20
 """Rows of larger uncompressed arrays are read one by one, from the page cache that processes share."""
 MAX_SINGLE_ROWS = 4
-"""Most rows per missing chunk that are read without the rest of an uncompressed chunk."""
+"""Where more rows of a missing chunk are wanted (on average), whole chunks are read."""
 
 
 class VerifiedRows:

@@ -28,15 +28,7 @@ MAX_VECTOR = 4
 def codec_chain(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> CodecChain:
     """The chain of a codec for elements of `dtype` in chunks of shape `chunk`, crc32c last.
 
-    Parameters
-    ----------
-    codec
-        One of `PRESETS`, or what `choose_codec` gives: ``"lz4 bitshuffle 12"``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such codec.
+    `codec` is one of `PRESETS`, or what `choose_codec` gives: ``"lz4 bitshuffle 12"``; else `ValueError`.
     """
     blosc: tuple[ByteCodec, ...] = () if codec == "none" else (_blosc(codec, dtype, chunk),)
     return CodecChain(endian="little" if dtype.itemsize > 1 else None, byte_codecs=(*blosc, Crc32c()))
@@ -89,13 +81,7 @@ def choose_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str
     ``"none"`` where lz4 saves less than `MIN_SAVING` of the uncompressed bytes. Else lz4, shuffled as by
     ``fast`` unless another shuffle saves `MIN_EXTRA_SAVING` more; or zstd if it saves `MIN_EXTRA_SAVING` more
     and `MIN_ZSTD_SAVING` of lz4's bytes. Chosen by size, not by time, so that every machine chooses alike.
-
-    Parameters
-    ----------
-    dtype, chunk
-        Of the column.
-    size
-        ``size(codec)``: encoded bytes of these chunks.
+    ``size(codec)`` gives the encoded bytes of these chunks.
     """
     plain, default = size("none"), "{} {}".format(*_shuffle(dtype, chunk))
     best, least = default, size(f"lz4 {default}")

@@ -79,15 +79,8 @@ class ShardIndex:
     def decode(self, raw: bytes, chunks: int, shard_bytes: int, most: int) -> NDArray[np.int64]:
         """Decode and check the index of a shard of `shard_bytes` bytes.
 
-        Returns
-        -------
-        entries
-            (chunks, 2): offset and size of every chunk, `EMPTY` in both where it is absent.
-
-        Raises
-        ------
-        FrameError
-            If the checksum differs, an entry lies outside the shard, or a chunk has more than `most` bytes.
+        Gives (chunks, 2): offset and size of every chunk, `EMPTY` in both where it is absent. Raises
+        `FrameError` if the checksum differs, an entry lies outside, or a chunk has more than `most` bytes.
         """
         pairs = 16 * chunks
         if self.checked:
