@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +92,10 @@ class VolumeReader:
                 else:
                     self._check_window(name, image, found.masks[name], counts[name])
         for name, file in self._files("sparse"):
-            index, values = load_points(self._path(file), SPARSE_MEMBERS, self._location(file))
-            counts[name] = len(index)
-            for check in (
-                partial(check_range, [index], self._point_bounds(name)),
-                partial(sort_points, index, values),
-            ):
-                with collected.attempt(self._location(file)):
-                    check(self._location(file))
+            with collected.attempt(where := self._location(file)):
+                index, values = load_points(self._path(file), SPARSE_MEMBERS, where)
+                check_range([index], self._point_bounds(name), where)
+                counts[name] = len(sort_points(index, values, where)[0])
         for family in (MASKS, LABELS):
             for name, file in self._files(family):
                 with collected.attempt(self._location(file)):

@@ -69,6 +69,15 @@ def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
     return size // frame if size % frame == 0 else None
 
 
+def fitting_layouts(sizes: Sequence[int], height: int, width: int, layouts: Sequence[str]) -> list[str]:
+    """Those of `layouts` in which every size is a whole number of frames."""
+    return [
+        layout
+        for layout in layouts
+        if all(frames_in(size, height, width, layout) is not None for size in sizes)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Resolution chosen for a recording, and why."""

@@ -12,6 +12,7 @@ from unistore.converters.spike.geometry import (
     Choice,
     choose,
     find_misread_camera,
+    fitting_layouts,
     frames_in,
     row_correlation,
 )
@@ -112,11 +113,7 @@ def _with_given_resolution(
     choices = {name: Choice(height, width, "") for name in recordings}
     if decided.layout == "bytes" or width % 8 == 0:
         return choices, decided, []
-    fitting = [
-        layout
-        for layout in ("packed", "stream")
-        if all(frames_in(stream.size, height, width, layout) is not None for stream in streams)
-    ]
+    fitting = fitting_layouts([stream.size for stream in streams], height, width, ("packed", "stream"))
     if fitting == ["stream"]:
         reason = f"rows of {width} pixels are not padded to whole bytes: only so the sizes divide"
         return choices, DetectedLayout("stream", reason), []

@@ -126,15 +126,16 @@ def file_offsets_field(image: str) -> Field:
     return bounds_field(f"{file_table_name(image)}/offsets", "frame", description)
 
 
-def spike_length_field() -> Field:
-    """``frames/spike_length``."""
-    return Field(
-        path=SPIKE_LENGTH,
-        dtype="int32",
-        axes=("frame",),
-        unit="time step",
-        description="Time steps of the frame; later ones are padding",
-    )
+SPIKE_LENGTH_FIELD = Field(
+    path=SPIKE_LENGTH,
+    dtype="int32",
+    axes=("frame",),
+    unit="time step",
+    description="Time steps of the frame; later ones are padding",
+)
+SEQUENCE_OFFSETS_FIELD = bounds_field(
+    SEQUENCE_OFFSETS, "sequence", "Frames of sequence q are offsets[q]:offsets[q + 1]"
+)
 
 
 def extent_field(path: str) -> Field:
@@ -149,12 +150,6 @@ def extent_field(path: str) -> Field:
         description=f"True height and width of {what}; what lies beyond is padding",
         attributes={"components": ["height", "width"]},
     )
-
-
-def sequence_offsets_field() -> Field:
-    """``sequences/offsets``."""
-    description = "Frames of sequence q are offsets[q]:offsets[q + 1]"
-    return bounds_field(SEQUENCE_OFFSETS, "sequence", description)
 
 
 _SPIKE_BYTES = 128 << 10

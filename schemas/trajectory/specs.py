@@ -92,7 +92,7 @@ def ends(view: View) -> Iterator[Problem]:
 def success(view: View) -> Iterator[Problem]:
     """Success is 1 (yes), 0 (no) or -1 (unknown)."""
     path = f"{EPISODES}/success"
-    if view.has(path):
+    if view.store.has(path):
         values = view.whole(path)
         wrong = (values < -1) | (values > 1)
         if wrong.any():
