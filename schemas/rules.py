@@ -1,4 +1,4 @@
-"""Value rules of a family: how they read a store and report what is wrong."""
+"""What the value rules of families are made of: a store's arrays as they read them, and their problems."""
 
 from __future__ import annotations
 

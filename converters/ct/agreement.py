@@ -1,4 +1,4 @@
-"""Common dtypes, extent and windows of the volumes of a store, and contradictions between them."""
+"""What the volumes of a store have in common: dtypes, extent, windows; their contradictions, and notes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _check_names(
     for volume, where in zip(volumes, names, strict=True):
         for name, window in volume.named.items():
             first, origin = first_use.setdefault(name, (window, where))
-            if not first.same_range(window):
+            if (first.width, first.level) != (window.width, window.level):
                 message = f"window {window} of its files differs from {first} of {origin}"
                 cure = f"--window {window}, or rename one of them"
                 problems.append(Problem(where, message, cure, "window"))

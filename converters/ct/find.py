@@ -1,4 +1,14 @@
-"""Group files into CT volumes: one per case folder, or one per file of voxels."""
+"""Group files into CT volumes: one per case folder, or one per file of voxels.
+
+A case is a folder that holds ``ct_original[_N].npy`` or a folder ``windows/`` (or one ``.npy`` file,
+``info.json`` and a folder ``masks/``). It has ``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``,
+``masks/{id}_binary.npy``, classes as ``masks/{name}.npy`` and ``labels/{name}.npy``, files called like labels
+beside ``ct_original``, and ``info.json``. Instead of ``.npy``, every format of volumes is read.
+
+Outside of cases each file is a volume. One named ``…{name}_w{W}_l{L}.npy`` is a window of the volume beside
+it that has the same name up to there, or a window without a volume; ``masks/{name}_binary.npy`` is a mask of
+the volume ``{name}.npy`` beside that folder; labels are paired as `unistore.converters.files.pairs` says.
+"""
 
 from __future__ import annotations
 

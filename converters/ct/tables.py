@@ -1,4 +1,4 @@
-"""Sources and tables of a scan."""
+"""Sources of a CT scan, and the tables that are known from headers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.ct.agreement import Agreement, sorted_names
+from unistore.converters.ct.counting import max_threads
 from unistore.converters.ct.headers import ScannedVolume
 from unistore.converters.ct.layouts.npz import BLOCK
 from unistore.converters.ct.slabs import band_bytes, slab_bytes
-from unistore.converters.ct.survey import max_threads
 from unistore.converters.ct.voxels import bit_shape, list_bytes
+from unistore.converters.files.paths import split_of
 from unistore.converters.protocol import Scan, Source
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
@@ -22,7 +23,6 @@ from unistore.schemas.tables import Field, Table
 
 _BUFFERS = 2 << 20
 """Bytes in memory besides the voxels while files are read: counts, headers, allocator."""
-_SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing")
 
 
 def windows_of(scan: Scan) -> dict[str, Window]:
@@ -98,12 +98,10 @@ def _reading_memory(volume: ScannedVolume) -> tuple[int, int]:
 
 
 def _split_of(path: Path, roots: Sequence[Path]) -> str | None:
-    """Name of the innermost folder called train, val, test or similar, inside the given paths."""
+    """Split named by a folder inside the given paths."""
     for root in (root.resolve() for root in roots):
         if root.is_dir() and path.is_relative_to(root):
-            for part in reversed((root.name, *path.relative_to(root).parts[:-1])):
-                if part.lower() in _SPLITS:
-                    return part
+            return split_of("/".join((root.name, *path.relative_to(root).parts[:-1], "")))
     return None
 
 

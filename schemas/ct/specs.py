@@ -1,4 +1,4 @@
-"""What the arrays of a CT store must be: volumes, their extents, windows, masks, labels, distance fields."""
+"""What the arrays of a CT store must be (`SPECS`), and what must hold of their values (`RULES`)."""
 
 from __future__ import annotations
 

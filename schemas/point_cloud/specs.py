@@ -1,4 +1,4 @@
-"""What the arrays of a point cloud store must be: points, segments, voxel grids."""
+"""What the arrays of a point cloud store must be (`SPECS`), and what must hold of their values (`RULES`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the arrays of a trajectory store must be: steps, episodes, images as JPEG files."""
+"""What the arrays of a trajectory store must be (`SPECS`), and what must hold of their values (`RULES`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding recordings under the given paths.
+"""Recordings under all given paths, and the files that belong to none.
 
 A recording is a folder with a ``spike/`` or ``spike_vox/`` folder (and perhaps ``blur/`` and ``sharp/``), or
 spike files alone: the numbered files of a folder are one recording, any other file is a recording of its own.
