@@ -204,14 +204,14 @@ def notes_of(
     if floats:
         first = printable(floats[0].path.name)
         notes.append(f"windows of floats, masks or scaled to 0…1: {len(floats)} files, such as {first}")
-    for name in sorted({name for volume in volumes for name in volume.labels}, key=natural_key):
+    for name in sorted_names(name for volume in volumes for name in volume.labels):
         labelled = [volume for volume in volumes if name in volume.labels and volume.image]
         for volume in labelled[:1]:
             label, image = printable(volume.labels[name].path.name), printable(volume.files.path.name)
             what = f"labels/{name}: {len(labelled)} volumes, paired by names: {label} with {image}"
             notes.append(what if volume.files.path.is_dir() else f"{what}; as plain arrays: convert rows")
     for kind in ("windows", "masks", "labels", "sdf"):
-        for name in sorted({name for volume in volumes for name in getattr(volume, kind)}, key=natural_key):
+        for name in sorted_names(name for volume in volumes for name in getattr(volume, kind)):
             missing = sum(name not in getattr(volume, kind) for volume in volumes)
             if missing and (kind != "windows" or alone):
                 notes.append(f"{kind}/{name}: {missing} of {len(volumes)} volumes have none")

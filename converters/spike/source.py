@@ -45,10 +45,8 @@ class Extent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrameSource(ABC):
-    """Spikes of one frame in a file, of which only a header has been read.
-
-    A frozen dataclass whose fields can be pickled and compared; the file is not kept open.
+class SourceFile:
+    """A file of which only a header has been read; it is not kept open, and can be pickled and compared.
 
     Attributes
     ----------
@@ -56,6 +54,18 @@ class FrameSource(ABC):
         The file.
     location
         What messages call it.
+    """
+
+    path: Path
+    location: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameSource(SourceFile, ABC):
+    """Spikes of one frame in a file.
+
+    Attributes
+    ----------
     extent
         Time steps, height and width.
     key
@@ -64,8 +74,6 @@ class FrameSource(ABC):
         Bytes that `read` needs besides its output.
     """
 
-    path: Path
-    location: str
     extent: Extent
     key: str = ""
     memory: int = 0
@@ -97,24 +105,11 @@ class FrameSource(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamSource(ABC):
-    """A file of spikes without a header; layout and resolution are found from all streams of a conversion.
+class StreamSource(SourceFile, ABC):
+    """A file of spikes without a header; layout and resolution are found from all streams of a conversion."""
 
-    A frozen dataclass whose fields can be pickled and compared, as `FrameSource`.
-
-    Attributes
-    ----------
-    path
-        The file.
-    location
-        What messages call it.
-    size
-        Bytes of the stream.
-    """
-
-    path: Path
-    location: str
     size: int
+    """Bytes of the stream."""
 
     @abstractmethod
     def open(self) -> AbstractContextManager[ReadBytes]:
@@ -128,13 +123,11 @@ class StreamSource(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VoxelGrid:
-    """A voxel grid in a file, of which only a header has been read.
+class VoxelGrid(SourceFile):
+    """A voxel grid in a file.
 
     Attributes
     ----------
-    path, location
-        The file, and what messages call it.
     bins, height, width
         Its shape.
     dtype
@@ -145,8 +138,6 @@ class VoxelGrid:
         Name of its array in the file, if arrays have names.
     """
 
-    path: Path
-    location: str
     bins: int
     height: int
     width: int

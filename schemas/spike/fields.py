@@ -153,8 +153,8 @@ def extent_field(path: str) -> Field:
 
 
 # Tiles are measured with 360 x 640 pixels, 88 steps, crops of 128 and 256 pixels: wide tiles of about 100 KiB
-# win over tiles of less amplification, since copying short rows and starting a decoder cost more than the bytes
-# outside the crop (spikes in tiles of 36 x 40 bytes: 300 and 125 µs; of 36 x 16 bytes: 470 and 170 µs).
+# win over tiles of less amplification, since copying short rows and starting a decoder cost more than the
+# bytes outside the crop (tiles of 36 x 40 bytes: 300 and 125 µs; of 36 x 16 bytes: 470 and 170 µs).
 _SPIKE_BYTES = 128 << 10
 _SPIKE_STEPS = 128
 _SPIKE_COLUMNS = 40
