@@ -171,7 +171,6 @@ def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) ->
 
 
 def _main_rows(store: StoreView) -> int:
-    """Rows of the main table."""
     main = store.specs.main_rows
     if main is not None:
         return _shape(store, main)[0]

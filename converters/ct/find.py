@@ -42,7 +42,7 @@ from unistore.converters.ct.layouts import (
     stem_of,
     suffixes,
 )
-from unistore.converters.ct.texts import tables_of
+from unistore.converters.ct.texts import metadata_paths
 from unistore.converters.files.pairs import LabelMatch, images_of_label, label_name
 from unistore.converters.files.paths import expand, is_inside, natural_key, relative_names
 from unistore.converters.parts import Found, Part
@@ -94,7 +94,7 @@ def find_volumes(
         cases.get(folder_of(file), outside).append(file)
     for folder, files in cases.items():
         add_case(folder, files, infos, known, grouped)
-        grouped.volumes[-1].metadata = next((each for each in tables_of(folder) if each in tables), None)
+        grouped.volumes[-1].metadata = next((each for each in metadata_paths(folder) if each in tables), None)
     add_loose(outside, given, known, grouped)
     grouped.left_out += [(file, "lies in no case folder") for file in infos - {case / INFO for case in cases}]
     used = {volume.metadata for volume in grouped.volumes}

@@ -29,32 +29,22 @@ class ScannedVolume(Scanned):
 
     Attributes
     ----------
-    files
-        Its files.
     image
-        The chosen image.
+        The one of several that ``--resolution`` chooses.
     extent
         D, H, W; None if there are only points.
-    windows
-        Dense windows by name.
-    sparse
-        Sparse windows by name; used if there is no image and no dense window.
-    sdf
-        Distance fields by name.
-    masks
-        Masks by id.
-    labels
-        Label volumes and masks that are paired with the image, by name.
+    windows, sparse
+        Windows by name, as voxels and as points; the latter are used if there is no image and no voxels.
+    sdf, masks, labels
+        Distance fields, masks (by id) and label volumes, by name.
     named
         Width and level that files state for each window name.
     geometry
         ``spacing``, ``origin``, ``direction`` as far as ``info.json`` or else the image's file has them.
     stated_by
         What states each of them: ``"info.json"``, or ``"the volume's file"``.
-    info
-        Text of ``info.json``.
-    metadata
-        Row of ``metadata.csv`` as JSON text; empty: it has none.
+    info, metadata
+        Text of ``info.json``, and its row of ``metadata.csv`` as JSON text; empty: it has none.
     """
 
     files: VolumeFiles

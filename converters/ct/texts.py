@@ -63,7 +63,7 @@ def _numbers(value: Any, count: int) -> list[float] | None:
 _LIMIT = 64 << 20
 
 
-def tables_of(case: Path) -> list[Path]:
+def metadata_paths(case: Path) -> list[Path]:
     """Where the table of a case folder may lie: beside it, or beside the folder ``processed/`` it lies in."""
     beside = [case.parent / METADATA]
     return [*beside, case.parent.parent / METADATA] if case.parent.name == "processed" else beside

@@ -87,7 +87,7 @@ class Choice:
     reason: str
 
 
-def choose(
+def choose_resolutions(
     sizes: Mapping[str, Sequence[int]], layout: str, height: int | None = None, width: int | None = None
 ) -> tuple[dict[str, Choice], list[Problem]]:
     """Choose a known camera for every recording from the `sizes` of its files in bytes.

@@ -10,7 +10,7 @@ import numpy as np
 from unistore.converters.spike.geometry import (
     CAMERAS,
     Choice,
-    choose,
+    choose_resolutions,
     find_misread_camera,
     fitting_layouts,
     frames_in,
@@ -70,7 +70,7 @@ def resolve_streams(
         choices, padding, more = _with_given_resolution(left, decided, height, width, suspicious=suspicious)
     else:
         sizes = {name: [stream.size for stream in each] for name, each in left.items()}
-        choices, more = choose(sizes, decided.layout, height, width)
+        choices, more = choose_resolutions(sizes, decided.layout, height, width)
     notes = [f"{count_of(len(streams), 'spike stream')} in {_LAYOUT_NAMES[padding.layout]}: {decided.reason}"]
     if padding != decided:
         notes.append(padding.reason)
