@@ -12,14 +12,6 @@ BYTES = ArraySpec(dtypes=("uint8",), row_shape=())
 """Bytes of strings or files, one after the other; offsets say where each begins."""
 
 
-def _any(_path: str, _paths: Collection[str]) -> ArraySpec:
-    return ArraySpec()
-
-
-def _nothing(_arrays: Mapping[str, ArrayInfo]) -> Iterable[Problem]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArraySpecs:
     """What the arrays of a family's stores must be, besides those that every store has.
@@ -45,14 +37,15 @@ class ArraySpecs:
 
     arrays: Mapping[str, ArraySpec] = field(default_factory=dict)
     required: tuple[str, ...] = ()
-    others: Callable[[str, Collection[str]], ArraySpec] = _any
+    others: Callable[[str, Collection[str]], ArraySpec] | None = None
     main_rows: str | None = None
-    check: Callable[[Mapping[str, ArrayInfo]], Iterable[Problem]] = _nothing
+    check: Callable[[Mapping[str, ArrayInfo]], Iterable[Problem]] | None = None
     text: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def of(self, path: str, paths: Collection[str]) -> ArraySpec:
         """Spec of the array at `path` in a store that has arrays at `paths`."""
-        return self._common(path, paths) or self.arrays.get(path) or self.others(path, paths)
+        known = self._common(path, paths) or self.arrays.get(path)
+        return known or (self.others(path, paths) if self.others else ArraySpec())
 
     def problems(self, arrays: Mapping[str, ArrayInfo], samples: int) -> list[Problem]:
         """Arrays that are missing, or have other axes, dtype or rows than their spec.
@@ -73,7 +66,7 @@ class ArraySpecs:
             error = error or spec.array_error(info, shapes.__getitem__)
             if error is not None:
                 found.append(Problem(path, error, kind="schema"))
-        return found or list(self.check(arrays))
+        return found if found or self.check is None else list(self.check(arrays))
 
     def is_text(self, path: str, paths: Collection[str]) -> bool:
         """Whether an array holds the bytes of a text column."""

@@ -1,4 +1,4 @@
-"""Fields (arrays of a store) and tables (arrays that share axis 0).
+"""Fields (arrays of a store), tables (arrays that share axis 0), and columns of text.
 
 Axis 0 of every array is a row of a table. A sample is a few row ranges plus, for images and volumes, a box.
 """
@@ -124,7 +124,7 @@ class Table:
 def text_arrays(
     path: str, strings: Iterable[str], *, axis: str = "row", description: str = ""
 ) -> list[tuple[Field, NDArray[Any]]]:
-    """Store strings as ``path/data`` and ``path/offsets``.
+    """Store strings as ``path/data`` and ``path/offsets``, as Zarr v3 has no standard string dtype.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Description of an exported file: name, arrays that are read lazily in blocks, and attributes."""
+"""Files of an export, whose arrays are read lazily in blocks, and reading the rows of a store for them."""
 
 from __future__ import annotations
 

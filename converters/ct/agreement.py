@@ -1,4 +1,4 @@
-"""Common dtypes, extent and windows of the volumes of a store, and contradictions between them."""
+"""What the volumes of a store have in common: dtypes, extent, windows; their contradictions, and notes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _check_names(
     for volume, where in zip(volumes, names, strict=True):
         for name, window in volume.named.items():
             first, origin = first_use.setdefault(name, (window, where))
-            if not first.same_range(window):
+            if (first.width, first.level) != (window.width, window.level):
                 message = f"window {window} of its files differs from {first} of {origin}"
                 cure = f"--window {window}, or rename one of them"
                 problems.append(Problem(where, message, cure, "window"))
@@ -204,14 +204,14 @@ def notes_of(
     if floats:
         first = printable(floats[0].path.name)
         notes.append(f"windows of floats, masks or scaled to 0…1: {len(floats)} files, such as {first}")
-    for name in sorted({name for volume in volumes for name in volume.labels}, key=natural_key):
+    for name in sorted_names(name for volume in volumes for name in volume.labels):
         labelled = [volume for volume in volumes if name in volume.labels and volume.image]
         for volume in labelled[:1]:
             label, image = printable(volume.labels[name].path.name), printable(volume.files.path.name)
             what = f"labels/{name}: {len(labelled)} volumes, paired by names: {label} with {image}"
             notes.append(what if volume.files.path.is_dir() else f"{what}; as plain arrays: convert rows")
     for kind in ("windows", "masks", "labels", "sdf"):
-        for name in sorted({name for volume in volumes for name in getattr(volume, kind)}, key=natural_key):
+        for name in sorted_names(name for volume in volumes for name in getattr(volume, kind)):
             missing = sum(name not in getattr(volume, kind) for volume in volumes)
             if missing and (kind != "windows" or alone):
                 notes.append(f"{kind}/{name}: {missing} of {len(volumes)} volumes have none")

@@ -1,4 +1,4 @@
-"""The files of a CT volume: image, windows, masks, labels, points, ``info.json``."""
+"""The files of a CT volume: image, windows, masks, labels, points, texts; and what their names say."""
 
 from __future__ import annotations
 

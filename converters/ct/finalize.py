@@ -142,7 +142,7 @@ def _value_rule(scan: Scan, name: str, *, scaled: bool) -> str:
 def _volume_arrays(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Arrays:
     details = [source.detail for source in scan.sources]
     direct = {field.path for table in scan.tables for field in table.fields}
-    extent = schema.extent_field()
+    extent = schema.EXTENT
     arrays: Arrays = [] if extent.path in direct else [(extent, extents)]
 
     def add_text(name: str, strings: Sequence[str], description: str) -> None:

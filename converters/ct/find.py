@@ -1,4 +1,14 @@
-"""Group files into CT volumes: one per case folder, or one per file of voxels."""
+"""Group files into CT volumes: one per case folder, or one per file of voxels.
+
+A case is a folder that holds ``ct_original[_N].npy`` or a folder ``windows/`` (or one ``.npy`` file,
+``info.json`` and a folder ``masks/``). It has ``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``,
+``masks/{id}_binary.npy``, classes as ``masks/{name}.npy`` and ``labels/{name}.npy``, files called like labels
+beside ``ct_original``, and ``info.json``. Instead of ``.npy``, every format of volumes is read.
+
+Outside of cases each file is a volume. One named ``…{name}_w{W}_l{L}.npy`` is a window of the volume beside
+it that has the same name up to there, or a window without a volume; ``masks/{name}_binary.npy`` is a mask of
+the volume ``{name}.npy`` beside that folder; labels are paired as `unistore.converters.files.pairs` says.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +42,7 @@ from unistore.converters.ct.layouts import (
     stem_of,
     suffixes,
 )
-from unistore.converters.ct.texts import tables_of
+from unistore.converters.ct.texts import metadata_paths
 from unistore.converters.files.pairs import LabelMatch, images_of_label, label_name
 from unistore.converters.files.paths import expand, is_inside, natural_key, relative_names
 from unistore.converters.parts import Found, Part
@@ -84,7 +94,7 @@ def find_volumes(
         cases.get(folder_of(file), outside).append(file)
     for folder, files in cases.items():
         add_case(folder, files, infos, known, grouped)
-        grouped.volumes[-1].metadata = next((each for each in tables_of(folder) if each in tables), None)
+        grouped.volumes[-1].metadata = next((each for each in metadata_paths(folder) if each in tables), None)
     add_loose(outside, given, known, grouped)
     grouped.left_out += [(file, "lies in no case folder") for file in infos - {case / INFO for case in cases}]
     used = {volume.metadata for volume in grouped.volumes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,32 +29,22 @@ class ScannedVolume(Scanned):
 
     Attributes
     ----------
-    files
-        Its files.
     image
-        The chosen image.
+        The one of several that ``--resolution`` chooses.
     extent
         D, H, W; None if there are only points.
-    windows
-        Dense windows by name.
-    sparse
-        Sparse windows by name; used if there is no image and no dense window.
-    sdf
-        Distance fields by name.
-    masks
-        Masks by id.
-    labels
-        Label volumes and masks that are paired with the image, by name.
+    windows, sparse
+        Windows by name, as voxels and as points; the latter are used if there is no image and no voxels.
+    sdf, masks, labels
+        Distance fields, masks (by id) and label volumes, by name.
     named
         Width and level that files state for each window name.
     geometry
         ``spacing``, ``origin``, ``direction`` as far as ``info.json`` or else the image's file has them.
     stated_by
         What states each of them: ``"info.json"``, or ``"the volume's file"``.
-    info
-        Text of ``info.json``.
-    metadata
-        Row of ``metadata.csv`` as JSON text; empty: it has none.
+    info, metadata
+        Text of ``info.json``, and its row of ``metadata.csv`` as JSON text; empty: it has none.
     """
 
     files: VolumeFiles
@@ -105,7 +95,12 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
     labels = _open_all(files.labels.items(), "label", location, collected)
     dense = [*([image] if image else []), *windows.values(), *masks.values(), *labels.values()]
     several = len([size for size in files.images if size]) > 1
-    collected.problems += _shape_problems(dense, several)
+    cure = "choose the other --resolution" if several else "make it again from this volume"
+    collected.problems += [
+        Problem(each.location, f"has shape {each.shape}, its volume {dense[0].shape}", cure, "shape")
+        for each in dense
+        if each.shape != dense[0].shape
+    ]
     sparse: dict[str, Points] = {}
     sdf: dict[str, Points] = {}
     for item in files.archives:
@@ -180,16 +175,6 @@ def _choose_image(images: Mapping[int, Path], resolution: int | None, where: str
         cure = "leave --resolution out, or leave this case out"
         raise InputError(Problem(where, message, cure, "resolution"))
     return images[sizes[0]] if resolution is None else images.get(resolution, images[sizes[0]])
-
-
-def _shape_problems(dense: Sequence[VoxelSource], several: bool) -> list[Problem]:
-    """Files whose shape differs from that of the first one, which is the image if there is one."""
-    cure = "choose the other --resolution" if several else "make it again from this volume"
-    return [
-        Problem(each.location, f"has shape {each.shape}, its volume {dense[0].shape}", cure, "shape")
-        for each in dense
-        if each.shape != dense[0].shape
-    ]
 
 
 def _open_checked(path: Path, what: str, where: str) -> VoxelSource:

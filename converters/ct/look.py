@@ -30,7 +30,7 @@ from unistore.converters.ct.layouts import (
 )
 from unistore.converters.ct.layouts.npz import members_of
 from unistore.converters.ct.source import Format, VoxelSource
-from unistore.converters.ct.texts import read_info, tables_of
+from unistore.converters.ct.texts import metadata_paths, read_info
 from unistore.converters.files.pairs import images_of_label, label_name, label_paths, row_label_paths
 from unistore.converters.files.paths import is_inside
 from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
@@ -63,7 +63,7 @@ def look(file: Candidate) -> Verdict:
     if path.name == INFO and _in_case(path.parent, file.roots):
         read_info(path, location)
         return Taken("cases", "describes the volume of a case folder")
-    if path.name == METADATA and any(_lists(path, case, file.roots) for case in _cases_beside(path)):
+    if path.name == METADATA and any(_has_row_in(path, case, file.roots) for case in _cases_beside(path)):
         return Taken("cases", "has a row for each of these case folders")
     foreign = foreign_message(path)
     return LeftOut(f"{foreign}: {FOREIGN_CURE}" if foreign else f"is no {known_formats()} file")
@@ -222,9 +222,9 @@ def _cases_beside(table: Path) -> Iterator[Path]:
             yield from (each for each in folder.iterdir() if each.is_dir())
 
 
-def _lists(table: Path, case: Path, roots: Sequence[Path]) -> bool:
-    """Whether a folder is a case, and this the table that it takes its row of."""
-    found = (each for each in tables_of(case) if each.exists() and is_inside(each, roots))
+def _has_row_in(table: Path, case: Path, roots: Sequence[Path]) -> bool:
+    """Whether a folder is a case, and this the ``metadata.csv`` that it takes its row of."""
+    found = (each for each in metadata_paths(case) if each.exists() and is_inside(each, roots))
     return _in_case(case, roots) and next(found, None) == table
 
 

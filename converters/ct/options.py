@@ -1,4 +1,4 @@
-"""Options of CT volumes."""
+"""Options of CT volumes, and the keys of training configurations that speak of them."""
 
 from __future__ import annotations
 

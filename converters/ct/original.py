@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import Values
 from unistore.converters.common.originals import Compared, blocks_difference, difference
+from unistore.converters.ct.counting import scaled_tolerance
 from unistore.converters.ct.export import volumes
 from unistore.converters.ct.layouts import format_of
 from unistore.converters.ct.layouts.npz import SDF_MEMBERS, SPARSE_MEMBERS
 from unistore.converters.ct.source import Planes
-from unistore.converters.ct.survey import scaled_tolerance
 from unistore.converters.ct.tables import windows_of
 from unistore.converters.protocol import Scan
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS

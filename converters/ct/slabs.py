@@ -48,7 +48,10 @@ def slabs(
     hi = depth if hi is None else hi
     if not same_order(files):
         for first, last in _bands(files, lo, hi):
-            yield (slice(first - lo, last - lo), _EVERY, _EVERY), [_box(file, first, last) for file in files]
+            yield (
+                (slice(first - lo, last - lo), _EVERY, _EVERY),
+                [_planes_at(file, first, last) for file in files],
+            )
         return
     fortran, count = files[0].fortran_order, min(map(_count, files))
     begin, end = (0, width) if fortran else (lo, hi)
@@ -110,7 +113,7 @@ def planes(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[tu
             yield lo + int(box[0].start), values
         return
     for first, last in _bands([file], lo, hi):
-        yield first, _box(file, first, last)
+        yield first, _planes_at(file, first, last)
 
 
 def _bands(files: Sequence[VoxelSource], lo: int, hi: int) -> Iterator[tuple[int, int]]:
@@ -121,7 +124,7 @@ def _bands(files: Sequence[VoxelSource], lo: int, hi: int) -> Iterator[tuple[int
         yield first, min(first + step, hi)
 
 
-def _box(file: VoxelSource, lo: int, hi: int) -> NDArray[Any]:
+def _planes_at(file: VoxelSource, lo: int, hi: int) -> NDArray[Any]:
     block = np.empty((hi - lo, *file.shape[1:]), file.dtype.newbyteorder("="))
     read_image(file, block, lo, hi)
     return block

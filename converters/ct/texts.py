@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from unistore.converters.ct.counting import State, state_of
 from unistore.converters.ct.files import METADATA
-from unistore.converters.ct.survey import State, state_of
 from unistore.errors import InputError, Problem
 
 _MAX_BYTES = 64 << 20
@@ -63,7 +63,7 @@ def _numbers(value: Any, count: int) -> list[float] | None:
 _LIMIT = 64 << 20
 
 
-def tables_of(case: Path) -> list[Path]:
+def metadata_paths(case: Path) -> list[Path]:
     """Where the table of a case folder may lie: beside it, or beside the folder ``processed/`` it lies in."""
     beside = [case.parent / METADATA]
     return [*beside, case.parent.parent / METADATA] if case.parent.name == "processed" else beside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.ct.counting import (
+    MaskComparison,
+    State,
+    VoxelCounts,
+    cached_counts,
+    cached_ones,
+    scaled_differences,
+    state_of,
+)
 from unistore.converters.ct.files import file_location
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.npz import (
@@ -24,15 +33,6 @@ from unistore.converters.ct.layouts.npz import (
 )
 from unistore.converters.ct.slabs import read_image
 from unistore.converters.ct.source import VoxelSource
-from unistore.converters.ct.survey import (
-    MaskComparison,
-    State,
-    Survey,
-    cached_ones,
-    cached_survey,
-    scaled_differences,
-    state_of,
-)
 from unistore.converters.ct.tables import windows_of
 from unistore.converters.ct.voxels import inside, point_coords, read_bits, read_points
 from unistore.converters.protocol import Facts, Scan, Source
@@ -82,7 +82,7 @@ class VolumeReader:
         counts = dict.fromkeys(self.windows, 0)
         others: dict[str, int] = {}
         image = self._image
-        found = None if image is None else self._survey_image(image)
+        found = None if image is None else self._count_image(image)
         if found is not None:
             counts |= {name: int(planes.sum()) for name, planes in found.counts.items()}
         for name, file in self._files(WINDOWS):
@@ -92,14 +92,10 @@ class VolumeReader:
                 else:
                     self._check_window(name, image, found.masks[name], counts[name])
         for name, file in self._files("sparse"):
-            index, values = load_points(self._path(file), SPARSE_MEMBERS, self._location(file))
-            counts[name] = len(index)
-            for check in (
-                partial(check_range, [index], self._point_bounds(name)),
-                partial(sort_points, index, values),
-            ):
-                with collected.attempt(self._location(file)):
-                    check(self._location(file))
+            with collected.attempt(where := self._location(file)):
+                index, values = load_points(self._path(file), SPARSE_MEMBERS, where)
+                check_range([index], self._point_bounds(name), where)
+                counts[name] = len(sort_points(index, values, where)[0])
         for family in (MASKS, LABELS):
             for name, file in self._files(family):
                 with collected.attempt(self._location(file)):
@@ -173,7 +169,7 @@ class VolumeReader:
         file, window, counts = self._image, None, None
         if file is not None:
             window = self.windows[name]
-            counts = self._survey_image(file).counts[name] if lo else None
+            counts = self._count_image(file).counts[name] if lo else None
         else:
             file = self._file(self.source.detail["windows"][name])
             counts = cached_ones(file, state_of([file.path])).counts if lo else None
@@ -232,11 +228,11 @@ class VolumeReader:
             raise InputError(Problem(self._location(file), message, cure, "dtype"))
         return others
 
-    def _survey_image(self, image: VoxelSource) -> Survey:
+    def _count_image(self, image: VoxelSource) -> VoxelCounts:
         """Counts of all windows in the image, and how it agrees with windows that are files, too."""
         masks = tuple((name, self._file(file)) for name, file in self._files("windows"))
         state = state_of([image.path, *(file.path for _, file in masks)])
-        return cached_survey(image, masks, tuple(self.windows.items()), state)
+        return cached_counts(image, masks, tuple(self.windows.items()), state)
 
     def _point_bounds(self, name: str) -> Extent | None:
         """Bounds of a point file's indices: the cube that it states, else its volume; None: unknown."""

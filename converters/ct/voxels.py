@@ -1,4 +1,4 @@
-"""Voxels of a window or mask as bits or points, computed from a volume in slabs."""
+"""Voxels of a window or mask, decided in the dtype of the file, as bits or points."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Candidate, Found, Part, Verdict
 from unistore.converters.protocol import Converter, Facts, Finalized, Scan, Sources
 from unistore.converters.spike.existing_voxels import compare_with_spikes, detect_orientation, misread_note
-from unistore.converters.spike.folders import find_left_out, find_recordings
 from unistore.converters.spike.frames import ROLES, FrameInfo, common_roles, suffixes_of
 from unistore.converters.spike.notes import firing_notes, image_size_note, padding_note, size_note
 from unistore.converters.spike.options import SpikeOptions
+from unistore.converters.spike.recordings import find_left_out, find_recordings
 from unistore.converters.spike.resolve_streams import ResolvedStreams, resolve_streams
 from unistore.converters.spike.scan import ScannedFrame, recognise, scan_frame
 from unistore.converters.spike.source import FrameSource, ShapedStream, StreamSource
@@ -148,7 +148,12 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         existing = {each.voxel.bins for each in frames if each.voxel is not None}
         counted, notes = tuple(sorted({*counted, *existing})), [misread]
     elif "voxel" in roles:
-        upside_down, notes = _existing(frames, spikes, options)
+        bins = {each.voxel.bins for each in frames if each.voxel is not None}
+        if bins <= set(counted):
+            notes = [f"existing voxels are left out: sets of {min(bins)} bins are counted from the spikes"]
+        else:
+            upside_down, note = detect_orientation(frames, spikes)
+            notes = [note]
     by_source = counted if misread else None
     return Scan(
         family=FAMILY_NAME,
@@ -191,16 +196,3 @@ def _spikes(frames: Sequence[ScannedFrame], resolved: ResolvedStreams, flip: boo
         elif each.spikes is not None and name in resolved.extents:
             found[name] = ShapedStream.of(each.spikes, resolved.extents[name], resolved.layout, flip)
     return found
-
-
-def _existing(
-    frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSource], options: SpikeOptions
-) -> tuple[bool, list[str]]:
-    """Whether existing voxels are upside down, and notes."""
-    voxel = frames[0].voxel
-    if voxel is not None and voxel.bins in options.voxel_bins:
-        return False, [f"existing voxels are left out: sets of {voxel.bins} bins are counted from the spikes"]
-    upside_down, notes, problems = detect_orientation(frames, spikes)
-    if problems:
-        raise InputError(problems)
-    return upside_down, notes

@@ -1,4 +1,4 @@
-"""Options of spike recordings."""
+"""Options of spike recordings, and the keys of training configurations that speak of them."""
 
 from __future__ import annotations
 

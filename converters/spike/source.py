@@ -1,7 +1,11 @@
 """Interface of the formats of spike files: how to recognise, open and read them.
 
 A format is one module of `unistore.converters.spike.layouts` with a `Format`. Its `open` returns a
-`FrameSource` or, for files without a header, a `StreamSource`. The rest of the family uses these alone.
+`FrameSource` or, for files without a header, a `StreamSource`, which becomes a `ShapedStream` when layout and
+resolution are known. The rest of the family uses these alone.
+
+Arrays hold their top row first, a ``.dat`` stream its bottom row (checked with a real recording: with the
+right bit order and flip, the mean of its frames correlates with the scene at 0.97, unflipped below 0.15).
 """
 
 from __future__ import annotations
@@ -41,10 +45,8 @@ class Extent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrameSource(ABC):
-    """Spikes of one frame in a file, of which only a header has been read.
-
-    A frozen dataclass whose fields can be pickled and compared; the file is not kept open.
+class SourceFile:
+    """A file of which only a header has been read; it is not kept open, and can be pickled and compared.
 
     Attributes
     ----------
@@ -52,6 +54,18 @@ class FrameSource(ABC):
         The file.
     location
         What messages call it.
+    """
+
+    path: Path
+    location: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameSource(SourceFile, ABC):
+    """Spikes of one frame in a file.
+
+    Attributes
+    ----------
     extent
         Time steps, height and width.
     key
@@ -60,8 +74,6 @@ class FrameSource(ABC):
         Bytes that `read` needs besides its output.
     """
 
-    path: Path
-    location: str
     extent: Extent
     key: str = ""
     memory: int = 0
@@ -93,24 +105,11 @@ class FrameSource(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamSource(ABC):
-    """A file of spikes without a header; layout and resolution are found from all streams of a conversion.
+class StreamSource(SourceFile, ABC):
+    """A file of spikes without a header; layout and resolution are found from all streams of a conversion."""
 
-    A frozen dataclass whose fields can be pickled and compared, as `FrameSource`.
-
-    Attributes
-    ----------
-    path
-        The file.
-    location
-        What messages call it.
-    size
-        Bytes of the stream.
-    """
-
-    path: Path
-    location: str
     size: int
+    """Bytes of the stream."""
 
     @abstractmethod
     def open(self) -> AbstractContextManager[ReadBytes]:
@@ -124,13 +123,11 @@ class StreamSource(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VoxelGrid:
-    """A voxel grid in a file, of which only a header has been read.
+class VoxelGrid(SourceFile):
+    """A voxel grid in a file.
 
     Attributes
     ----------
-    path, location
-        The file, and what messages call it.
     bins, height, width
         Its shape.
     dtype
@@ -141,8 +138,6 @@ class VoxelGrid:
         Name of its array in the file, if arrays have names.
     """
 
-    path: Path
-    location: str
     bins: int
     height: int
     width: int

@@ -14,7 +14,7 @@ from unistore.converters.common.columns import promote
 from unistore.converters.protocol import Source
 from unistore.converters.spike.frames import Frame, file_name
 from unistore.converters.spike.images import decode, read_image
-from unistore.converters.spike.layouts import open_spikes, open_voxels
+from unistore.converters.spike.layouts import format_of, open_voxels
 from unistore.converters.spike.scan import ScannedFrame
 from unistore.converters.spike.source import Extent, FrameSource, ShapedStream, StreamSource
 from unistore.errors import InputError, Problem
@@ -79,7 +79,7 @@ def index_arrays(sources: Sequence[Source]) -> Arrays:
 
     if "spike" in details[0]:
         lengths, extents = np.split(stacked("spike", "extent"), [1], axis=1)
-        arrays: Arrays = [(fields.spike_length_field(), np.ascontiguousarray(lengths[:, 0]))]
+        arrays: Arrays = [(fields.SPIKE_LENGTH_FIELD, np.ascontiguousarray(lengths[:, 0]))]
         arrays.append((fields.extent_field(SPIKE_EXTENT), np.ascontiguousarray(extents)))
     else:
         arrays = [(fields.extent_field(SPIKE_EXTENT), stacked("voxel", "extent"))]
@@ -91,7 +91,7 @@ def index_arrays(sources: Sequence[Source]) -> Arrays:
         if sizes := [source.rows[table] for source in sources if table in source.rows]:
             arrays.append((fields.file_offsets_field(image), offsets_of(sizes)))
     groups = [(name, len(list(each))) for name, each in groupby(detail["sequence"] for detail in details)]
-    arrays.append((fields.sequence_offsets_field(), offsets_of([length for _, length in groups])))
+    arrays.append((fields.SEQUENCE_OFFSETS_FIELD, offsets_of([length for _, length in groups])))
     names = [name for name, _ in groups]
     return arrays + text_arrays(SEQUENCE_NAME, names, axis="sequence", description="Name of the sequence")
 
@@ -182,7 +182,7 @@ def _frame_of(source: Source) -> Frame:
 def _spikes_of(frame: Frame, form: Mapping[str, Any], flip: bool) -> FrameSource:
     """Open the spikes of a frame, and check that their extent has not changed since the scan."""
     name, extent = file_name(frame, "spike"), Extent(*form["extent"])
-    opened = open_spikes(frame.files["spike"], name)
+    opened = format_of(frame.files["spike"]).open(frame.files["spike"], name)
     if isinstance(opened, StreamSource):
         return ShapedStream.of(opened, extent, form["layout"], flip)
     if opened.extent != extent:

@@ -1,4 +1,4 @@
-"""What the arrays of a CT store must be: volumes, their extents, windows, masks, labels, distance fields."""
+"""What the arrays of a CT store must be (`SPECS`), and what must hold of their values (`RULES`)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def points(view: View) -> Iterator[Problem]:
 
 def _limits(view: View, group: str, extent: NDArray[np.int64]) -> NDArray[np.int64]:
     """Upper bounds of the points of each volume, (V, 3): its extent or, if stored, its resolution."""
-    if not view.has(f"{group}/resolution"):
+    if not view.store.has(f"{group}/resolution"):
         return extent
     cube = np.repeat(view.whole(f"{group}/resolution").astype(np.int64)[:, None], 3, axis=1)
     return np.where(cube > 0, cube, np.iinfo(np.int64).max)
@@ -114,7 +114,7 @@ def _inside(
             if begin == end:
                 continue
             coords = block[begin - lo : end - lo]
-            columns = [coords[:, axis] for axis in range(3)]
+            columns = tuple(coords.T)
             if any(c.min() < 0 or c.max() >= most for c, most in zip(columns, limits[volume], strict=True)):
                 at = first_row(((coords < 0) | (coords >= limits[volume])).any(axis=1))
                 message = f"row {begin + at} is {coords[at].tolist()}, outside volume {volume}"
@@ -122,12 +122,7 @@ def _inside(
                 return
             if not ordered:
                 continue
-            _, height, width = limits[volume].tolist()
-            flat = columns[0].astype(np.int64)
-            flat *= height
-            flat += columns[1]
-            flat *= width
-            flat += columns[2]
+            flat = np.ravel_multi_index(columns, tuple(limits[volume].tolist()))
             again = volume == last_volume and flat[0] <= last_flat
             falling = np.concatenate([[again], flat[1:] <= flat[:-1]])
             if falling.any():
@@ -144,7 +139,7 @@ def masks(view: View) -> Iterator[Problem]:
         group = path.removesuffix("/mask")
         if view.array(path).attributes.get("packed_axis") != "width":
             continue
-        counts = np.diff(view.whole(f"{group}/offsets")) if view.has(f"{group}/offsets") else None
+        counts = np.diff(view.whole(f"{group}/offsets")) if view.store.has(f"{group}/offsets") else None
         for volume, (depth, height, width) in enumerate(extent):
             ones = total = 0
             for lo, bits in view.planes(path, volume):
@@ -167,7 +162,7 @@ def presence(view: View) -> Iterator[Problem]:
     """Volumes without a window or field have no points of it."""
     for path in view.under(""):
         group = path.removesuffix("/present")
-        if group != path and view.has(f"{group}/offsets"):
+        if group != path and view.store.has(f"{group}/offsets"):
             counts = np.diff(view.whole(f"{group}/offsets"))
             wrong = ~view.whole(path) & (counts != 0)
             if wrong.any():

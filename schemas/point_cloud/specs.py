@@ -1,4 +1,4 @@
-"""What the arrays of a point cloud store must be: points, segments, voxel grids."""
+"""What the arrays of a point cloud store must be (`SPECS`), and what must hold of their values (`RULES`)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def source_rows(view: View) -> Iterator[Problem]:
     """Every row of a source occurs at least once."""
     first, count = view.whole("sources/first_row"), view.whole("sources/rows")
     for source, (lo, rows) in enumerate(zip(first.tolist(), count.tolist(), strict=True)):
-        order = view.rows("points/source_row", lo, lo + rows)
+        order = view.array("points/source_row").read(lo, lo + rows)
         most = int(order.max(initial=-1)) + 1
         if order.min(initial=0) < 0 or most > rows:
             yield broken(

@@ -17,19 +17,7 @@ TABLE = "rows"
 def row_field(
     name: str, dtype: str, row_shape: tuple[int, ...], attributes: Mapping[str, Any] | None = None
 ) -> Field:
-    """Field of one array.
-
-    Parameters
-    ----------
-    name
-        The array's own name; may hold slashes (HDF5 groups).
-    dtype
-        numpy dtype name.
-    row_shape
-        Shape after axis 0.
-    attributes
-        Further attributes: the source's dtype, where it is missing.
-    """
+    """Field of one array; its name may hold slashes (HDF5 groups)."""
     return Field(
         path=f"{TABLE}/{name}",
         dtype=dtype,

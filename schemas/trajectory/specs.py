@@ -1,4 +1,4 @@
-"""What the arrays of a trajectory store must be: steps, episodes, images as JPEG files."""
+"""What the arrays of a trajectory store must be (`SPECS`), and what must hold of their values (`RULES`)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def ends(view: View) -> Iterator[Problem]:
 def success(view: View) -> Iterator[Problem]:
     """Success is 1 (yes), 0 (no) or -1 (unknown)."""
     path = f"{EPISODES}/success"
-    if view.has(path):
+    if view.store.has(path):
         values = view.whole(path)
         wrong = (values < -1) | (values > 1)
         if wrong.any():

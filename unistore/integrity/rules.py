@@ -19,12 +19,12 @@ from unistore.schemas.tables import text_values
 
 def indices(view: View) -> Iterator[Problem]:
     """Offsets, codes and extents stay within the arrays that they index; text is UTF-8."""
-    for path in view.paths:
+    for path in view.store.paths():
         spec = view.spec(path)
         if spec.bounds_values:
             yield from (broken(path, error) for error in spec.value_errors(view.whole(path), view.shape))
-    for path in view.paths:
-        if view.store.specs.is_text(path, view.paths):
+    for path in view.store.paths():
+        if view.store.specs.is_text(path, view.store.paths()):
             yield from _not_text(view, path)
 
 

@@ -1,4 +1,4 @@
-"""Source formats of CT: volumes (one module per format, listed in `FORMATS`), points, and case folders.
+"""Formats of files of voxels (one module each, listed in `FORMATS`) and of points.
 
 To add a format of volumes, write a module here with a subclass of `VoxelSource` and a `Format`, and list it
 in `FORMATS`.

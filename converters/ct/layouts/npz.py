@@ -139,12 +139,7 @@ def sort_points(
     """
     if len(index) == 0:
         return index, values
-    _, height, width = (index.max(axis=0).astype(np.int64) + 1).tolist()
-    flat = index[:, 0].astype(np.int64)
-    flat *= height
-    flat += index[:, 1]
-    flat *= width
-    flat += index[:, 2]
+    flat = np.ravel_multi_index(tuple(index.T), tuple(each + 1 for each in index.max(axis=0).tolist()))
     if not (flat[1:] > flat[:-1]).all():
         order = np.argsort(flat, kind="stable")
         flat, index, values = flat[order], index[order], values[order]

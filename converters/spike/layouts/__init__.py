@@ -8,14 +8,13 @@ from __future__ import annotations
 from pathlib import Path, PurePath
 
 from unistore.converters.spike.layouts import arrays, dat
-from unistore.converters.spike.source import Format, FrameSource, StreamSource, VoxelGrid
+from unistore.converters.spike.source import Format, VoxelGrid
 
 __all__ = [
     "ARRAY_SUFFIX",
     "FORMATS",
     "STREAM_SUFFIX",
     "format_of",
-    "open_spikes",
     "open_voxels",
     "spike_suffixes",
     "stem_of",
@@ -50,13 +49,8 @@ def stem_of(path: PurePath) -> str:
     return path.name[: -max(map(len, found))] if found else path.stem
 
 
-def open_spikes(path: Path, location: str) -> FrameSource | StreamSource:
-    """Read the header of a file of spikes; raises `InputError` if it cannot be read, or holds no spikes."""
-    return format_of(path).open(path, location)
-
-
 def open_voxels(path: Path, location: str) -> VoxelGrid:
-    """Read the header of a file of voxels, of one of `voxel_suffixes`; raises as `open_spikes`."""
+    """Read the header of a file of voxels, of one of `voxel_suffixes`; raises `InputError`."""
     opened = format_of(path).open_voxels
     assert opened is not None
     return opened(path, location)

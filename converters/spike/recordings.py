@@ -1,4 +1,4 @@
-"""Finding recordings under the given paths.
+"""Recordings under all given paths, and the files that belong to none.
 
 A recording is a folder with a ``spike/`` or ``spike_vox/`` folder (and perhaps ``blur/`` and ``sharp/``), or
 spike files alone: the numbered files of a folder are one recording, any other file is a recording of its own.
@@ -17,7 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import folders_of_targets, is_store, natural_key, real_path
+from unistore.converters.files.paths import (
+    folders_of_targets,
+    is_store,
+    natural_key,
+    real_path,
+    resolve_parents,
+)
 from unistore.converters.spike.frames import (
     Recording,
     has_known_suffix,
@@ -94,16 +100,11 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
 
 def resolve_files(files: Iterable[Path]) -> list[Path]:
     """Files with every link resolved (each folder once)."""
-    folders: dict[Path, Path] = {}
-    found: list[Path] = []
-    for path in files:
-        if path.is_symlink():
-            found.append(real_path(path))
-        else:
-            if path.parent not in folders:
-                folders[path.parent] = real_path(path.parent)
-            found.append(folders[path.parent] / path.name)
-    return found
+    found = list(files)
+    in_place = resolve_parents(found)
+    return [
+        real_path(path) if path.is_symlink() else real for path, real in zip(found, in_place, strict=True)
+    ]
 
 
 def _common_base(roots: Sequence[Path]) -> Path:

@@ -1,4 +1,4 @@
-"""Read every voxel of a volume once: count the voxels of windows, and check masks."""
+"""Counts of voxels inside windows and masks; every voxel of a volume is read once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MaskComparison(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class VoxelCounts:
     """Counts of an image.
 
     Attributes
@@ -65,7 +65,9 @@ class Ones:
     scaled: bool = False
 
 
-def survey(image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource]) -> Survey:
+def count_voxels(
+    image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource]
+) -> VoxelCounts:
     """Look at every voxel of an image, and at the same voxels of masks, once; `THREADS` at a time.
 
     Nothing is read where nothing can be found: no windows, and a dtype without NaN.
@@ -78,25 +80,25 @@ def survey(image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[st
         Files that should hold 1 inside some of the windows and 0 elsewhere, of the image's shape.
     """
     if not tests and image.dtype.kind != "f":
-        return Survey({}, 0, {name: MaskComparison() for name in masks})
+        return VoxelCounts({}, 0, {name: MaskComparison() for name in masks})
     shares = min(max(1, int(usable_cores())), max_threads([image, *masks.values()]))
-    with ThreadPoolExecutor(shares, "unistore-survey") as pool:
-        parts = list(pool.map(lambda share: _survey(image, tests, masks, share, shares), range(shares)))
+    with ThreadPoolExecutor(shares, "unistore-counting") as pool:
+        parts = list(pool.map(lambda share: _count_share(image, tests, masks, share, shares), range(shares)))
     counts = {name: np.sum([part.counts[name] for part in parts], axis=0) for name in tests}
     sums = {name: np.sum([part.masks[name] for part in parts], axis=0) for name in masks}
     agreed = {name: MaskComparison(*each.tolist()) for name, each in sums.items()}
-    return Survey(counts, sum(part.nan for part in parts), agreed)
+    return VoxelCounts(counts, sum(part.nan for part in parts), agreed)
 
 
 def max_threads(files: Sequence[VoxelSource]) -> int:
-    """Threads that `survey` may use: one if slabs are large or orders differ."""
+    """Threads that `count_voxels` may use: one if slabs are large or orders differ."""
     small = max(map(slab_bytes, files), default=0) <= 2 * SLAB
     return THREADS if small and same_order(files) else 1
 
 
-def _survey(
+def _count_share(
     image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource], share: int, of: int
-) -> Survey:
+) -> VoxelCounts:
     counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
     agreed = {name: np.zeros(3, np.int64) for name in masks}
     floats, nan = image.dtype.kind == "f", 0
@@ -111,7 +113,7 @@ def _survey(
                 agreed[name] += _differences(found, at[name])
     for name, result in agreed.items():
         result[0] += counts[name].sum()
-    return Survey(counts, nan, {name: MaskComparison(*each.tolist()) for name, each in agreed.items()})
+    return VoxelCounts(counts, nan, {name: MaskComparison(*each.tolist()) for name, each in agreed.items()})
 
 
 def ones_of(mask: VoxelSource) -> Ones:
@@ -156,15 +158,15 @@ def state_of(paths: Iterable[Path]) -> State:
 
 
 @lru_cache(maxsize=512)
-def cached_survey(
+def cached_counts(
     image: VoxelSource,
     masks: tuple[tuple[str, VoxelSource], ...],
     windows: tuple[tuple[str, Window], ...],
     state: State,  # noqa: ARG001
-) -> Survey:
-    """`survey` of an image, kept; `state` is that of its file and those of the masks."""
+) -> VoxelCounts:
+    """`count_voxels` of an image, kept; `state` is that of its file and those of the masks."""
     tests = {name: inside(window, image.dtype) for name, window in windows}
-    return survey(image, tests, dict(masks))
+    return count_voxels(image, tests, dict(masks))
 
 
 @lru_cache(maxsize=512)
