@@ -163,7 +163,6 @@ class PointSource(Protocol):
 
         Columns have their stored names, coordinates those of `coordinate_names`.
         """
-        ...
 
     def segments(self) -> Ranges | Indices | None:
         """Segments of the file, or None."""
@@ -217,12 +216,10 @@ class Format(Protocol):
     @property
     def NAME(self) -> str:  # noqa: N802  a constant of a module
         """Name in ``sources/layout`` of a store."""
-        ...
 
     @property
     def SUFFIXES(self) -> tuple[str, ...]:  # noqa: N802
         """Lower-case endings of the names of its files."""
-        ...
 
     def match(self, file: Candidate, mapping: Mapping[str, str]) -> Match:
         """How sure it is that a file has this format, by its content. Damaged files match, to be reported.
@@ -237,7 +234,6 @@ class Format(Protocol):
         InputError
             If the file cannot be read.
         """
-        ...
 
     def describe(self, file: Candidate, mapping: Mapping[str, str]) -> Layout:
         """Describe what a file holds, without reading values; `file` and `mapping` as in `match`.
@@ -247,7 +243,6 @@ class Format(Protocol):
         InputError
             With every problem that can be found without reading values.
         """
-        ...
 
     def open_points(self, source: Source) -> AbstractContextManager[PointSource]:
         """Open a file; ``source.detail`` has the JSON of its layout.
@@ -257,11 +252,9 @@ class Format(Protocol):
         InputError
             If the file cannot be opened.
         """
-        ...
 
     def open_original(self, source: Source) -> AbstractContextManager[Original]:
         """Open a file to read its values by other means than `open_points`: h5py or numpy alone."""
-        ...
 
 
 @runtime_checkable
@@ -276,4 +269,3 @@ class Exported(Protocol):
         StoreError
             If the store contradicts itself.
         """
-        ...
