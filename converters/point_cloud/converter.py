@@ -32,7 +32,7 @@ from unistore.converters.point_cloud.finalize import (
     tables,
 )
 from unistore.converters.point_cloud.folders import (
-    Listed,
+    FolderInfo,
     Lists,
     class_notes,
     folder_classes,
@@ -100,15 +100,14 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kept, left_out = _choose_clouds(found.parts, paths)
         lists = read_lists([part.files[0] for part in kept], paths)
 
-        def listed(part: Part, of_class: tuple[int, str] | None) -> Listed:
-            split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
-            return Listed(split, tuple(lists.files), of_class)
-
         classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
+
+        def with_info(part: Part, of_class: tuple[int, str] | None) -> Part:
+            split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
+            return replace(part, detail=FolderInfo(split, tuple(lists.files), of_class))
+
         return Found(
-            parts=Packed(
-                replace(part, detail=listed(part, each)) for part, each in zip(kept, classes, strict=True)
-            ),
+            parts=Packed(map(with_info, kept, classes)),
             left_out=left_out,
             notes=lists.notes,
             problems=lists.problems,
@@ -130,11 +129,15 @@ class PointCloudConverter(PointCloudOptions, Converter):
             )
         )
         of_points, differing = reconcile(_forms(parts, found, attrgetter("columns")), self.columns)
-        _, of_segments = reconcile(_forms(parts, found, attrgetter("segment_columns")), self.columns)
+        of_segments, unlike = reconcile(_forms(parts, found, attrgetter("segment_columns")), self.columns)
         lists = Lists()
-        rows = {part.files[0]: each.segments for part, each in zip(parts, found, strict=True) if each.listed}
+        rows = {
+            part.files[0]: each.segments
+            for part, each in zip(parts, found, strict=True)
+            if each.segments_are_rooms
+        }
         room_names(lists, rows, parts[0].roots)
-        if problems := [*differing, *of_segments, *lists.problems]:
+        if problems := [*differing, *unlike, *lists.problems]:
             raise InputError(problems)
         points = sum(each.points for each in found)
         run = max(1, points // max(1, sum(each.segments for each in found)))
@@ -166,7 +169,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
                 POINTS: points,
                 **{voxel_group(size): points for size in self.voxel_size},
             },
-            shared={"segment_columns": segment_columns(sources, self.columns)},
+            shared={"segment_columns": segment_columns(of_segments, sources)},
         )
 
     def _source(

@@ -127,12 +127,12 @@ class FiniteCheck:
 
     Parameters
     ----------
-    places
-        Locations of x, y and z for messages.
+    locations
+        Of x, y and z, for messages.
     """
 
-    def __init__(self, places: Sequence[str], rows: int) -> None:
-        self._places, self._rows = places, rows
+    def __init__(self, locations: Sequence[str], rows: int) -> None:
+        self._locations, self._rows = locations, rows
         self._wrong = [0, 0, 0]
         self._first: dict[int, tuple[int, Any]] = {}
 
@@ -150,7 +150,7 @@ class FiniteCheck:
         """One problem per axis with such values: how many, and the first row."""
         return [
             Problem(
-                self._places[axis],
+                self._locations[axis],
                 f"{self._wrong[axis]} of {self._rows} coordinates are not finite, "
                 f"first at row {row}: {value}",
                 "remove these points from every column",

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column, Merged, reconcile
+from unistore.converters.common.columns import Merged
 from unistore.converters.files.hdf5.attributes import attribute_arrays
-from unistore.converters.options import Columns
 from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.source import LABEL
@@ -97,19 +96,8 @@ def point_columns(scan: Scan) -> dict[str, Field]:
     }
 
 
-def segment_columns(sources: Sequence[Source], mode: Columns) -> dict[str, Field]:
+def segment_columns(merged: Mapping[str, Merged], sources: Sequence[Source]) -> dict[str, Field]:
     """Fields of the segments' own columns, by name."""
-    forms = (
-        (
-            source.name,
-            {
-                key: Column(dtype, tuple(row_shape))
-                for key, (_, dtype, row_shape) in source.detail["segment_columns"].items()
-            },
-        )
-        for source in sources
-    )
-    merged, _ = reconcile(forms, mode)
     classes = dict(sorted({tuple(source.detail["class"]) for source in sources if "class" in source.detail}))
     named = {LABEL: {"classes": {str(number): name for number, name in classes.items()}}} if classes else {}
     return {

@@ -29,8 +29,8 @@ _MAX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """Split of one file, all lists that were read, and the class of the file's folder."""
+class FolderInfo:
+    """What folders and lists say of a file: its split, all lists that were read, its class."""
 
     split: str | None
     lists: tuple[Path, ...]

@@ -65,7 +65,7 @@ class Layout:
         Unit of the coordinates; None if the format does not define it.
     attributes
         Attributes of the HDF5 file, its groups and the datasets of columns.
-    listed
+    segments_are_rooms
         Whether lists of rooms have one line for each of its segments.
     files
         Further files that are read.
@@ -86,7 +86,7 @@ class Layout:
     unit: str | None = None
     header: Mapping[str, Any] = field(default_factory=dict)
     attributes: Attributes = field(default_factory=Attributes)
-    listed: bool = False
+    segments_are_rooms: bool = False
     files: tuple[Path, ...] = ()
     memory: int = 0
     notes: tuple[str, ...] = ()

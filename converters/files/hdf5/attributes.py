@@ -180,10 +180,10 @@ class AttributeCollector:
             shown = [*list(self._names)[:_LISTED], *(["…"] if len(self._names) > _LISTED else [])]
             files = f"{self._sources} file{'s' if self._sources > 1 else ''}"
             notes.append(f"attributes kept: {self._count} of {files} ({printable(', '.join(shown))})")
-        for reason, places in self._left_out.items():
-            rest = sum(count for _, count in places) - 1
+        for reason, found in self._left_out.items():
+            rest = sum(count for _, count in found) - 1
             others = f" and {rest} more" if rest else ""
-            notes.append(f"attributes left out ({reason}): {printable(places[0][0])}{others}")
+            notes.append(f"attributes left out ({reason}): {printable(found[0][0])}{others}")
         return notes
 
 

@@ -81,11 +81,11 @@ class _Object:
 
 @dataclass(slots=True, eq=False)
 class PlainDataset(_Object):
-    """A dataset; `place` is how many values it has, and where the first is in its file."""
+    """A dataset; its values begin at `offset` of its file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    place: tuple[int, int]
+    offset: int
     chunks: ClassVar[None] = None
     is_virtual: ClassVar[bool] = False
 
@@ -97,14 +97,14 @@ class PlainDataset(_Object):
     @property
     def values(self) -> NDArray[Any]:
         """All its values, read-only."""
-        return np.frombuffer(self.data, self.dtype, *self.place).reshape(self.shape)
+        return np.frombuffer(self.data, self.dtype, math.prod(self.shape), self.offset).reshape(self.shape)
 
     def __getitem__(self, key: Any) -> Any:
         return self.values.copy()[key]
 
     def of(self, path: Path, data: bytes) -> PlainDataset:
         """The same dataset of a file that is alike but for values."""
-        return PlainDataset(self.name, self.attributes, path, data, self.dtype, self.shape, self.place)
+        return PlainDataset(self.name, self.attributes, path, data, self.dtype, self.shape, self.offset)
 
 
 @dataclass(slots=True, eq=False)
@@ -222,7 +222,7 @@ def _dataset(name: str, path: Path, data: bytes, node: Node) -> PlainDataset:
     address, stored = struct.unpack_from("<QQ", layout, 2)
     count = math.prod(shape)
     require(count and stored == count * dtype.itemsize and address + stored <= len(data))
-    return PlainDataset(name, attributes, path, data, dtype, shape, (count, address))
+    return PlainDataset(name, attributes, path, data, dtype, shape, address)
 
 
 def _messages(node: Node) -> tuple[dict[int, bytes], dict[str, NDArray[Any]]]:

@@ -19,6 +19,7 @@ import h5py
 from unistore.converters.files.hdf5.helper_process import HelperDiedError, HelperProcess
 from unistore.converters.files.hdf5.plain import PlainGroup, read_plain
 from unistore.converters.files.hdf5.structure import FAILURES
+from unistore.converters.files.paths import file_version
 from unistore.errors import InputError, Problem
 
 _TIMEOUT = 120.0
@@ -59,7 +60,7 @@ def check_safe_to_open(path: Path, location: str) -> PlainGroup | None:
         return None
     try:
         status = os.fstat(file)
-        version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        version = file_version(status)
         if not stat.S_ISREG(status.st_mode) or hash(version) in _sound:
             return None
         defect = _defects.get(version)
