@@ -7,7 +7,6 @@ crashes or hangs, the file is damaged.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
@@ -110,7 +109,7 @@ def _try(request: dict[str, Any], size: int) -> str:
     for _ in range(_ATTEMPTS):
         try:
             with _helper.request(_TIMEOUT + size / 1e5) as pipes:
-                pipes.write(json.dumps(request).encode() + b"\n")
+                pipes.write(request)
                 pipes.read(memoryview(answer))
         except HelperDiedError as error:
             if error.code is None or -error.code == _OUT_OF_CPU_TIME:
