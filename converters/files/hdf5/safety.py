@@ -1,8 +1,9 @@
 """Checks made before the HDF5 library opens a file, since a damaged file can hang or crash it.
 
 Most files have a structure so simple that it can be checked here (`structure`, at a few percent of the time
-of opening and walking the file). All others are first opened in a helper process (`trial_process`): if that
-crashes or hangs, the file is damaged.
+of opening and walking the file); small ones of the simplest form are read from what was parsed (`plain`).
+All others are first opened in a helper process (`trial_process`): if that crashes or hangs, the file is
+damaged.
 """
 
 from __future__ import annotations
