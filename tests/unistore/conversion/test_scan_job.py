@@ -22,7 +22,6 @@ from unistore.conversion.job import DeriveJob
 from unistore.conversion.scan_job import ScanJob, scan_on
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
-from unistore.system.packed import Packed
 
 
 @pytest.fixture
@@ -77,7 +76,7 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("unistore.system.packed.BLOCK", 4)
     converter = make_converter("rows", {})
     scan = scan_sources(converter, [sources])
-    parts = Packed(converter.find([sources], _nothing()).parts)
+    parts = converter.find([sources], _nothing()).parts
     job = ScanJob(converter=converter, parts=parts)
     bare, sent = sent_job(job), sent_item(job, range(8, 10))
     assert len(cloudpickle.dumps(bare)) < 1200
