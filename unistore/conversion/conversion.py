@@ -245,13 +245,12 @@ class Conversion:
             largest_need(job, items, self.memory)
         self.progress.begin(stage, sum(size(item) for item in items))
         problems: dict[Problem, None] = {}
-        here = (
-            [] if isinstance(self.executor, Serial | Threaded) else [each for each in items if is_here(each)]
-        )
+        sends = not isinstance(self.executor, Serial | Threaded)
+        here = [item for item in items if sends and is_here(item)]
 
         def run() -> Generator[tuple[T, Outcome], None, None]:
             yield from Serial().run(job, here)
-            yield from self.executor.run(job, [each for each in items if each not in here])
+            yield from self.executor.run(job, [item for item in items if not (sends and is_here(item))])
 
         with closing(run()) as steps:
             for item, outcome in steps:
