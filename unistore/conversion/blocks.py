@@ -83,10 +83,6 @@ class RowCache:
         """Keep rows ``lo:hi`` of all columns of a table; the arrays must not change afterwards."""
         self._parts.append((table, lo, hi, columns))
 
-    def has(self, table: str, lo: int, hi: int) -> bool:
-        """Whether rows ``lo:hi`` are cached."""
-        return self.fill(table, lo, hi, {})
-
     def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
         """Copy rows ``lo:hi`` of columns into `out`; returns False if they are not cached."""
         for name, first, last, columns in self._parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from unistore.conversion.blocks import RowCache
 from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate, provisional_tables
-from unistore.conversion.executors.local import Executor, Job, Serial, Threaded, largest_need
+from unistore.conversion.executors.local import Executor, Job, largest_need
 from unistore.conversion.fingerprint import Fingerprints, sizes_of
 from unistore.conversion.finish import check_schema, seal, source_digests
-from unistore.conversion.job import DeriveJob, Outcome, ShardJob, source_batches
+from unistore.conversion.job import DeriveJob, ShardJob, source_batches
 from unistore.conversion.keys import Keys, source_keys, task_keys
 from unistore.conversion.memory import reading_memory
 from unistore.conversion.plan import Plan, json_digest
@@ -155,6 +155,7 @@ class Conversion:
             converter=self.converter,
             scan=self.scan,
             fingerprints=self.fingerprints,
+            keys=keys,
             spill=self.build.spill / f"{self.round}",
             budget=self.budget,
         )
@@ -204,7 +205,6 @@ class Conversion:
             todo,
             plan.task_bytes,
             lambda task: {"of": keys[task.id]},
-            lambda task: row_cache.has(task.table, task.lo, task.hi),
         )
         return len(done)
 
@@ -235,24 +235,13 @@ class Conversion:
         items: Sequence[T],
         size: Callable[[T], int],
         about: Callable[[T], dict[str, Any]],
-        is_here: Callable[[T], bool] = lambda _: False,
     ) -> None:
-        """Run steps, journal each with the fields from `about`, raise all problems together.
-
-        Steps whose rows are in this process already (`is_here`) are not sent to another.
-        """
+        """Run steps, journal each with the fields from `about`, raise all problems together."""
         if items:
             largest_need(job, items, self.memory)
         self.progress.begin(stage, sum(size(item) for item in items))
         problems: dict[Problem, None] = {}
-        sends = not isinstance(self.executor, Serial | Threaded)
-        here = [item for item in items if sends and is_here(item)]
-
-        def run() -> Generator[tuple[T, Outcome], None, None]:
-            yield from Serial().run(job, here)
-            yield from self.executor.run(job, [item for item in items if not (sends and is_here(item))])
-
-        with closing(run()) as steps:
+        with closing(self.executor.run(job, items)) as steps:
             for item, outcome in steps:
                 if outcome.problems:
                     problems.update(dict.fromkeys(outcome.problems))

@@ -19,6 +19,7 @@ from unistore.conversion.executors.local import do_sent, sent_item, sent_job
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.fingerprint import fingerprints_of
 from unistore.conversion.job import DeriveJob
+from unistore.conversion.keys import source_keys
 from unistore.conversion.scan_job import ScanJob, scan_on
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -83,10 +84,12 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     assert len(cloudpickle.dumps(sent)) < len(cloudpickle.dumps(parts)) / 8
     found = do_sent(cloudpickle.loads(cloudpickle.dumps(bare)), cloudpickle.loads(cloudpickle.dumps(sent)))
     assert [looked.rows for looked, _ in found.record["scanned"]] == [3, 3]
-    derive = DeriveJob(converter=converter, scan=scan, fingerprints=fingerprints_of(scan), spill=sources)
+    states = fingerprints_of(scan)
+    keys = source_keys(scan, states)
+    derive = DeriveJob(converter=converter, scan=scan, fingerprints=states, keys=keys, spill=sources)
     again = replace(sent_job(derive), **derive.slice((8, 9)))
     assert [again.scan.sources[at] for at in (8, 9)] == scan.sources[8:10]
-    assert again.fingerprints[9] == derive.fingerprints[9]
+    assert (again.fingerprints[9], again.keys[9]) == (derive.fingerprints[9], keys[9])
     for other in (0, 70):
         with pytest.raises(IndexError):
             again.scan.sources[other]
