@@ -105,13 +105,13 @@ def gather(
     if len(tasks) < len(numbers):
         located = located.select(tasks)
     decoded = reader.decode(located, targets)
-    for places, kept_as in rest:
+    for copied, kept_as in rest:
         chunk = next(decoded)
-        if places is not None:
-            _copy(chunk, places, out)
+        if copied is not None:
+            _copy(chunk, copied, out)
         if kept_as is not None:
             CHUNKS.put(kept_as, chunk)
-        del chunk
+        del chunk  # the next one is decoded into its memory
 
 
 def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Selection]]:
