@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from unistore.errors import Problem
-from unistore.schemas.array_spec import SAMPLES, ArraySpec
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec
 
 BYTES = ArraySpec(dtypes=("uint8",), row_shape=())
 """Bytes of strings or files, one after the other; offsets say where each begins."""
@@ -15,6 +14,10 @@ BYTES = ArraySpec(dtypes=("uint8",), row_shape=())
 
 def _any(_path: str, _paths: Collection[str]) -> ArraySpec:
     return ArraySpec()
+
+
+def _nothing(_arrays: Mapping[str, ArrayInfo]) -> Iterable[Problem]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,8 @@ class ArraySpecs:
     main_rows
         Path of an array with the rows of the main table, or `SAMPLES`. None: the columns of the main table
         that the root names.
+    check
+        ``check(arrays)`` yields what the specs cannot say of arrays that match them.
     text
         Tables with text columns, ``<table>/<column>/{data, offsets}``, and the rows of their offsets:
         ``{"volumes": (SAMPLES, 1)}`` for one more than there are samples.
@@ -42,6 +47,7 @@ class ArraySpecs:
     required: tuple[str, ...] = ()
     others: Callable[[str, Collection[str]], ArraySpec] = _any
     main_rows: str | None = None
+    check: Callable[[Mapping[str, ArrayInfo]], Iterable[Problem]] = _nothing
     text: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def of(self, path: str, paths: Collection[str]) -> ArraySpec:
@@ -67,7 +73,7 @@ class ArraySpecs:
             error = error or spec.array_error(info, shapes.__getitem__)
             if error is not None:
                 found.append(Problem(path, error, kind="schema"))
-        return found
+        return found or list(self.check(arrays))
 
     def is_text(self, path: str, paths: Collection[str]) -> bool:
         """Whether an array holds the bytes of a text column."""

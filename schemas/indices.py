@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError
-from unistore.schemas.array_spec import SAMPLES, ArraySpec, offsets_errors
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec, offsets_errors
 from unistore.schemas.store_view import ArrayView, StoreView
 
 _CACHED_BYTES = 32 << 20

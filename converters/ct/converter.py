@@ -14,14 +14,13 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.ct.agreement import Agreement, agree
+from unistore.converters.ct.agreement import Agreement, agree, notes_of
+from unistore.converters.ct.files import INFO, POINTS
 from unistore.converters.ct.finalize import finalize
 from unistore.converters.ct.find import find_volumes
 from unistore.converters.ct.headers import ScannedVolume, scan_volume
 from unistore.converters.ct.layouts import suffixes
 from unistore.converters.ct.look import look
-from unistore.converters.ct.names import INFO, POINTS
-from unistore.converters.ct.notes import notes_of
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.tables import make_source, make_tables, possible_tables
 from unistore.converters.ct.volume import VolumeReader

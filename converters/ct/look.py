@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffixes
-from unistore.converters.ct.layouts.cases import folder_of
-from unistore.converters.ct.layouts.foreign import FOREIGN_CURE, foreign_message, known_formats
-from unistore.converters.ct.layouts.info import read_info
-from unistore.converters.ct.layouts.metadata import tables_of
-from unistore.converters.ct.layouts.npz import members_of
-from unistore.converters.ct.names import (
+from unistore.converters.ct.files import (
     INFO,
     METADATA,
     POINTS,
@@ -24,7 +18,19 @@ from unistore.converters.ct.names import (
     mask_id,
     window_of,
 )
+from unistore.converters.ct.find import folder_of
+from unistore.converters.ct.layouts import (
+    FOREIGN_CURE,
+    foreign_message,
+    format_of,
+    known_formats,
+    open_voxels,
+    stem_of,
+    suffixes,
+)
+from unistore.converters.ct.layouts.npz import members_of
 from unistore.converters.ct.source import Format, VoxelSource
+from unistore.converters.ct.texts import read_info, tables_of
 from unistore.converters.files.pairs import images_of_label, label_name, label_paths, row_label_paths
 from unistore.converters.files.paths import is_inside
 from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict

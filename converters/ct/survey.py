@@ -7,17 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.inside import VoxelTest, inside
-from unistore.converters.ct.slabs import SLAB, read_together, same_order, slab_bytes, slabs
+from unistore.converters.ct.slabs import SLAB, same_order, slab_bytes, slabs
 from unistore.converters.ct.source import VoxelSource
-from unistore.schemas.ct.limiting import limit
+from unistore.converters.ct.voxels import VoxelTest, inside
+from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import Window
-from unistore.system.workers import usable_cores
+from unistore.system.machine import usable_cores
 
 State = tuple[tuple[int, int], ...]
 """Size and modification time of files."""
@@ -26,8 +26,7 @@ THREADS = 4
 """Threads that read a volume, at most."""
 
 
-@dataclass(slots=True)
-class MaskComparison:
+class MaskComparison(NamedTuple):
     """A mask compared with a window: its ones, its voxels that are neither 0 nor 1, differing voxels."""
 
     ones: int = 0
@@ -84,12 +83,8 @@ def survey(image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[st
     with ThreadPoolExecutor(shares, "unistore-survey") as pool:
         parts = list(pool.map(lambda share: _survey(image, tests, masks, share, shares), range(shares)))
     counts = {name: np.sum([part.counts[name] for part in parts], axis=0) for name in tests}
-    agreed = {name: MaskComparison() for name in masks}
-    for part in parts:
-        for name, result in agreed.items():
-            result.ones += part.masks[name].ones
-            result.others += part.masks[name].others
-            result.differing += part.masks[name].differing
+    sums = {name: np.sum([part.masks[name] for part in parts], axis=0) for name in masks}
+    agreed = {name: MaskComparison(*each.tolist()) for name, each in sums.items()}
     return Survey(counts, sum(part.nan for part in parts), agreed)
 
 
@@ -103,9 +98,9 @@ def _survey(
     image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource], share: int, of: int
 ) -> Survey:
     counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
-    agreed = {name: MaskComparison() for name in masks}
+    agreed = {name: np.zeros(3, np.int64) for name in masks}
     floats, nan = image.dtype.kind == "f", 0
-    for box, (values, *given) in read_together([image, *masks.values()], share, of):
+    for box, (values, *given) in slabs([image, *masks.values()], share=share, of=of):
         if floats:
             nan += int(np.count_nonzero(np.isnan(values)))
         at = dict(zip(masks, given, strict=True))
@@ -113,23 +108,22 @@ def _survey(
             found = test(values)
             counts[name][box[0]] += _per_plane(found)
             if name in at:
-                _compare(found, at[name], agreed[name])
+                agreed[name] += _differences(found, at[name])
     for name, result in agreed.items():
-        result.ones += int(counts[name].sum())
-    return Survey(counts, nan, agreed)
+        result[0] += counts[name].sum()
+    return Survey(counts, nan, {name: MaskComparison(*each.tolist()) for name, each in agreed.items()})
 
 
 def ones_of(mask: VoxelSource) -> Ones:
     """Look at every voxel of a mask once."""
     counts, above = np.zeros((2, mask.shape[0]), np.int64)
     others = outside = 0
-    for slab in slabs(mask):
-        ones = slab.values == 1
-        counts[slab.box[0]] += _per_plane(ones)
-        others += _others(slab.values)
+    for box, (values,) in slabs([mask]):
+        counts[box[0]] += _per_plane(values == 1)
+        others += _others(values)
         if mask.dtype.kind == "f":
-            above[slab.box[0]] += _per_plane(slab.values > 0)
-            outside += slab.values.size - int(np.count_nonzero((slab.values >= 0) & (slab.values <= 1)))
+            above[box[0]] += _per_plane(values > 0)
+            outside += values.size - int(np.count_nonzero((values >= 0) & (values <= 1)))
     scaled = mask.dtype.kind == "f" and others > 0 and not outside
     return Ones(above if scaled else counts, others, scaled)
 
@@ -141,7 +135,7 @@ def scaled_differences(image: VoxelSource, given: VoxelSource, window: Window) -
     is NaN, any value will do.
     """
     tolerance, differing = scaled_tolerance(given.dtype), 0
-    for _, (values, scaled) in read_together([image, given]):
+    for _, (values, scaled) in slabs([image, given]):
         expected = limit(values, window.low, window.high, scale=True)
         close = np.abs(expected - scaled) <= tolerance
         differing += int(np.count_nonzero(~(close | np.isnan(expected))))
@@ -179,14 +173,13 @@ def cached_ones(mask: VoxelSource, state: State) -> Ones:  # noqa: ARG001
     return ones_of(mask)
 
 
-def _compare(found: NDArray[np.bool_], given: NDArray[Any], result: MaskComparison) -> None:
-    """Add what differs; ``result.ones`` counts how many more ones the mask has than voxels were found."""
+def _differences(found: NDArray[np.bool_], given: NDArray[Any]) -> tuple[int, int, int]:
+    """How many more ones a mask has than voxels were found, its voxels other than 0 and 1, and differing."""
     if np.array_equal(found.view(np.uint8), given.view(np.uint8) if given.itemsize == 1 else given):
-        return
+        return 0, 0, 0
     ones = given == 1
-    result.ones += int(np.count_nonzero(ones)) - int(np.count_nonzero(found))
-    result.others += _others(given)
-    result.differing += int(np.count_nonzero(found != ones))
+    more = int(np.count_nonzero(ones)) - int(np.count_nonzero(found))
+    return more, _others(given), int(np.count_nonzero(found != ones))
 
 
 def _others(values: NDArray[Any]) -> int:

@@ -34,8 +34,6 @@ def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float])
     ----------
     xyz
         (n, 3); only f8 can be quantised.
-    scale, offset
-        Of x, y and z.
     """
     if xyz.dtype != np.float64 or 0 in scale or not np.isfinite((*scale, *offset)).all():
         return None
@@ -131,8 +129,6 @@ class FiniteCheck:
     ----------
     places
         Locations of x, y and z for messages.
-    rows
-        Rows of the source.
     """
 
     def __init__(self, places: Sequence[str], rows: int) -> None:

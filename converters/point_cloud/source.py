@@ -41,14 +41,12 @@ class Match(IntEnum):
     CERTAIN = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """What a file holds, found without reading values, and all that is needed to read it.
 
     Attributes
     ----------
-    format
-        Name of the format.
     points, segments
         Number of points and segments; one segment if the file has none of its own.
     segmented
@@ -65,8 +63,6 @@ class Layout:
         Scale and offset of x, y, z in the file's header; None if it has none.
     unit
         Unit of the coordinates; None if the format does not define it.
-    header
-        All attributes of the header (JSON).
     attributes
         Attributes of the HDF5 file, its groups and the datasets of columns.
     listed
@@ -75,8 +71,6 @@ class Layout:
         Further files that are read.
     memory
         Bytes in memory while rows are read, besides the rows: decoded chunks, names of segments.
-    notes
-        Remarks about this file.
     """
 
     format: str
@@ -235,8 +229,6 @@ class Format(Protocol):
 
         Parameters
         ----------
-        file
-            The file, with its name for messages.
         mapping
             Stored names of columns, as `choose` takes them.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.buckets import (
+from unistore.converters.point_cloud.coordinates import minimum_maximum
+from unistore.converters.point_cloud.order import Partition, by_indices
+from unistore.converters.point_cloud.sorting import (
     BucketOrder,
     Buckets,
     Read,
@@ -18,15 +20,10 @@ from unistore.converters.point_cloud.buckets import (
     index_dtype,
     key_ranges,
     reader,
+    sort_tuples,
 )
-from unistore.converters.point_cloud.coordinates import minimum_maximum
-from unistore.converters.point_cloud.segments import Partition, by_indices
-from unistore.converters.point_cloud.tuples import sort_tuples
 from unistore.converters.point_cloud.workspace import ColumnType, Workspace
 from unistore.errors import InputError
-
-_DIGIT = 16
-"""Bits of a coordinate that each pass of `_smallest` compares."""
 
 
 def by_windows(
@@ -42,8 +39,6 @@ def by_windows(
     ----------
     read
         Reads rows of the coordinates, (n, 3).
-    rows
-        Points of the cloud.
 
     Raises
     ------
@@ -100,16 +95,19 @@ def _halve(
     low, high = _ends(window, work.step)
     axis = 0 if high[0] - low[0] >= high[1] - low[1] else 1
 
-    def keys() -> Iterator[NDArray[np.uint64]]:
-        return (_sortable(part.read("xy")[:, axis]) for part in window.steps(work.step))
+    def key(lo: int, hi: int) -> NDArray[np.uint64]:
+        return _sortable(window.columns["xy"](lo, hi)[:, axis])
 
     half = len(window) // 2
-    middle, equal = _smallest(keys, len(window), half, work.step)
     with work.nested() as nested:
+        lowest, highest = _sortable(np.array([low[axis], high[axis]])).tolist()
+        keys = Rows({"key": key}, window.lo, window.hi)
+        middle, equal = _smallest(keys, (lowest, highest), half, nested)
         sides = Buckets(nested, np.array([half, len(window) - half]), types)
-        for part, key in zip(window.steps(work.step), keys(), strict=True):
-            second = (key >= middle).astype(np.uint16)
-            ties = np.flatnonzero(key == middle)[:equal]
+        for part in window.steps(work.step):
+            keys_of_part = key(part.lo, part.hi)
+            second = (keys_of_part >= middle).astype(np.uint16)
+            ties = np.flatnonzero(keys_of_part == middle)[:equal]
             second[ties] = 0
             equal -= len(ties)
             sides.put(BucketOrder(second), {name: part.read(name) for name in types})
@@ -123,28 +121,17 @@ def _ends(points: Rows, step: int) -> NDArray[Any]:
     return np.array([ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)])
 
 
-def _smallest(
-    keys: Callable[[], Iterator[NDArray[np.uint64]]], count: int, rank: int, step: int
-) -> tuple[int, int]:
-    """The largest of the `rank` smallest of `count` keys, and how many of these are equal to it."""
-    found, shift = 0, 64
-    while count > step and shift:
-        shift -= _DIGIT
-        counts = np.zeros(1 << _DIGIT, np.int64)
-        for key in keys():
-            digits = key >> shift
-            digits = digits[digits >> _DIGIT == found] & ((1 << _DIGIT) - 1)
-            counts += np.bincount(digits.astype(np.int64), minlength=len(counts))
-        upto = np.cumsum(counts)
-        digit = int(np.searchsorted(upto, rank))
-        count = int(counts[digit])
-        rank -= int(upto[digit]) - count
-        found = found << _DIGIT | digit
-    if not shift:
-        return found, rank
-    among = np.concatenate([key if shift == 64 else key[key >> shift == found] for key in keys()])
-    middle = int(np.partition(among, rank - 1)[rank - 1])
-    return middle, rank - int(np.count_nonzero(among < middle))
+def _smallest(keys: Rows, ends: tuple[int, int], rank: int, work: Workspace) -> tuple[int, int]:
+    """The largest of the `rank` smallest keys between `ends`, and how many of these are equal to it."""
+    smaller = 0
+    for part in key_ranges(keys, {"key": ends}, {"key": ("<u8", ())}, work):
+        if smaller + len(part) >= rank:
+            among = next(part.steps(work.step)).read("key")  # of a larger part all are equal
+            at = min(rank - smaller, len(among)) - 1
+            middle = int(np.partition(among, at)[at])
+            return middle, rank - smaller - int(np.count_nonzero(among < middle))
+        smaller += len(part)
+    raise AssertionError
 
 
 def _sortable(values: NDArray[Any]) -> NDArray[np.uint64]:

@@ -65,21 +65,18 @@ def read_image_header(path: Path, name: str) -> ImageHeader:
     Raises
     ------
     InputError
-        If it is unreadable, empty, of another format, or truncated.
+        If it is empty, of another format, or truncated.
     """
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL))
-            tail = file.read()
-            file.seek(0)
-            head = file.read(32)
-            if head.startswith(_PNG):
-                return _png(file, size, tail, name)
-            if head.startswith(_JPEG):
-                return _jpeg(file, size, tail, name)
-    except OSError as error:
-        raise InputError(_unreadable(name, error)) from error
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL))
+        tail = file.read()
+        file.seek(0)
+        head = file.read(32)
+        if head.startswith(_PNG):
+            return _png(file, size, tail, name)
+        if head.startswith(_JPEG):
+            return _jpeg(file, size, tail, name)
     if not size:
         raise InputError(Problem(name, "is empty (0 bytes)", _CURE, "empty"))
     if (pointer := lfs_pointer_problem(head, name)) is not None:
@@ -136,12 +133,9 @@ def read_image(path: Path, name: str) -> bytes:
     Raises
     ------
     InputError
-        If it is unreadable or truncated, or a PNG chunk contradicts its checksum.
+        If it is truncated, or a PNG chunk contradicts its checksum.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(_unreadable(name, error)) from error
+    data = path.read_bytes()
     if data.startswith(_PNG):
         _check_chunks(data, name)
     elif _JPEG_END not in data[-_TAIL:]:
@@ -153,8 +147,6 @@ def _check_chunks(data: bytes, name: str) -> None:
     """Check the chunks of a PNG: length, type, data, CRC-32 over type and data (5.3)."""
     view, position, kind = memoryview(data), len(_PNG), b""
     while kind != b"IEND":
-        if position + 12 > len(data):
-            raise InputError(_truncated(name, len(data)))
         end = position + 8 + int.from_bytes(view[position : position + 4], "big")
         if end + 4 > len(data):
             raise InputError(_truncated(name, len(data)))
@@ -200,7 +192,3 @@ def decode(data: bytes, name: str, out: NDArray[np.uint8]) -> None:
 
 def _truncated(name: str, size: int) -> Problem:
     return Problem(name, f"is truncated: {size} bytes, without its end", _CURE, "truncated")
-
-
-def _unreadable(name: str, error: OSError) -> Problem:
-    return Problem(name, f"cannot be read: {error.strerror}", "check the file and its rights", "unreadable")

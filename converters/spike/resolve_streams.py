@@ -16,8 +16,7 @@ from unistore.converters.spike.geometry import (
     row_correlation,
 )
 from unistore.converters.spike.layout_detection import DetectedLayout, detect_layout, detect_padding
-from unistore.converters.spike.source import Extent, StreamSource
-from unistore.converters.spike.stream_reader import ShapedStream
+from unistore.converters.spike.source import Extent, ShapedStream, StreamSource
 from unistore.errors import Problem
 from unistore.schemas.spike.bits import row_bytes
 from unistore.system.sizes import count_of

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from unistore.errors import Problem
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec
+from unistore.schemas.array_specs import ArraySpecs
 from unistore.schemas.tables import Field, own_axes
 
 FAMILY_NAME = "rows"
@@ -35,3 +38,15 @@ def row_field(
         description=f"array {name} of the sources, files concatenated in natural order",
         attributes=attributes or {},
     )
+
+
+def _spec(path: str, _paths: Collection[str]) -> ArraySpec:
+    return ArraySpec(rows=(SAMPLES, 0)) if path.startswith(f"{TABLE}/") else ArraySpec()
+
+
+def _empty(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
+    if not any(path.startswith(f"{TABLE}/") for path in arrays):
+        yield Problem(TABLE, "holds no array", kind="missing")
+
+
+SPECS = ArraySpecs(others=_spec, check=_empty, main_rows=SAMPLES)

@@ -28,12 +28,12 @@ def told_by(script: str, place: Path, *options: str) -> str:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_killed_conversions_end_in_the_same_bytes(tmp_path: Path, overwrite: bool) -> None:
-    options = ("--operations", "12", "--moments", "4", *(["--overwrite"] if overwrite else []))
+    options = ("--operations", "6", "--moments", "2", *(["--overwrite"] if overwrite else []))
     told = told_by("kill.py", tmp_path, *options)
-    found = re.search(r"16 trials over (\d+) operations, (\d+) kills", told)
+    found = re.search(r"8 trials over (\d+) operations, (\d+) kills", told)
     assert found, told
     assert int(found[1]) > 300
-    assert int(found[2]) >= 12
+    assert int(found[2]) >= 6
 
 
 def test_killed_workers_and_converters_end_in_the_same_bytes(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_killed_workers_and_converters_end_in_the_same_bytes(tmp_path: Path) -> 
         "--family",
         "point_cloud",
         "--converter",
-        "3",
+        "1",
         "--workers",
         "2",
         "--together",
@@ -53,8 +53,8 @@ def test_killed_workers_and_converters_end_in_the_same_bytes(tmp_path: Path) -> 
     found = re.search(r"\| all \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", told)
     assert found, told
     converter, workers, together, cluster, stores = map(int, found.groups())
-    assert converter >= 3
+    assert converter >= 1
     assert workers >= 2
     assert together >= 1
     assert cluster >= 1
-    assert stores >= 4
+    assert stores >= 3

@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from unistore.cli.completion import command as completion
 from unistore.cli.convert import convert
 from unistore.cli.doctor import command as doctor
 from unistore.cli.export import command as export
@@ -51,7 +50,29 @@ def cli(quiet: bool, verbose: bool, color: str, debug: bool) -> None:  # noqa: A
     OUTPUT.quiet, OUTPUT.verbose, OUTPUT.color = quiet, verbose, color
 
 
-for each in (convert, inspect, verify, export, doctor, completion):
+COMPLETION_EXAMPLES = """\b
+Examples:
+  unistore completion bash >> ~/.bashrc
+  unistore completion zsh >> ~/.zshrc
+  unistore completion fish > ~/.config/fish/completions/unistore.fish
+"""
+
+
+@cli.command(epilog=COMPLETION_EXAMPLES, short_help="Print the lines that make a shell complete.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the lines that make SHELL complete commands, options and families."""
+    from click.shell_completion import get_completion_class
+
+    completion = get_completion_class(shell)
+    if completion is not None:
+        root = context.find_root().command
+        made = completion(root, {}, "unistore", "_UNISTORE_COMPLETE")
+        say(made.source_template % made.source_vars())
+
+
+for each in (convert, inspect, verify, export, doctor):
     cli.add_command(each)
 
 

@@ -109,9 +109,9 @@ def _text(found: Verified) -> str:
 
 def _table(problems: tuple[Problem, ...]) -> list[str]:
     """One line per problem: kind, location, message; then each cure once."""
-    rows = [(problem.kind, problem.location, problem.message) for problem in problems[:_MAX_SHOWN]]
-    widths = [max([len(row[column]) for row in rows], default=0) for column in (0, 1)]
-    lines = [f"{kind:<{widths[0]}}  {location:<{widths[1]}}  {message}" for kind, location, message in rows]
+    from unistore.report.blocks import aligned
+
+    lines = aligned([(each.kind, each.location, each.message) for each in problems[:_MAX_SHOWN]])
     if len(problems) > _MAX_SHOWN:
         lines.append(f"and {len(problems) - _MAX_SHOWN} more (all of them with --json)")
     return lines + [f"→ {cure}" for cure in dict.fromkeys(p.cure for p in problems if p.cure)]

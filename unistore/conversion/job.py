@@ -71,7 +71,10 @@ class DeriveJob:
                 source, fingerprint = self.scan.sources[number], self.fingerprints[number]
                 try:
                     with reading(source, fingerprint):
-                        facts, key = self._derive(writer, number), source_key(shared, source, fingerprint)
+                        facts, key = (
+                            self._derive(writer, number),
+                            source_key(shared, source.name, source.rows, source.detail, fingerprint),
+                        )
                 except InputError as error:
                     problems += _problems(error, source)
                     facts, key = {}, None

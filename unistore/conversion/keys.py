@@ -6,14 +6,16 @@ that this does not affect keep theirs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.conversion.fingerprint import Fingerprint, Fingerprints
 from unistore.conversion.plan import Plan, json_digest
-from unistore.converters.protocol import Scan, Source
+from unistore.converters.protocol import Scan
 
 Keys = NDArray[np.bytes_]
 """Keys of all sources, (sources,) of 32 bytes."""
@@ -28,20 +30,25 @@ def shared_key(scan: Scan) -> str:
     return json_digest([scan.family, options, [asdict(table) for table in scan.tables]])
 
 
-def source_key(shared: str, source: Source, fingerprint: Fingerprint) -> str:
+def source_key(
+    shared: str, name: str, rows: Mapping[str, int], detail: Mapping[str, Any], fingerprint: Fingerprint
+) -> str:
     """Key of a source: its name, rows and detail, its fingerprint, and `shared` from `shared_key`.
 
     The fingerprint has the status change time, so that a file rewritten with its old size and modification
     time is read again.
     """
-    return json_digest([shared, source.name, fingerprint, source.rows, source.detail])
+    return json_digest([shared, name, fingerprint, rows, detail])
 
 
 def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:
     """Key of every source, in order."""
     shared = shared_key(scan)
-    pairs = zip(scan.sources, fingerprints, strict=True)
-    return np.fromiter((source_key(shared, *pair) for pair in pairs), "S32", len(fingerprints))
+    sources = scan.sources
+    columns = sources.names, sources.each_rows(), sources.details, fingerprints
+    return np.fromiter(
+        (source_key(shared, *each) for each in zip(*columns, strict=True)), "S32", len(fingerprints)
+    )
 
 
 def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:

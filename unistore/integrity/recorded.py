@@ -22,8 +22,7 @@ from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem, StoreError, printable
 from unistore.integrity.steps import run_in_order
-from unistore.schemas.sources import HDF5_ATTRIBUTES
-from unistore.schemas.text import text_values
+from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 from unistore.zarr3.presets import codec_chain
@@ -34,24 +33,15 @@ _TEXT = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedConversion:
-    """The conversion that made a store, planned from the sources as they are now.
-
-    Attributes
-    ----------
-    converter
-        Converter with the store's options.
-    planned
-        Plan, and what it was made from.
-    fingerprints
-        State of the source files when it was planned.
-    spill
-        Spilled rows and facts of the sources.
-    """
+    """The conversion that made a store, planned from the sources as they are now."""
 
     converter: Converter
+    """With the store's options."""
     planned: Planned
     fingerprints: Fingerprints
+    """State of the source files when it was planned."""
     spill: Spill
+    """Spilled rows and facts of the sources."""
 
     def job(self, root: Path) -> ShardJob:
         """Job that makes the shards and writes them below `root`."""
@@ -75,18 +65,7 @@ def plan_recorded_conversion(
 ) -> RecordedConversion:
     """Scan and derive the sources, and plan their conversion with the options of a store.
 
-    Parameters
-    ----------
-    attributes
-        The root's ``unistore`` object.
-    sources
-        As given to the conversion.
-    work
-        Folder for what the sources spill: at most the rows of derived tables.
-    progress
-        Progress callbacks.
-    executor
-        Where sources are read.
+    `attributes` is the root's ``unistore`` object; in `work`, derived tables spill their rows.
 
     Raises
     ------
@@ -124,9 +103,10 @@ def plan_recorded_conversion(
     finalized = converter.finalize(scan, spill if scan.is_derived else ())
     planned = plan_conversion(scan, finalized, codec, shares, spill, sizes, lambda *_: codecs)
     # verdicts are those of the store: other files beside the sources may have come or gone
-    verdicts = {name: attributes[name] for name in ("verdicts",) if name in attributes}
-    rest = {name: value for name, value in planned.attributes.items() if name != "verdicts"}
-    planned = replace(planned, attributes=rest | verdicts)
+    own = {name: value for name, value in planned.attributes.items() if name != "verdicts"}
+    if "verdicts" in attributes:
+        own["verdicts"] = attributes["verdicts"]
+    planned = replace(planned, attributes=own)
     return RecordedConversion(converter=converter, planned=planned, fingerprints=fingerprints, spill=spill)
 
 
@@ -156,7 +136,7 @@ def differences(store: Store, planned: Planned) -> list[str]:
     lines = lines or _attribute_lines(store, planned)
     if lines:
         return lines
-    forms = {array.field.path: (array.shape, array.field.dtype) for array in plan.arrays()}
+    forms = {array.field.path: f"{array.field.dtype} {array.shape}" for array in plan.arrays()}
     for path in sorted({*forms, *store.paths()}):
         if path not in forms or not store.has(path):
             lines.append(f"array {path}: only {'the store' if store.has(path) else 'now'} has it")
@@ -165,9 +145,9 @@ def differences(store: Store, planned: Planned) -> list[str]:
             array = store.array(path)
         except StoreError:
             continue
-        form = (array.shape, array.dtype.name)
+        form = f"{array.dtype.name} {array.shape}"
         if form != forms[path]:
-            lines.append(f"array {path}: {_form(form)} in the store, {_form(forms[path])} now")
+            lines.append(f"array {path}: {form} in the store, {forms[path]} now")
     return lines
 
 
@@ -177,16 +157,11 @@ def _source_lines(store: Store, planned: Planned) -> list[str]:
     except (StoreError, UnicodeDecodeError):
         return []
     now = [source.name for source in planned.scan.sources]
-    gone = [name for name in before if name not in now]
-    new = [name for name in now if name not in before]
-    lines = [f"source {name}: not among those given" for name in gone[:_SHOWN]]
-    lines += [f"source {name}: not one of the store's" for name in new[:_SHOWN]]
-    more = len(gone) + len(new) - len(lines)
-    if more:
-        lines.append(f"and {more} further sources")
-    if not lines and before != now:
-        lines.append("the order of the sources")
-    return lines
+    gone = [f"source {name}: not among those given" for name in before if name not in now]
+    new = [f"source {name}: not one of the store's" for name in now if name not in before]
+    more = len(gone[_SHOWN:]) + len(new[_SHOWN:])
+    lines = gone[:_SHOWN] + new[:_SHOWN] + ([f"and {more} further sources"] if more else [])
+    return lines or (["the order of the sources"] if before != now else [])
 
 
 def _attribute_lines(store: Store, planned: Planned) -> list[str]:
@@ -217,7 +192,3 @@ def _differing(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple
         yield from (
             (path, name) for name in dict.fromkeys([*first, *second]) if first.get(name) != second.get(name)
         )
-
-
-def _form(form: tuple[tuple[int, ...], str]) -> str:
-    return f"{form[1]} {form[0]}"

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 
 import xxhash
 
-from unistore.store.consolidated import root_head
-from unistore.store.manifest import root_is_intact
+from unistore.store.manifest import root_head, root_is_intact
 from unistore.zarr3.documents import DocumentError
 
 _SIGNATURE = re.compile(rb'"root": "([0-9a-f]{32})"')

@@ -14,7 +14,7 @@ from unistore.integrity.steps import run_in_order
 from unistore.schemas.array_spec import offsets_errors
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
-from unistore.schemas.text import text_values
+from unistore.schemas.tables import text_values
 
 
 def indices(view: View) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from unistore.remote.redaction import redact_urls
+from unistore.remote.url import redact_urls
 
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SKIP_SIGNATURE=true for a public bucket)",
@@ -43,16 +43,16 @@ class ShortRead(Exception):  # noqa: N818 - becomes a CorruptionError if retries
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why an operation failed, in one line, and what to do about it."""
+    """Why an operation failed, in one line, and what to do about it.
+
+    `transient` if a retry may help, `absent` if there is no such object, `damaged` if it is too short.
+    """
 
     message: str
     cure: str = ""
     transient: bool = False
-    """Whether a retry may help."""
     absent: bool = False
-    """Whether there is no such object."""
     damaged: bool = False
-    """Whether the object is shorter than it must be."""
 
 
 def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
@@ -65,17 +65,18 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
     text = str(error)
     code = match[1] if (match := _CODE.search(text)) else ""
     status = _status(text)
-    kind = type(error).__name__
     if code in _NO_BUCKET:
         where = ENDPOINT.get(scheme, "the host")
         return Fault(f"there is no bucket {bucket!r}", f"check its name and {where}")
     if isinstance(error, FileNotFoundError):
         return Fault("no such object", absent=True)
+    kinds = _KIND.findall(text)
+    connection = _CONNECTION_MESSAGES[kinds[0]] if kinds else _first_line(text)
     return (
-        _access_fault(text, kind, code, status, scheme)
+        _access_fault(text, type(error).__name__, code, status, scheme)
         or _configuration_fault(text, scheme)
         or _status_fault(code, status)
-        or _connection_fault(text)
+        or Fault(connection, "check the network and the endpoint", transient=True)
     )
 
 
@@ -121,12 +122,6 @@ def _status_fault(code: str, status: int) -> Fault | None:
     if (status >= 500 and status != 501) or status in _RETRYABLE_STATUSES:
         return Fault(message, "try again later", transient=True)
     return Fault(message) if status else None
-
-
-def _connection_fault(text: str) -> Fault:
-    kinds = _KIND.findall(text)
-    what = _CONNECTION_MESSAGES[kinds[0]] if kinds else _first_line(text)
-    return Fault(what, "check the network and the endpoint", transient=True)
 
 
 def _in_parentheses(code: str) -> str:

@@ -6,22 +6,30 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from unistore.converters.files.paths import is_inside
 from unistore.converters.registry import families
-from unistore.converters.survey import Survey, survey
 from unistore.errors import InputError, Problem, first_few
 from unistore.remote.storage import local_path
-from unistore.report.blocks import Block, to_text
-from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
+from unistore.report.blocks import Block, to_text, verdict_blocks
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import store_blocks
-from unistore.report.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
-from unistore.report.verdicts import verdict_blocks
+from unistore.report.unsealed import (
+    SUFFIX,
+    describe_unfinished,
+    describe_zarr,
+    is_store,
+    is_zarr,
+    stores_inside,
+    unfinished_blocks,
+    zarr_blocks,
+)
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
+
+if TYPE_CHECKING:
+    from unistore.converters.survey import Survey
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
@@ -97,7 +105,7 @@ class Inspection:
         return f"Inspection({self.kind} {self.path!r}{''.join(f', {each}' for each in shown)})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures.html import notebook_html
+        from unistore.pictures import notebook_html
 
         remarks = [("", remark) for remark in self.details.get("remarks", ())]
         facts = [fact for block in self.blocks[:1] for fact in block.facts] + remarks
@@ -138,6 +146,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         raise InputError(Problem(given, "no such file or folder", "check the path", "missing"))
     if target.is_dir() and is_zarr(target):
         return _zarr(given, target)
+    from unistore.converters.survey import survey
     from unistore.report.sources import describe_sources, link_blocks, problem_blocks, source_blocks
 
     surveyed = survey([target])
@@ -188,6 +197,8 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
         return "an empty folder", "check the path"
     if target.suffix.lower() in _ARCHIVES:
         return "an archive", "unpack it, and inspect the folder"
+    from unistore.converters.files.paths import is_inside
+
     link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
     if link is not None:
         return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"

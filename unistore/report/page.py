@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from unistore.errors import InputError, Problem, UnistoreError
-from unistore.pictures.draw import MARK, check_sample
-from unistore.pictures.html import facts_html, pictures_html, table_html, text_html
+from unistore.pictures import MARK, check_sample, facts_html, pictures_html, table_html, text_html
 from unistore.report.blocks import Block
-from unistore.report.measures import chosen_samples, sample_noun
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import number
-from unistore.report.values import MIN_SHOWN
+from unistore.report.values import MIN_SHOWN, chosen_samples, sample_noun
 from unistore.store.reader import Store
 from unistore.system.sizes import size
 

@@ -14,9 +14,8 @@ from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
 from unistore.converters.survey import Detection, Survey
 from unistore.errors import InputError, Problem
-from unistore.report.blocks import Block, format_shape
-from unistore.report.commands import convert_command
-from unistore.report.verdicts import verdict_blocks, verdicts_line
+from unistore.report.blocks import Block, format_shape, verdict_blocks, verdicts_line
+from unistore.report.snippets import convert_command
 from unistore.system.sizes import count_of, size
 
 SHOWN_SOURCES = 5

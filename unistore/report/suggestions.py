@@ -8,37 +8,35 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+import unistore
 from unistore.converters.registry import get_family
-from unistore.data import kinds
 from unistore.data.kinds.protocol import NamesGroup, SampleKind
 from unistore.data.kinds.reach import Reach, as_code, reach_of
 from unistore.data.parts import default_kind
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
 
+KINDS = ("Clips", "Patches", "Rows", "Segments", "SparsePoints", "Transitions", "Volumes", "Windows")
+"""Kinds that `parse_kind` knows, names of `unistore`."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Suggestion:
     """A kind of samples for one store.
 
-    Attributes
-    ----------
-    declared
-        The kind that the family declares, as Python code.
-    kind, text
-        The kind in a size that fits the store, and its Python code. Of a kind from another package: None,
-        and `declared`.
-    reach
-        How the declared kind fits the store.
-    samples
-        Number of samples of `kind`; None without one.
+    A kind from another package has no `kind` and `samples`, and its `text` is as declared.
     """
 
     declared: str
+    """The kind that the family declares, as Python code."""
     kind: SampleKind | None
+    """The kind in a size that fits the store."""
     text: str
+    """`kind` as Python code."""
     reach: Reach
+    """How the declared kind fits the store."""
     samples: int | None
+    """Number of samples of `kind`."""
 
     @property
     def changed(self) -> bool:
@@ -49,12 +47,7 @@ class Suggestion:
 def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Suggestion]:
     """Kinds that the family of a store suggests, without its natural kind.
 
-    Parameters
-    ----------
-    store
-        The store.
-    units
-        Rows of the sample table that are used; None: all.
+    `units` are the rows of the sample table that are used; None: all.
 
     Raises
     ------
@@ -66,14 +59,11 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
         try:
             kind = parse_kind(declared)
         except InputError:  # a kind from another package
-            found.append(
-                Suggestion(declared=declared, kind=None, text=declared, reach=Reach(samples=0), samples=None)
-            )
-        else:
-            chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
-            if chosen is not None:
-                text = declared if chosen == kind else as_code(chosen)
-                found.append(_fitted(store, text, chosen, units))
+            found.append(Suggestion(declared, None, declared, Reach(samples=0), None))
+            continue
+        chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
+        if chosen is not None:
+            found.append(_fitted(store, declared if chosen == kind else as_code(chosen), chosen, units))
     return found
 
 
@@ -87,9 +77,9 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
     """
     kind = default_kind(store)
     chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else None
+    found = _fitted(store, as_code(chosen or kind), chosen or kind, units)
     if chosen is None or chosen == kind:
-        return _fitted(store, as_code(kind), kind, units)
-    found = _fitted(store, as_code(chosen), chosen, units)
+        return found
     reach = found.reach if found.changed else replace(found.reach, what="the store holds several windows")
     return replace(found, declared=as_code(kind), reach=reach)
 
@@ -100,7 +90,7 @@ def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int
     if reach.fitting is not None and (not samples or (reach.beyond and not reach.told)):
         kind, text = reach.fitting, as_code(reach.fitting)
         samples = len(kind.bind(store, (), units))
-    return Suggestion(declared=declared, kind=kind, text=text, reach=reach, samples=samples)
+    return Suggestion(declared, kind, text, reach, samples)
 
 
 def parse_kind(expression: str) -> SampleKind:
@@ -114,9 +104,9 @@ def parse_kind(expression: str) -> SampleKind:
     cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:
         call = ast.parse(expression.removeprefix("unistore."), mode="eval").body
-        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in kinds.__all__:
-            raise ValueError("they are " + ", ".join(kinds.__all__))
-        made = getattr(kinds, ast.unparse(call.func))
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in KINDS:
+            raise ValueError("they are " + ", ".join(KINDS))
+        made = getattr(unistore, ast.unparse(call.func))
         positional = [ast.literal_eval(each) for each in call.args]
         named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
         kind: SampleKind = made(*positional, **named)

@@ -11,11 +11,10 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer
-from unistore.system.cgroups import MOUNTS, PROCESS, cpu_quota
+from unistore.system.machine import usable_cores
 
 MAX_WORKERS = 4096
 """Largest number of workers of a loader, and of batches prefetched by each."""
@@ -152,10 +151,3 @@ def environment_number(name: str, default: int, least: int = 1) -> int:
         message = f"is {text!r} in the environment, expected a whole number of at least {least}"
         raise InputError(Problem(name, message, "set it to that, or unset it", "option"))
     return int(text)
-
-
-def usable_cores(process: Path = PROCESS, cgroups: Path = MOUNTS) -> float:
-    """Cores that this process may use: its affinity mask, or less if a cgroup (v1 or v2) has a CPU quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota(process, cgroups)
-    return float(cores) if quota is None else min(float(cores), quota)

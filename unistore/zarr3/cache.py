@@ -1,30 +1,52 @@
-"""Bounded caches of one process: decoded chunks, and shard indexes."""
+"""Bounded caches of one process, for decoded chunks and shard indexes; renewed in forked children."""
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
-
-from unistore.zarr3.forks import renew_after_fork
 
 MIN_TRACKED_MISSES = 4096
 """Misses that are remembered, in addition to as many as there are cached chunks."""
 
+OVERHEAD = 400
+"""Bytes that a small index costs besides its numbers."""
+
+
+class Renewable(Protocol):
+    """Has locks and caches: a lock that another thread held at a fork is never released in the child."""
+
+    def renew(self) -> None:
+        """Replace every lock and drop every cache."""
+
+
+_alive: weakref.WeakSet[Renewable] = weakref.WeakSet()
+
+
+def renew_after_fork(renewable: Renewable) -> None:
+    """Call ``renewable.renew()`` in every child forked while it lives."""
+    _alive.add(renewable)
+
+
+def _renew_all() -> None:
+    for renewable in list(_alive):
+        renewable.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
 
 class ChunkCache:
-    """Decoded chunks by key; the least recently used go first. Safe with threads and forks.
+    """`limit` bytes of decoded chunks; the least recently used go first. Safe with threads and forks.
 
     A chunk is kept at its second miss: writing every chunk to memory outside the CPU caches would cost about
-    half as much as decoding it.
-
-    Parameters
-    ----------
-    limit
-        Bytes; chunks of more than an eighth of it are not kept.
+    half as much as decoding it. Chunks of more than an eighth of the limit are not kept.
     """
 
     def __init__(self, limit: int) -> None:
@@ -36,13 +58,8 @@ class ChunkCache:
         """Drop everything and take a fresh lock."""
         self._lock = threading.Lock()
         self._chunks: OrderedDict[Hashable, NDArray[Any]] = OrderedDict()
-        self._bytes = 0
+        self.nbytes = 0
         self._missed: tuple[set[Hashable], set[Hashable]] = set(), set()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now."""
-        return self._bytes
 
     def keeps(self, nbytes: int) -> bool:
         """Whether chunks of `nbytes` are kept at all."""
@@ -70,15 +87,11 @@ class ChunkCache:
         """Keep a chunk that nobody will write to."""
         with self._lock:
             old = self._chunks.pop(key, None)
-            self._bytes += chunk.nbytes - (0 if old is None else old.nbytes)
+            self.nbytes += chunk.nbytes - (0 if old is None else old.nbytes)
             self._chunks[key] = chunk
-            while self._bytes > self.limit:
-                _, dropped = self._chunks.popitem(last=False)
-                self._bytes -= dropped.nbytes
+            while self.nbytes > self.limit:
+                self.nbytes -= self._chunks.popitem(last=False)[1].nbytes
 
-
-OVERHEAD = 400
-"""Bytes that a small index costs besides its numbers."""
 
 CHUNKS = ChunkCache(64 << 20)
 """The decoded chunks of this process."""
@@ -105,19 +118,12 @@ class IndexCache:
         """Drop everything and take a fresh lock."""
         self._lock = threading.Lock()
         self._indexes: dict[int, memoryview] = {}
-        self._bytes = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now."""
-        return self._bytes
+        self.nbytes = 0
 
     def get(self, shard: int) -> memoryview:
         """Index of a shard, read where it is not known."""
         index = self._indexes.get(shard)
-        if index is not None:
-            return index
-        return self.put(shard, self._load(shard))
+        return self.put(shard, self._load(shard)) if index is None else index
 
     def missing(self, shards: Iterable[int]) -> list[int]:
         """Those of some shards whose indexes are not known."""
@@ -127,8 +133,7 @@ class IndexCache:
         """Keep the index of a shard."""
         with self._lock:
             if self._indexes.setdefault(shard, index) is index:
-                self._bytes += index.nbytes + OVERHEAD
-            while self._bytes > self.limit and len(self._indexes) > 1:
-                oldest = next(iter(self._indexes))
-                self._bytes -= self._indexes.pop(oldest).nbytes + OVERHEAD
+                self.nbytes += index.nbytes + OVERHEAD
+            while self.nbytes > self.limit and len(self._indexes) > 1:
+                self.nbytes -= self._indexes.pop(next(iter(self._indexes))).nbytes + OVERHEAD
         return index

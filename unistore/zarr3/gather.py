@@ -21,20 +21,25 @@ _WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint3
 """By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row."""
 
 
+def read_whole(reader: ChunkReader, numbers: list[int], targets: list[NDArray[Any]]) -> None:
+    """Read whole chunks, each into its target: a C-contiguous array of its size; absent ones become fill."""
+    located = reader.locate(numbers)
+    if EMPTY in located.offsets:
+        present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
+        for at in set(range(len(targets))).difference(present):
+            targets[at][...] = reader.metadata.fill_value
+        located, targets = located.select(present), [targets[at] for at in present]
+    reader.read_into(located, targets)
+
+
 def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any]) -> None:
     """Read rows that are whole chunks, in any order, every chunk once, straight into `out` (rows, …)."""
     place_of = {row: place for place, row in enumerate(wanted)}
     ordered = sorted(place_of)
-    located = reader.locate([row * reader.row_stride for row in ordered])
-    places = [place_of[row] for row in ordered]
-    if EMPTY in located.offsets:
-        present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
-        out[[places[at] for at, offset in enumerate(located.offsets) if offset == EMPTY]] = (
-            reader.metadata.fill_value
-        )
-        located, places = located.select(present), [places[at] for at in present]
     targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
-    reader.read_into(located, [targets[place] for place in places])
+    read_whole(
+        reader, [row * reader.row_stride for row in ordered], [targets[place_of[row]] for row in ordered]
+    )
     if len(place_of) < len(wanted):
         for place, row in enumerate(wanted):
             if place_of[row] != place:
@@ -55,16 +60,8 @@ def gather(
 ) -> None:
     """Read the outer product of chunks along all axes; every chunk is decoded once at most.
 
-    Parameters
-    ----------
-    reader
-        Of the array.
-    groups
-        Chunks along axis 0, each with one or more places.
-    trailing
-        Pieces along each of the other axes.
-    out
-        C-contiguous output.
+    `groups` are the chunks along axis 0, each with one or more places; `trailing` the pieces along each other
+    axis; `out` is C-contiguous.
     """
     metadata = reader.metadata
     if metadata.chunk_shape[1:] == metadata.shape[1:] == out.shape[1:]:  # chunks of whole rows
@@ -74,12 +71,8 @@ def gather(
         axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
         numbers, wanted = reader.numbers(axes), list(_selections(groups, trailing))
     located = reader.locate(numbers)
-    native, chunk_shape, chunk_bytes = (
-        metadata.codecs.native_layout,
-        metadata.chunk_shape,
-        metadata.chunk_bytes,
-    )
-    keep = native and reader.shared is None and CHUNKS.keeps(chunk_bytes)
+    native, chunk_shape = metadata.codecs.native_layout, metadata.chunk_shape
+    keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []
@@ -97,7 +90,7 @@ def gather(
                 _copy(chunk, places, out)
                 continue
             if room > 0 and CHUNKS.missed_recently(key):
-                room -= chunk_bytes
+                room -= metadata.chunk_bytes
                 kept_as = key
         tasks.append(task)
         targets.append(target)

@@ -25,10 +25,8 @@ from unistore.converters.files.hdf5.file import FAILURES
 from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.errors import printable
-from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.store_view import StoreView
-from unistore.schemas.tables import Field
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, text_arrays
 
 MAX_ATTRIBUTE_BYTES = 256 << 10
 MAX_FILE_BYTES = 1 << 20
@@ -43,7 +41,7 @@ IsRewritten = Callable[[str, h5py.HLObject, str, Entry], bool]
 """``(path, object, name, entry)``: whether an export writes this attribute without its being stored."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Attributes:
     """Attributes of one file.
 
@@ -92,22 +90,18 @@ def read_attributes(
                 continue
             else:
                 size = len(json.dumps({name: entry, "" if kept else path: 0}))
-                reason = _too_large(size, bytes_left)
-                if not reason:
+                if size <= min(MAX_ATTRIBUTE_BYTES, bytes_left):
                     bytes_left -= size
                     kept[name] = entry
                     continue
+                reason = f"more than {MAX_FILE_BYTES >> 20} MiB of attributes in one file"
+                if size > MAX_ATTRIBUTE_BYTES:
+                    reason = f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
             first, count = found.left_out.get(reason, (f"{name} of {path or '/'}", 0))
             found.left_out[reason] = first, count + 1
         if kept:
             found.kept[path] = tuple(kept), json.dumps(kept)
     return found
-
-
-def _too_large(size: int, bytes_left: int) -> str:
-    if size > MAX_ATTRIBUTE_BYTES:
-        return f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
-    return f"more than {MAX_FILE_BYTES >> 20} MiB of attributes in one file" if size > bytes_left else ""
 
 
 def _entries(item: h5py.HLObject | PlainGroup | PlainDataset) -> Iterator[tuple[str, Entry | str]]:
@@ -157,10 +151,6 @@ class AttributeCollector:
 
         Parameters
         ----------
-        source
-            Name of the source.
-        found
-            Its attributes.
         stored
             Whether the store has the group or dataset at a path: attributes of others are skipped.
         """

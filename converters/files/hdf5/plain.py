@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from unistore.converters.files.hdf5.structure import (
     LAYOUT,
     SYMBOL_TABLE,
     TIME,
+    UNDEFINED,
     Node,
     attribute_parts,
     parse,
@@ -56,6 +56,8 @@ _LENGTHS = {each[0]: len(each) for each in _NUMBERS}
 _BOOL = _described("|b1")
 _CONTIGUOUS = b"\3\1"
 _DEFAULT_FILL = b"\2\2\2\1\0\0\0\0"
+_RANKS_AND_FLAGS = b"\4\0\x10\0\0\0\0\0"
+"""Of the superblock, as h5py writes them."""
 _A_TIME = b"\1\0\0\0\0\0\0\0"
 _GAP = 64
 """Bytes between two ranges that are compared as one."""
@@ -104,7 +106,12 @@ class PlainGroup(_Object):
 
     def __init__(self, path: Path, form: _GroupForm, data: bytes) -> None:
         super().__init__(path, form.name, form.attributes)
-        self._members = {name: member.of(path, data) for name, member in form.members.items()}
+        self._members: dict[str, PlainGroup | PlainDataset] = {
+            name: PlainGroup(path, each, data)
+            if isinstance(each, _GroupForm)
+            else PlainDataset(path, each, data)
+            for name, each in form.members.items()
+        }
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._members)
@@ -127,24 +134,28 @@ class PlainGroup(_Object):
         return found
 
 
-def open_plain(path: Path) -> PlainGroup | None:
-    """The root group of a file; None if the HDF5 library is to read it, or to say what is wrong with it."""
+def read_plain(file: int, size: int, path: Path) -> PlainGroup | None:
+    """The root group of a file, if it can be read without the HDF5 library.
+
+    Raises
+    ------
+    Exception
+        One of `FAILURES`: if its structure is not simple, or not sound.
+    """
+    data = os.pread(file, min(size, HEAD_BYTES), 0)
+    if len(data) < size or not _no_writer_has(file):
+        parse(file, size, data)
+        return None
+    form = _form_of(file, data)
+    return None if form is None else PlainGroup(path, form, data)
+
+
+def _no_writer_has(file: int) -> bool:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return None
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > HEAD_BYTES:
-            return None
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a writer holds the lock
-        data = os.pread(file, HEAD_BYTES + 1, 0)
-        require(len(data) == status.st_size)
-        return _form_of(data).of(path, data)
-    except FAILURES:
-        return None
-    finally:
-        os.close(file)
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +168,6 @@ class _DatasetForm:
     shape: tuple[int, ...]
     place: tuple[int, int]
 
-    def of(self, path: Path, data: bytes) -> PlainDataset:
-        """The dataset of a file, given all its bytes."""
-        return PlainDataset(path, self, data)
-
 
 @dataclass(frozen=True, slots=True)
 class _GroupForm:
@@ -169,10 +176,6 @@ class _GroupForm:
     name: str
     attributes: dict[str, NDArray[Any]]
     members: dict[str, _DatasetForm | _GroupForm]
-
-    def of(self, path: Path, data: bytes) -> PlainGroup:
-        """The group of a file, given all its bytes."""
-        return PlainGroup(path, self, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +191,18 @@ _known: dict[int, _Known] = {}
 """By size: many files are written alike, and differ in values alone."""
 
 
-def _form_of(data: bytes) -> _GroupForm:
-    """Form of the root group of a file: that of one whose bytes are the same wherever parsing looks."""
+def _form_of(file: int, data: bytes) -> _GroupForm | None:
+    """Form of the root group of a whole file: that of one whose bytes are the same wherever parsing looks."""
     known = _known.get(len(data))
     if known is not None and [data[each] for each in known.ranges] == known.decisive:
         return known.form
-    node, read = parse(data)
-    form = _group("/", len(data), node)
+    node, read = parse(file, len(data), data)
+    try:
+        require(data[16:24] == _RANKS_AND_FLAGS)
+        require(struct.unpack_from("<QQ", data, 32) == (UNDEFINED, len(data)))
+        form = _group("/", len(data), node)
+    except FAILURES:
+        return None
     ranges: list[slice] = []
     for lo, hi in sorted(read):
         if ranges and lo <= ranges[-1].stop + _GAP:

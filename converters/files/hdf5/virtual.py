@@ -66,8 +66,6 @@ def check_sources(
 
     Parameters
     ----------
-    dataset
-        A virtual dataset.
     lo, hi
         Rows whose chunks are decoded as a check; if empty, only the mapping is checked.
     roots

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,15 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.arrays import NPY_NAME, ReadRows, list_arrays, open_arrays
 from unistore.converters.parts import Candidate
-from unistore.converters.point_cloud.arrays import column_files, coordinate_word
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import coordinates_or_features
-from unistore.converters.point_cloud.names import COORDINATES, cloud_match, is_coordinates
+from unistore.converters.point_cloud.names import (
+    COORDINATES,
+    cloud_match,
+    column_files,
+    coordinate_word,
+    is_coordinates,
+)
 from unistore.converters.point_cloud.source import Layout, Match, Original, PointSource, column_paths
 from unistore.converters.scan import Source
 
@@ -55,28 +60,22 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Choose the columns; those in other files are named by their word: ``color`` for ``a_color.npy``."""
     path = file.path
-    beside = column_files(path, file.roots) if path.suffix.lower() == ".npy" else {}
     listed = list_arrays(path, file.name, file.roots)
-    headers: dict[str, _Header] = {}
+    headers = {key: _Header(*form) for key, form in listed.arrays.items()}
+    beside: dict[str, Path] = {}
     if path.suffix.lower() == ".npy":
-        headers["xyz"] = _Header(*listed.arrays[NPY_NAME])
-    else:
-        headers |= {key: _Header(*form) for key, form in listed.arrays.items()}
-    for word, each in beside.items():
-        headers[word] = _Header(*list_arrays(each, each.name, file.roots).arrays[NPY_NAME])
-    chosen = choose(headers, "", mapping, file.name, wide=True)
+        headers = {"xyz": headers[NPY_NAME]}
+        beside = column_files(path, file.roots)
+        headers |= {word: _headers(each, each.name, file.roots)[NPY_NAME] for word, each in beside.items()}
+    chosen = choose(NAME, headers, "", mapping, file.name, wide=True)
     used = {path for path, _ in chosen.columns.values()}
     names = [beside[word].name for word in beside if word in used]
     notes = [f"columns are in files beside it: {', '.join(names)}"] if names else []
-    return Layout(
-        format=NAME,
-        points=chosen.rows,
-        xyz=chosen.xyz,
-        xyz_stored=chosen.xyz_stored,
-        columns=chosen.columns,
+    return replace(
+        chosen,
         files=tuple(beside.values()),
         memory=listed.reading,
-        notes=(*chosen.notes, *notes, *(f"left out, being no column: {key}" for key in chosen.left_out)),
+        notes=(*chosen.notes, *notes),
     )
 
 

@@ -1,4 +1,4 @@
-"""Formats of spike files, one module each; see `unistore.converters.spike.source`.
+"""Formats of spike files; see `unistore.converters.spike.source`.
 
 To add one, write a module here with a `Format`, and list it in `FORMATS`. Nothing else changes.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 
-from unistore.converters.spike.layouts import dat, npy, npz
+from unistore.converters.spike.layouts import arrays, dat
 from unistore.converters.spike.source import Format, FrameSource, StreamSource, VoxelGrid
 
 __all__ = [
@@ -22,9 +22,9 @@ __all__ = [
     "voxel_suffixes",
 ]
 
-FORMATS: tuple[Format, ...] = (dat.FORMAT, npy.FORMAT, npz.FORMAT)
+FORMATS: tuple[Format, ...] = (dat.FORMAT, arrays.NPY, arrays.NPZ)
 
-ARRAY_SUFFIX, STREAM_SUFFIX = npy.FORMAT.suffixes[0], dat.FORMAT.suffixes[0]
+ARRAY_SUFFIX, STREAM_SUFFIX = arrays.NPY.suffixes[0], dat.FORMAT.suffixes[0]
 """Suffixes of exported arrays and streams whose own format cannot be written."""
 
 

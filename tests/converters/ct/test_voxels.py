@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct import survey as ct_survey
 from unistore.converters.ct import voxels as ct_voxels
-from unistore.converters.ct.inside import bounds, inside
 from unistore.converters.ct.layouts import open_voxels
-from unistore.converters.ct.slabs import planes, read_image, read_together, slabs
+from unistore.converters.ct.slabs import planes, read_image, slabs
 from unistore.converters.ct.source import VoxelSource
 from unistore.converters.ct.survey import MaskComparison, ones_of, survey
-from unistore.converters.ct.voxels import bit_shape, point_coords, read_bits, read_points
+from unistore.converters.ct.voxels import bit_shape, bounds, inside, point_coords, read_bits, read_points
 from unistore.errors import InputError
 from unistore.schemas.ct.windows import Window
 
@@ -57,11 +56,11 @@ def test_slabs_cover_the_volume_once(tmp_path: Path, dtype: str, order: str) -> 
     seen = np.zeros(array.shape, int)
     rebuilt = np.zeros(array.shape, array.dtype.newbyteorder("="))
     parts = 0
-    for slab in slabs(file):
-        assert slab.values.dtype.isnative
-        assert (slab.box[2].start or 0) % 8 == 0
-        seen[slab.box] += 1
-        rebuilt[slab.box] = slab.values
+    for box, (values,) in slabs([file]):
+        assert values.dtype.isnative
+        assert (box[2].start or 0) % 8 == 0
+        seen[box] += 1
+        rebuilt[box] = values
         parts += 1
     assert parts > 1
     assert (seen == 1).all()
@@ -199,7 +198,8 @@ def test_files_together_are_read_at_the_same_places(tmp_path: Path, order: str, 
     files = [saved(tmp_path, array, f"{number}.npy") for number, array in enumerate(arrays)]
     seen = np.zeros(arrays[0].shape, int)
     parts = 0
-    for box, several in chain.from_iterable(read_together(files, share, shares) for share in range(shares)):
+    shared = [slabs(files, share=share, of=shares) for share in range(shares)]
+    for box, several in chain.from_iterable(shared):
         seen[box] += 1
         parts += 1
         for values, array in zip(several, arrays, strict=True):

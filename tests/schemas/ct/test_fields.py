@@ -4,7 +4,7 @@ import pytest
 
 from unistore.converters.registry import get_family
 from unistore.errors import InputError
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.ct.fields import coords_field, mask_field
 from unistore.schemas.ct.windows import PRESETS, Window, parse_window
 
@@ -31,8 +31,10 @@ STORE = {
 
 def problems(**changes: ArrayInfo | None) -> dict[str, str]:
     arrays = {**STORE, **{path.replace("__", "/"): info for path, info in changes.items()}}
-    found = get_family("ct").schema_problems(
-        {path: info for path, info in arrays.items() if info is not None}, {"samples": {"count": 2}}
+    found = (
+        get_family("ct")
+        .part("specs")
+        .problems({path: info for path, info in arrays.items() if info is not None}, 2)
     )
     return {problem.location: problem.message for problem in found}
 
@@ -77,7 +79,7 @@ def test_without_image() -> None:
             "windows/bone/offsets",
             "has 2 rows, expected 3",
         ),
-        ("windows__bone__mask", ArrayInfo((2, 8, 9, 10), "uint8"), "windows/bone/mask", "(2, 8, 9, 2)"),
+        ("windows__bone__mask", ArrayInfo((2, 8, 9, 10), "uint8"), "windows/bone/mask", "expected (8, 9, 2)"),
         ("masks__1__present", ArrayInfo((2,), "uint8"), "masks/1/present", "expected bool"),
         ("sdf__lung__coords", None, "sdf/lung/values", "needs the array sdf/lung/coords"),
         ("masks__1__mask", None, "masks/1", "holds neither, expected mask or label"),

@@ -6,7 +6,7 @@ import pytest
 
 from unistore.converters.registry import get_family
 from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo, name_problem
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.point_cloud.fields import (
     column_field,
     scale_fields,
@@ -17,13 +17,15 @@ from unistore.schemas.point_cloud.fields import (
     voxel_offsets_field,
     xyz_field,
 )
+from unistore.schemas.tables import name_problem
 
 N, S, V, F = 10, 3, 6, 2
 BOUNDS = ArrayInfo((F + 1,), "int64")
 
 
 def validate(arrays: dict[str, ArrayInfo]) -> list[Problem]:
-    return get_family("point_cloud").schema_problems(arrays, {"samples": {"count": 2}})
+    found: list[Problem] = get_family("point_cloud").part("specs").problems(arrays, 2)
+    return found
 
 
 def store() -> dict[str, ArrayInfo]:

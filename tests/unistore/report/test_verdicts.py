@@ -13,8 +13,7 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
-from unistore.report.blocks import to_text
-from unistore.report.verdicts import verdict_blocks, verdicts_line
+from unistore.report.blocks import to_text, verdict_blocks, verdicts_line
 
 
 @pytest.fixture

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unistore.zarr3 import Array, ArrayMetadata, LocalStorage, array_metadata, encode_shard, write_shard
+from unistore.zarr3 import Array, ArrayMetadata, LocalStorage
+from unistore.zarr3.durable import write_shard
+from unistore.zarr3.presets import array_metadata
+from unistore.zarr3.writer import encode_shard
 
 Check = Callable[[NDArray[Any], NDArray[Any]], None]
 Write = Callable[..., Array]

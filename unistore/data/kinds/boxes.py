@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unistore.data.kinds.padding import Pad, copy_padded
 from unistore.data.kinds.protocol import INDEX, SOURCE
 from unistore.errors import InputError
-from unistore.schemas.ct.limiting import limit
+from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
 from unistore.schemas.indices import Column, contradiction
 from unistore.store.reader import Store

@@ -1,18 +1,25 @@
-"""List files beside point clouds: ``train_files.txt`` and ``test_files.txt``, and the rooms of S3DIS.
+"""What folders and lists say of point clouds: splits, classes, and the rooms of S3DIS.
 
-The paths in them are often of another machine, so files are matched by name, among those in the folder of the
-list and below.
+A folder may name a split or, if there are several, a class: ``chair/train/0001.npy``. ``train_files.txt`` and
+``test_files.txt`` list the files of a split. The paths in them are often of another machine, so files are
+matched by name, among those in the folder of the list and below.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from unistore.converters.common.columns import Column
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.files.paths import split_of
+from unistore.converters.parts import Part
+from unistore.converters.point_cloud.names import is_label
+from unistore.converters.point_cloud.source import LABEL, Layout
 from unistore.errors import InputError, Problem, printable
 
 _LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
@@ -20,7 +27,7 @@ _NAMES = {"valid": "val", "validation": "val"}
 _MAX_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listed:
     """Split of one file, all lists that were read, and the class of the file's folder."""
 
@@ -39,10 +46,6 @@ class Lists:
         Split of each file that a list names.
     rooms
         Name of each row (segment) of a file, from ``room_filelist.txt``.
-    files
-        The list files that were read.
-    notes
-        Remarks for the user.
     problems
         Files in two splits, and names of several files.
     """
@@ -55,15 +58,7 @@ class Lists:
 
 
 def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
-    """Read the list files in the folders of `files`, up to the given roots.
-
-    Parameters
-    ----------
-    files
-        Point cloud files.
-    roots
-        Paths as the user gave them.
-    """
+    """Read the list files in the folders of `files`, up to the given roots."""
     lists = Lists()
     for folder in _folders(files, roots):
         for path in sorted(folder.glob("*.txt")):
@@ -91,12 +86,8 @@ def room_names(lists: Lists, rows: Mapping[Path, int], roots: Sequence[Path]) ->
 
     Parameters
     ----------
-    lists
-        Completed in place.
     rows
         Rows (segments) of each file.
-    roots
-        Paths as the user gave them.
     """
     for folder in _folders(list(rows), roots):
         order, names = folder / "all_files.txt", folder / "room_filelist.txt"
@@ -168,3 +159,55 @@ def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         lists.notes.append(f"{path.name} names {absent[0]}{more}, not among the sources")
     return matched
+
+
+_CLASS = re.compile(r"[^\d]+|\d{8}")
+"""Names with numbers are scenes, areas or parts, not classes, except for the synset numbers of ShapeNet."""
+_DTYPE = "<i4"
+_SHOWN = 8
+
+
+def folder_classes(parts: Sequence[Part]) -> list[tuple[int, str] | None]:
+    """Number and name of the class of each part; numbers follow the sorted names.
+
+    None for all parts unless there are at least two class folders, one of them with several files. Folders
+    named after a split are skipped.
+    """
+    named = [_class_of(part) for part in parts]
+    names = sorted({name for name in named if name is not None})
+    if None in named or len(names) < 2 or max(Counter(named).values()) < 2:
+        return [None] * len(parts)
+    return [(names.index(name), name) for name in named if name is not None]
+
+
+def _class_of(part: Part) -> str | None:
+    *folders, _ = part.name.split("/")
+    found = next((each for each in folders if split_of(f"{each}/a") is None), None)
+    return found if found is not None and _CLASS.fullmatch(found) else None
+
+
+def have_labels(layouts: Iterable[Layout]) -> bool:
+    """Whether any layout has labels or segments of its own, so that no folder is a label."""
+    return any(
+        each.segmented is not None or any(map(is_label, (*each.columns, *each.segment_columns)))
+        for each in layouts
+    )
+
+
+def with_folder_label(layout: Layout, of_class: tuple[int, str] | None) -> Layout:
+    """The layout with the class of its folder as the label of its segment."""
+    if of_class is None:
+        return layout
+    return replace(layout, segment_columns={**layout.segment_columns, LABEL: (of_class[1], Column(_DTYPE))})
+
+
+def class_notes(names: Collection[str]) -> list[str]:
+    """Remark that labels are the classes of folders, if they are."""
+    if not names:
+        return []
+    classes = sorted(names)
+    more = f", … ({len(classes)} in all)" if len(classes) > _SHOWN else ""
+    listed = printable(", ".join(classes[:_SHOWN]))
+    return [
+        f"labels of segments are their folders, one a class: {listed}{more}; --map label= leaves them out"
+    ]
