@@ -75,8 +75,10 @@ def test_a_missing_array_is_named(path: str) -> None:
             "frames/spike",
             (3, 88, 396, 80),
             "uint8",
-            "has shape (3, 88, 396, 80), expected (360, 80) at its end, "
-            "as frames/voxel/5 has (3, 5, 360, 640)",
+            (
+                "has shape (3, 88, 396, 80), expected (360, 80) at its end, "
+                "as frames/voxel/5 has (3, 5, 360, 640)"
+            ),
         ),
         ("frames/voxel/5", (3, 5, 360, 640), "bool", "is bool, expected numbers"),
         ("frames/voxel/5", (2, 5, 360, 640), "uint8", f"has 2 rows, expected 3 {SAMPLES})"),
