@@ -176,7 +176,7 @@ def _inspect_store(path: str, machine: Machine, samples: SampleKind | None) -> t
         {
             "kind": each.declared,
             "share": each.reach.beyond / each.reach.samples if each.reach.samples else 0.0,
-            "why": each.reach.what,
+            "why": each.reach.problem,
             "fitting": each.text,
         }
         for each in suggested

@@ -98,14 +98,14 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
     found = _fitted(store, as_code(chosen or kind), chosen or kind, units)
     if chosen is None or chosen == kind:
         return found
-    reach = found.reach if found.changed else replace(found.reach, what="the store holds several windows")
+    reach = found.reach if found.changed else replace(found.reach, problem="the store holds several windows")
     return replace(found, declared=as_code(kind), reach=reach)
 
 
 def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
     reader = kind.bind(store, (), units)
     reach, samples, text = reach_of(reader), len(reader), declared
-    if reach.fitting is not None and (not samples or (reach.beyond and not reach.told)):
+    if reach.fitting is not None and (not samples or (reach.beyond and not reach.padded)):
         kind, text = reach.fitting, as_code(reach.fitting)
         samples = len(kind.bind(store, (), units))
     return Suggestion(declared, kind, text, reach, samples)

@@ -147,8 +147,10 @@ class ClipReader:
         self._masks: dict[str, CroppedMask] = {}
         for key, all_extents in zip(_MASKS, (self._image_extents, self._field_extents), strict=True):
             if key in fields:
-                held = all_extents[self._starts]
-                self._masks[key] = CroppedMask(key, held, common_size(self._crop, image, held))
+                clip_extents = all_extents[self._starts]
+                self._masks[key] = CroppedMask(
+                    key, clip_extents, common_size(self._crop, image, clip_extents)
+                )
         self._lengths = Column(store, SPIKE_LENGTH) if "spike_length" in fields else None
         self._numbers = [key for key in fields if key in _NUMBERS]
         self._sources = SourceNames(store) if SOURCE in fields else None
@@ -207,27 +209,28 @@ def _reach(
             f"no {kind.length} frames follow one another in one sequence and one resolution: the most are "
             f"{longest}"
         )
-        held = extents[clip_starts(runs, longest, 1)]
-        return Reach(samples=0, what=what, fitting=replace(_cut(kind, held), length=longest)), starts
-    held = extents[starts]
-    smaller = np.zeros(len(starts), np.bool_) if kind.crop is None else (held < kind.crop).any(axis=1)
+        clip_extents = extents[clip_starts(runs, longest, 1)]
+        fitting = replace(_with_fitting_crop(kind, clip_extents), length=longest)
+        return Reach(samples=0, problem=what, fitting=fitting), starts
+    clip_extents = extents[starts]
+    smaller = np.zeros(len(starts), np.bool_) if kind.crop is None else (clip_extents < kind.crop).any(axis=1)
     beyond = int(smaller.sum())
     if not beyond:
         return Reach(samples=len(starts)), starts
     assert isinstance(kind.crop, tuple)
-    crop, least = (" × ".join(map(str, size)) for size in (kind.crop, held.min(axis=0).tolist()))
+    crop, least = (" × ".join(map(str, size)) for size in (kind.crop, clip_extents.min(axis=0).tolist()))
     what = (
         f"crops of {crop} pixels reach beyond the frames of {beyond} of {len(starts)} clips: rows and "
         f"columns are {least} at least"
     )
-    fitting = _cut(kind, held)
+    fitting = _with_fitting_crop(kind, clip_extents)
     if kind.pad == "drop":
-        return Reach(samples=len(starts) - beyond, what=what, fitting=fitting), starts[~smaller]
-    told = kind.pad is not None
-    return Reach(samples=len(starts), beyond=beyond, told=told, what=what, fitting=fitting), starts
+        return Reach(samples=len(starts) - beyond, problem=what, fitting=fitting), starts[~smaller]
+    padded = kind.pad is not None
+    return Reach(samples=len(starts), beyond=beyond, padded=padded, problem=what, fitting=fitting), starts
 
 
-def _cut(kind: Clips, extents: NDArray[np.int64]) -> Clips:
+def _with_fitting_crop(kind: Clips, extents: NDArray[np.int64]) -> Clips:
     """Clips whose crop fits into frames of `extents`, (n, 2)."""
     if kind.crop is None or not (extents < kind.crop).any():
         return kind

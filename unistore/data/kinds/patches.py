@@ -94,7 +94,7 @@ class PatchReader:
         self._reach, kept = _reach(kind, extents)
         self._units, self._extents = (units, extents) if kept is None else (units[kept], extents[kept])
         self._labels = VolumeMetadata(store, fields)
-        self._told = [key for key in ("corner", "valid_extent") if key in fields]
+        self._numbers = [key for key in ("corner", "valid_extent") if key in fields]
         self._masks = "valid" in fields
         groups = box_sources(store)
         self._boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
@@ -123,8 +123,8 @@ class PatchReader:
                 lo, hi, fill = corners[i].tolist(), ends[i].tolist(), self._fills.get(key, 0)
                 read_padded(box, volume, lo, hi, out[i], self._kind.pad, fill)
             batch[key] = Packed(out)
-        told = {"corner": corners, "valid_extent": ends - corners}
-        batch |= {key: packed_copy(told[key], allocate) for key in self._told}
+        numbers = {"corner": corners, "valid_extent": ends - corners}
+        batch |= {key: packed_copy(numbers[key], allocate) for key in self._numbers}
         if self._masks:
             sizes = np.tile(self._shape, (len(picks), 1))
             batch["valid"] = valid_masks("valid", sizes, ends - corners, self._kind.shape, allocate)
@@ -159,6 +159,6 @@ def _reach(kind: Patches, extents: NDArray[np.int64]) -> tuple[Reach, NDArray[np
         f"{smallest} at least"
     )
     if kind.pad == "drop":
-        return Reach(samples=int(cells[~smaller].sum()), what=what, fitting=fitting), ~smaller
-    beyond, told = int(cells[smaller].sum()), kind.pad is not None
-    return Reach(samples=int(cells.sum()), beyond=beyond, told=told, what=what, fitting=fitting), None
+        return Reach(samples=int(cells[~smaller].sum()), problem=what, fitting=fitting), ~smaller
+    beyond, padded = int(cells[smaller].sum()), kind.pad is not None
+    return Reach(samples=int(cells.sum()), beyond=beyond, padded=padded, problem=what, fitting=fitting), None

@@ -27,9 +27,9 @@ class Reach:
         Samples per epoch.
     beyond
         Number of samples that extend beyond their data.
-    told
+    padded
         Whether the kind has `pad` set.
-    what
+    problem
         The problem in words: what extends beyond what, or which limit leaves no samples; empty if none.
     fitting
         The most similar kind without the problem; None if there is no problem, or no such kind.
@@ -37,8 +37,8 @@ class Reach:
 
     samples: int
     beyond: int = 0
-    told: bool = False
-    what: str = ""
+    padded: bool = False
+    problem: str = ""
     fitting: SampleKind | None = None
 
 
@@ -71,17 +71,17 @@ def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
     """
     found = [reach_of(reader) for reader in readers]
     problems = [
-        Problem(path, reach.what, _cure(reach.fitting), "padding")
+        Problem(path, reach.problem, _cure(reach.fitting), "padding")
         for path, reach in zip(paths, found, strict=True)
-        if reach.beyond and not reach.told
+        if reach.beyond and not reach.padded
     ]
     if not problems and not any(reach.samples for reach in found):
         problems = [
             Problem(
-                path, reach.what, f"{as_code(reach.fitting)} has samples" if reach.fitting else "", "empty"
+                path, reach.problem, f"{as_code(reach.fitting)} has samples" if reach.fitting else "", "empty"
             )
             for path, reach in zip(paths, found, strict=True)
-            if reach.what
+            if reach.problem
         ]
     if problems:
         raise InputError(problems)

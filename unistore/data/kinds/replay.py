@@ -277,8 +277,8 @@ class ReplayBuffer:
     def _digest(self) -> str:
         """Digest of what the draws depend on besides seed and number."""
         chosen = "" if self._chosen is None else xxhash.xxh3_128_hexdigest(self._chosen.tobytes())
-        said = [self._dataset.digest, self._dataset.weights, self._length, chosen]
-        return xxhash.xxh3_128_hexdigest(json.dumps(said).encode())
+        identity = [self._dataset.digest, self._dataset.weights, self._length, chosen]
+        return xxhash.xxh3_128_hexdigest(json.dumps(identity).encode())
 
 
 def _drawn_from(

@@ -245,7 +245,7 @@ def _segment_columns(store: Store) -> dict[str, str]:
 
 
 def _outside_segments(store: Store, segments: int) -> NDArray[np.int64]:
-    """Number of samples before each segment that is none (number −1: points of no segment), ascending."""
+    """Samples before each segment that is not a sample (number −1: points of no segment), ascending."""
     if segments == store.sample_count:
         return np.empty(0, np.int64)
     numbers = store.array("segments/number")

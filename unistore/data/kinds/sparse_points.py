@@ -128,7 +128,7 @@ class PointReader:
             return Reach(samples=len(self))
         least, most = self._kind.min_points, int(self._counts.max())
         what = f"no volume has min_points={least} points of {self._group}: the most are {most}"
-        return Reach(samples=0, what=what, fitting=replace(self._kind, min_points=most))
+        return Reach(samples=0, problem=what, fitting=replace(self._kind, min_points=most))
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of points."""

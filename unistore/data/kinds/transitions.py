@@ -99,7 +99,7 @@ class TransitionReader:
         if not steps:
             return Reach(samples=len(self))
         what = f"only_valid=True: none of {steps:,} steps has a next observation or is a terminal one"
-        return Reach(samples=0, what=what, fitting=replace(self._kind, only_valid=False))
+        return Reach(samples=0, problem=what, fitting=replace(self._kind, only_valid=False))
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of transitions."""

@@ -95,15 +95,15 @@ class WindowReader:
             if len(self) or not len(lengths):
                 return Reach(samples=len(self))
             what = f"windows of {steps}, leave every episode: the longest has {lengths.max()} steps"
-            return Reach(samples=0, what=what, fitting=replace(kind, pad="edge"))
+            return Reach(samples=0, problem=what, fitting=replace(kind, pad="edge"))
         before = -(-np.minimum(kind.history - 1, lengths) // kind.stride)
         inside = -(-np.maximum(lengths - kind.horizon + 1, 0) // kind.stride) - before
         beyond = len(self) - int(np.maximum(inside, 0).sum())
         if not beyond:
             return Reach(samples=len(self))
         what = f"windows of {steps}, leave their episode in {beyond} of {len(self)} samples"
-        fitting, told = replace(kind, pad="edge"), kind.pad is not None
-        return Reach(samples=len(self), beyond=beyond, told=told, what=what, fitting=fitting)
+        fitting, padded = replace(kind, pad="edge"), kind.pad is not None
+        return Reach(samples=len(self), beyond=beyond, padded=padded, problem=what, fitting=fitting)
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of windows."""

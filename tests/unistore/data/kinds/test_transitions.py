@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
+from unistore.data import parts
 from unistore.errors import InputError
 from unistore.schemas.trajectory.fields import CHANNEL
 
@@ -258,6 +259,19 @@ def test_replay_tuple(make_store: Any, prefetch: int) -> None:
         assert np.array_equal(action[at].numpy(), episodes.columns["action"][step].astype(np.float32))
         assert reward[at, 0] == episodes.columns["reward"][step]
         assert not_done[at, 0] == 1 - episodes.columns["terminated"][step]
+
+
+def test_replay_opens_a_store_once(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def open_store(path: str, **options: Any) -> unistore.Store:
+        opened.append(path)
+        return unistore.Store(path, **options)
+
+    monkeypatch.setattr(parts, "Store", open_store)
+    path = record(make_store).path
+    unistore.ReplayBuffer(path, prefetch=0)
+    assert opened == [str(path)]
 
 
 def test_replay_is_seeded_whatever_is_prefetched(make_store: Any) -> None:
