@@ -92,7 +92,8 @@ class Sources(Columns[Source]):
             column.extend([-1] * (len(self.names) - len(column)))
             column.append(count)
         self.splits.append(split)
-        self._add(name, (files[0] if path is None else path, *files), detail or {})
+        is_first = path is None or (files and str(path) == str(files[0]))
+        self._add(name, ("" if is_first else str(path), *files), detail or {})
 
     def files(self) -> Iterator[list[str]]:
         """See `Columns.files`."""
@@ -108,11 +109,11 @@ class Sources(Columns[Source]):
         return found
 
     def _made(self, number: int, name: str, files: list[str], detail: Any) -> Source:
-        at, (path, *others) = number - self._first, map(Path, files)
+        at, paths = number - self._first, tuple(map(Path, files[1:]))
         return Source(
-            path=path,
+            path=Path(files[0]) if files[0] else paths[0],
             name=name,
-            files=tuple(others),
+            files=paths,
             rows=self._rows_of(at),
             split=self.splits[at],
             detail=detail,

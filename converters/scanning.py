@@ -17,7 +17,7 @@ from unistore.converters.files.paths import PathListing, list_files, real_path, 
 from unistore.converters.instead import nothing_found
 from unistore.converters.parts import Found, Part, Parts, Scanned
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import find_family, get_family
+from unistore.converters.registry import families, find_family, get_family
 from unistore.converters.scan import Scan
 from unistore.converters.survey import Owners, other_family_reason, survey
 from unistore.converters.verdicts import EXCLUDED
@@ -225,12 +225,13 @@ class _OwnerScanner:
 
     thread_safe = False
 
-    def __init__(self, owners: Owners) -> None:
-        self._owners = owners
+    def __init__(self, owners: Owners, *, particular: bool) -> None:
+        self._owners, self._particular = owners, particular
 
     def scan(self, part: Part) -> _Owner:
-        """Find the family of the part's only file."""
-        return _Owner(owner=self._owners.owner(part.files[0]))
+        """Find the family of the part's only file; if `particular`, among those asked before the general."""
+        ask = self._owners.other_specific if self._particular else self._owners.owner
+        return _Owner(owner=ask(part.files[0]))
 
 
 def _of_others(
@@ -250,14 +251,15 @@ def _of_others(
         if has_ending(path, converter.suffixes):
             asked.add(path, (path,))
     others: dict[str, str] = {}
-    owns = False
-    for path, (scanned, wrong) in zip(asked.names, scan_all(_OwnerScanner(owners), asked), strict=True):
+    general = [each.name for each in families().values() if each.general]
+    scanner = _OwnerScanner(owners, particular=general == [own.name])
+    for path, (scanned, wrong) in zip(asked.names, scan_all(scanner, asked), strict=True):
         if not isinstance(scanned, _Owner):
             raise InputError(wrong)
         if scanned.owner not in ("", own.name):
             others[path] = scanned.owner
-        owns = owns or scanned.owner == own.name
-    if owns:
+    rest = (Path(path) for path in asked.names if path not in others)
+    if not others or any(owners.owner(path) == own.name for path in rest):
         return others
     return {path: other for path, other in others.items() if not (own.general or get_family(other).general)}
 

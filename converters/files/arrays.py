@@ -211,10 +211,9 @@ def _in_place(header: NpyHeader, read: Read, lo: int, hi: int, out: NDArray[Any]
 def _streamed(path: Path, member: NpzMember, name: str, lo: int, hi: int) -> NDArray[Any]:
     shape = (hi - lo, *member.header.shape[1:])
     width = math.prod(shape[1:])
-    rows = np.empty(0, member.header.dtype)
+    runs = member_runs(path, member, lo * width, hi * width, max(1, (hi - lo) * width), name)
     try:
-        for run in member_runs(path, member, lo * width, hi * width, max(1, (hi - lo) * width), name):
-            rows = run
+        rows = next(runs, np.empty(0, member.header.dtype))
     except InputError as error:
         where, wrong = hdf5.location_of(name, member.name), error.problems[0]
         message = f"rows {lo}:{hi} cannot be read: {wrong.message}"

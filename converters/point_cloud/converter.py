@@ -42,7 +42,7 @@ from unistore.converters.point_cloud.finalize import (
     tables,
 )
 from unistore.converters.point_cloud.folders import (
-    Listed,
+    FolderInfo,
     Lists,
     class_notes,
     folder_classes,
@@ -110,15 +110,14 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kept, left_out = _choose_clouds(found.parts, paths)
         lists = read_lists([part.files[0] for part in kept], paths)
 
-        def listed(part: Part, of_class: tuple[int, str] | None) -> Listed:
-            split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
-            return Listed(split, tuple(lists.files), of_class)
-
         classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
+
+        def with_info(part: Part, of_class: tuple[int, str] | None) -> Part:
+            split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
+            return replace(part, detail=FolderInfo(split, tuple(lists.files), of_class))
+
         return Found(
-            parts=Parts(
-                replace(part, detail=listed(part, each)) for part, each in zip(kept, classes, strict=True)
-            ),
+            parts=Parts(map(with_info, kept, classes)),
             left_out=left_out,
             notes=lists.notes,
             problems=lists.problems,
@@ -137,26 +136,26 @@ class PointCloudConverter(PointCloudOptions, Converter):
         labelled = LABEL in self.map or have_labels(each.layout for each in scanned)
 
         def found() -> Iterator[tuple[str, Layout]]:
-            for name, listed, each in zip(parts.names, parts.details, scanned, strict=True):
-                yield name, with_folder_label(each.layout, None if labelled else listed.of_class)
+            for name, info, each in zip(parts.names, parts.details, scanned, strict=True):
+                yield name, with_folder_label(each.layout, None if labelled else info.of_class)
 
         seen, lists = _Seen(), Lists()
         counted = (seen.add(*each) for each in found())
         of_points, differing = reconcile(_forms(counted, attrgetter("columns")), self.columns)
-        of_segments, wrong = reconcile(_forms(found(), attrgetter("segment_columns")), self.columns)
+        of_segments, unlike = reconcile(_forms(found(), attrgetter("segment_columns")), self.columns)
         if seen.listed:
             rows = (
                 (files[0], seen.listed.get(name))
                 for name, files in zip(parts.names, parts.files(), strict=True)
             )
             room_names(lists, {Path(path): count for path, count in rows if count is not None}, parts.roots)
-        if problems := [*differing, *wrong, *lists.problems]:
+        if problems := [*differing, *unlike, *lists.problems]:
             raise InputError(problems)
         run = max(1, seen.points // max(1, seen.segments))
         texts = AttributeCollector()
         sources, roots = Sources(), [str(root.resolve()) for root in parts.roots]
-        for (name, layout), files, listed in zip(found(), parts.files(), parts.details, strict=True):
-            self._add(sources, name, layout, files, listed, lists, texts, roots)
+        for (name, layout), files, info in zip(found(), parts.files(), parts.details, strict=True):
+            self._add(sources, name, layout, files, info, lists, texts, roots)
         classes = dict(sorted({tuple(each["class"]) for each in sources.details if "class" in each}))
         return Scan(
             family=FAMILY_NAME,
@@ -191,7 +190,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
         name: str,
         layout: Layout,
         files: Sequence[str],
-        listed: Listed,
+        info: FolderInfo,
         lists: Lists,
         texts: AttributeCollector,
         roots: Sequence[str],
@@ -207,14 +206,14 @@ class PointCloudConverter(PointCloudOptions, Converter):
         by_folder = layout.segmented is None and LABEL in layout.segment_columns
         sources.add(
             name=name,
-            files=list(map(str, (files[0], *layout.files, *listed.lists, *lists.files))),
-            split=listed.split,
+            files=list(map(str, (files[0], *layout.files, *info.lists, *lists.files))),
+            split=info.split,
             detail={
                 **to_json(layout),
                 **texts.detail(name, layout.attributes),
                 "roots": roots,
                 **({} if rooms is None else {"names": rooms}),
-                **({"class": list(listed.of_class)} if listed.of_class and by_folder else {}),
+                **({"class": list(info.of_class)} if info.of_class and by_folder else {}),
             },
             memory=memory(in_core=False),
             memory_in_core=memory(in_core=True),
@@ -304,7 +303,7 @@ class _Seen:
         else:
             self.uncut += 1
             self.first_uncut = self.first_uncut or name
-        if each.listed:
+        if each.segments_are_rooms:
             self.listed[name] = each.segments
         for note in each.notes:
             self.remarked += 1

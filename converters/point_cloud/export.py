@@ -58,8 +58,8 @@ def _pointsuite(cloud: Cloud) -> File:
             labels = np.unique(classes[cloud.indices(segment)])
             values[f"{group}/unique_labels"] = array_values(labels)
     for path, own in _pointsuite_attributes(cloud).items():
-        place = next((array for array in values if path.startswith(f"{array}/")), path)
-        attributes[place] = {**attributes.get(place, {}), **own}
+        target = next((array for array in values if path.startswith(f"{array}/")), path)
+        attributes[target] = {**attributes.get(target, {}), **own}
     return hdf5_file(cloud, values, attributes)
 
 
@@ -80,11 +80,11 @@ def _pointsuite_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:
 
     If the columns of several segments become one, it has the attributes of the first that has any.
     """
-    places = _pointsuite_paths(cloud.layout)
+    targets = _pointsuite_paths(cloud.layout)
     found: dict[str, dict[str, Any]] = {}
     for path, values in kept_attributes(cloud).items():
-        for place in _exported_paths(path, places):
-            found[place] = {**values, **found.get(place, {})}
+        for target in _exported_paths(path, targets):
+            found[target] = {**values, **found.get(target, {})}
     return found
 
 
@@ -92,20 +92,20 @@ def _pointsuite_paths(layout: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Paths in a PointSuite file, by path of the column (or of the group of columns) in the source."""
     xyz = layout["xyz"]
     axes = [f"data/{axis}" for axis in "xyz"]
-    places = (
+    targets = (
         dict(zip(xyz, [(axis,) for axis in axes], strict=True)) if len(xyz) == 3 else {xyz[0]: tuple(axes)}
     )
-    places |= {path: (f"data/{name}",) for name, (path, _, _) in layout["columns"].items()}
+    targets |= {path: (f"data/{name}",) for name, (path, _, _) in layout["columns"].items()}
     group = xyz[0].rpartition("/")[0]
-    return {**places, group: ("data",)} if group else places
+    return {**targets, group: ("data",)} if group else targets
 
 
-def _exported_paths(path: str, places: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _exported_paths(path: str, targets: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     group, _, rest = path.partition("/")
     if group != "segments" or not rest:
-        return places.get(path, (path,))
+        return targets.get(path, (path,))
     key, _, column = rest.partition("/")
-    if column in places:
-        return places[column]
+    if column in targets:
+        return targets[column]
     segment = f"segments/segment_{segment_number(key):04d}"
     return (f"{segment}/{column}" if column else segment,)

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from unistore.converters.common.columns import Column
@@ -20,7 +21,7 @@ from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Part
 from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.source import LABEL, Layout
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Problem, first_few
 
 _LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
 _NAMES = {"valid": "val", "validation": "val"}
@@ -28,8 +29,8 @@ _MAX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Listed:
-    """Split of one file, all lists that were read, and the class of the file's folder."""
+class FolderInfo:
+    """What folders and lists say of a file: its split, all lists that were read, its class."""
 
     split: str | None
     lists: tuple[Path, ...]
@@ -73,10 +74,7 @@ def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
                     message = f"is in the lists of {before} and of {split}"
                     lists.problems.append(Problem(location_of(str(file)), message, f"fix {path}", "split"))
     if lists.splits:
-        counted = ", ".join(
-            f"{list(lists.splits.values()).count(split)} {split}"
-            for split in dict.fromkeys(lists.splits.values())
-        )
+        counted = ", ".join(f"{count} {split}" for split, count in Counter(lists.splits.values()).items())
         lists.notes.append(f"splits taken from {', '.join(path.name for path in lists.files)}: {counted}")
     return lists
 
@@ -94,39 +92,30 @@ def room_names(lists: Lists, rows: Mapping[Path, int], roots: Sequence[Path]) ->
         if not (order.is_file() and names.is_file()):
             continue
         files = _matched(order, list(rows), lists)
-        rooms = _lines(names)
-        if len(rooms) != sum(rows[file] for file in files):
-            lists.notes.append(
-                f"{names.name} names {len(rooms)} rows, the files of {order.name} hold "
-                f"{sum(rows[file] for file in files)}: rooms are left out"
-            )
+        rooms, held = _lines(names), sum(rows[file] for file in files)
+        if len(rooms) != held:
+            said = f"{names.name} names {len(rooms)} rows, the files of {order.name} hold {held}"
+            lists.notes.append(f"{said}: rooms are left out")
             continue
         lists.files += [order, names]
-        at = 0
-        for file in files:
-            lists.rooms[file] = rooms[at : at + rows[file]]
-            at += rows[file]
+        left = iter(rooms)
+        lists.rooms |= {file: list(islice(left, rows[file])) for file in files}
 
 
 def _folders(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
     """Folders of the files, and those above them inside a root."""
-    found: dict[Path, None] = {}
+    found = {file.parent for file in files}
+    above = {folder for parent in found for folder in parent.parents}
     inside = [root.resolve() for root in roots if root.is_dir()]
-    for parent in {file.parent for file in files}:
-        found[parent] = None
-        for folder in (parent, *parent.parents):
-            if any(folder.is_relative_to(root) for root in inside):
-                found[folder] = None
-    return sorted(found)
+    return sorted(found.union(each for each in above if any(map(each.is_relative_to, inside))))
 
 
 def _lines(path: Path) -> list[str]:
     """Lines of a list, without empty ones."""
     with as_problem(str(path)):
         if path.stat().st_size > _MAX_BYTES:
-            raise InputError(
-                Problem(location_of(str(path)), "is too long for a list of files", kind="format")
-            )
+            message = "is too long for a list of files"
+            raise InputError(Problem(location_of(str(path)), message, kind="format"))
         text = path.read_text(encoding="utf-8", errors="replace")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -154,10 +143,9 @@ def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
         elif alike:
             matched.append(alike[0])
         else:
-            absent.append(printable(parts[-1]))
+            absent.append(parts[-1])
     if absent:
-        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-        lists.notes.append(f"{path.name} names {absent[0]}{more}, not among the sources")
+        lists.notes.append(f"{path.name} names {first_few(absent, 1)}, not among the sources")
     return matched
 
 
@@ -203,11 +191,5 @@ def with_folder_label(layout: Layout, of_class: tuple[int, str] | None) -> Layou
 
 def class_notes(names: Collection[str]) -> list[str]:
     """Remark that labels are the classes of folders, if they are."""
-    if not names:
-        return []
-    classes = sorted(names)
-    more = f", … ({len(classes)} in all)" if len(classes) > _SHOWN else ""
-    listed = printable(", ".join(classes[:_SHOWN]))
-    return [
-        f"labels of segments are their folders, one a class: {listed}{more}; --map label= leaves them out"
-    ]
+    listed = f"labels of segments are their folders, one a class: {first_few(sorted(names), _SHOWN)}"
+    return [f"{listed}; --map label= leaves them out"] if names else []

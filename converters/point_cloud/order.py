@@ -38,7 +38,7 @@ class StorageOrder:
     ----------
     lengths
         Rows of each piece, (P,).
-    rest
+    unlisted
         How many rows follow the pieces.
     rows
         Source row of each stored row, (M,) u4, or i8 if u4 is too small.
@@ -60,12 +60,12 @@ class StorageOrder:
         self._ends = [total]
         for block, lo in enumerate(range(0, points if rest else 0, work.block)):
             self._ends.append(self._write(self._ends[-1], self._unlisted(block) + lo))
-        self.rest = self._ends[-1] - total
+        self.unlisted = self._ends[-1] - total
 
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def of(self, block: int) -> Iterator[tuple[Integers, Integers]]:
+    def in_block(self, block: int) -> Iterator[tuple[Integers, Integers]]:
         """Rows of a source block, counted inside the block, and their storage positions; both ascending."""
         for part in self._blocks[block].steps(self._work.step):
             yield part.read("row"), part.read("at")
@@ -130,7 +130,7 @@ def in_storage_order(
     buckets = Buckets(work, sizes, {**types, "": ("<u4", ())})
     for number, lo in enumerate(range(0, order.points, block)):
         moved = []
-        for rows, at in order.of(number):
+        for rows, at in order.in_block(number):
             moved.append((rows, BucketOrder(at // block)))
             buckets.put(moved[-1][1], {"": at % block})
         for key, (_, read) in columns.items():
@@ -228,9 +228,9 @@ def by_indices(
     """
     order = StorageOrder(rows, indices, work, rest=True)
     numbers = np.arange(len(order.lengths), dtype=np.int64) if numbers is None else numbers
-    if not order.rest:
+    if not order.unlisted:
         return Partition(order, order.lengths, numbers)
-    return Partition(order, np.append(order.lengths, order.rest), np.append(numbers, NO_SEGMENT))
+    return Partition(order, np.append(order.lengths, order.unlisted), np.append(numbers, NO_SEGMENT))
 
 
 def blocks(lengths: Ints, limit: int) -> Iterator[tuple[int, int]]:

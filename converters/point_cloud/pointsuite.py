@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import h5py
@@ -81,36 +81,24 @@ class Segments:
         """Number of each segment, (S,)."""
         return np.array([segment_number(key) for key in self.keys], np.int64)
 
-    def groups(self) -> Iterator[tuple[str, h5py.Group]]:
-        """Path and group of each segment."""
-        return map(self.group, range(len(self.keys)))
-
-    def group(self, number: int) -> tuple[str, h5py.Group]:
-        """Path and group of one segment."""
-        key = self.keys[number]
-        path = f"segments/{key}"
-        group = follow(self._parent, key, location_of(self.name, path), self._roots)
-        if isinstance(group, Problem):
-            raise InputError(group)
+    def group(self, number: int) -> h5py.Group:
+        """The group of a segment."""
+        location = location_of(self.name, f"segments/{self.keys[number]}")
+        group = follow(self._parent, self.keys[number], location, self._roots)
         if not isinstance(group, h5py.Group):
-            raise InputError(Problem(location_of(self.name, path), "is no group", CURE, "format"))
-        return path, group
+            wrong = Problem(location, "is no group", CURE, "format")
+            raise InputError(group if isinstance(group, Problem) else wrong)
+        return group
 
     def member(self, number: int, key: str) -> h5py.Dataset | Problem:
-        """A dataset of a segment; opened by its path if that has no links, which is faster."""
-        item = unlinked(self._parent, self.keys[number], key)
-        if not isinstance(item, h5py.Dataset):
-            path, group = self.group(number)
-            return self.dataset(group, path, key)
-        problems = hdf5.check_dataset(item, location_of(self.name, f"segments/{self.keys[number]}/{key}"))
-        return problems[0] if problems else item
-
-    def dataset(self, group: h5py.Group, path: str, key: str) -> h5py.Dataset | Problem:
         """A dataset of a segment, if it is there and its values can be read."""
-        location = location_of(self.name, f"{path}/{key}")
-        if key not in group:
-            return Problem(location, "is missing", CURE, "missing")
-        item = follow(group, key, location, self._roots)
+        location = location_of(self.name, f"segments/{self.keys[number]}/{key}")
+        item: object = unlinked(self._parent, self.keys[number], key)  # faster
+        if not isinstance(item, h5py.Dataset):
+            group = self.group(number)
+            if key not in group:
+                return Problem(location, "is missing", CURE, "missing")
+            item = follow(group, key, location, self._roots)
         if not isinstance(item, h5py.Dataset):
             return item if isinstance(item, Problem) else Problem(location, "is no dataset", CURE, "format")
         problems = hdf5.check_dataset(item, location)

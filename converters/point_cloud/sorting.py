@@ -203,20 +203,19 @@ def key_ranges(
             for name in types:
                 buckets.put(split, {name: values if name == key else part.read(name)})
         for bucket in buckets:
-            if len(bucket):
-                yield from key_ranges(bucket, _ends(bucket, ends, work.step), types, nested)
+            if len(bucket) > work.step:
+                found = {key: extremes(bucket, key, work.step) for key in ends}
+                inner = {key: (int(low), int(high)) for key, (low, high) in found.items()}
+                yield from key_ranges(bucket, inner, types, nested)
+            elif len(bucket):
+                yield bucket
 
 
-def _ends(rows: Rows, keys: Mapping[str, tuple[int, int]], step: int) -> Mapping[str, tuple[int, int]]:
-    """Minimum and maximum of each key; `keys` as they are if there is at most a step of rows."""
-    if len(rows) <= step:
-        return keys
-    found = {}
-    for key in keys:
-        steps = (part.read(key) for part in rows.steps(step))
-        lows, highs = zip(*((values.min(), values.max()) for values in steps), strict=True)
-        found[key] = int(min(lows)), int(max(highs))
-    return found
+def extremes(rows: Rows, key: str, step: int) -> tuple[Any, Any]:
+    """Minimum and maximum of a column."""
+    parts = (part.read(key) for part in rows.steps(step))
+    lows, highs = zip(*((values.min(), values.max()) for values in parts), strict=True)
+    return min(lows), max(highs)
 
 
 def _group_bins(counts: Ints, limit: int) -> Ints:

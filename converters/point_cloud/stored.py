@@ -100,8 +100,8 @@ class _SourcePoints:
 
     def __init__(self, points: PointSource, source: Source, work: Workspace) -> None:
         paths = source.detail["xyz"]
-        places = [location_of(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
-        self.finite = FiniteCheck(places, points.rows)
+        locations = [location_of(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
+        self.finite = FiniteCheck(locations, points.rows)
         self._points, self._work = points, work
         self._names = coordinate_names(source.detail)
         self._dtype = np.dtype(source.detail["xyz_dtype"])

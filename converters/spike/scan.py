@@ -116,8 +116,8 @@ def recognise(path: Path, folders: Mapping[str, str]) -> Verdict:
     InputError
         If it is damaged.
     """
-    name = printable(path.name)
-    role = next((role for role, folder in folders.items() if folder == path.parent.name), None)
+    name, parent = printable(path.name), path.parent.name
+    role = next((role for role, folder in folders.items() if folder == parent), None)
     if any(has_role_suffix(path, each) for each in IMAGE_ROLES):
         return _look_at_image(path, name, role, folders)
     if not has_role_suffix(path, "spike"):

@@ -155,6 +155,7 @@ class Conversion:
             converter=self.converter,
             scan=self.scan,
             fingerprints=self.fingerprints,
+            keys=keys,
             spill=self.build.spill / f"{self.round}",
             budget=self.budget,
         )

@@ -14,6 +14,7 @@ from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.fingerprint import Fingerprints, fingerprints_of, sizes_of
 from unistore.conversion.job import DeriveJob, ShardJob, source_batches
+from unistore.conversion.keys import source_keys
 from unistore.conversion.planning import Planned, plan_conversion, versions
 from unistore.conversion.spill import Spill
 from unistore.conversion.splits import Shares
@@ -87,7 +88,13 @@ def plan_recorded_conversion(
     sizes = sizes_of(fingerprints)
     spill = Spill(work / "spill", len(scan.sources) if scan.is_derived else 0)
     if scan.is_derived:
-        derive = DeriveJob(converter=converter, scan=scan, fingerprints=fingerprints, spill=work / "spill")
+        derive = DeriveJob(
+            converter=converter,
+            scan=scan,
+            fingerprints=fingerprints,
+            keys=source_keys(scan, fingerprints),
+            spill=work / "spill",
+        )
         progress.begin("reading", int(sizes.sum()))
         problems: list[Problem] = []
         for batch, outcome in run_in_order(executor, derive, source_batches(range(len(sizes)), sizes)):

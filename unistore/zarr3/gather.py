@@ -175,7 +175,7 @@ def gather(
             _copy(chunk, copied, out)
         if kept_as is not None:
             CHUNKS.put(kept_as, chunk)
-        del chunk
+        del chunk  # the next one is decoded into its memory
 
 
 def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Selection]]:

@@ -24,9 +24,10 @@ from unistore.converters.files.hdf5.attribute_json import decode, encode, type_p
 from unistore.converters.files.hdf5.file import FAILURES
 from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.tree import Tree
-from unistore.errors import printable
+from unistore.errors import first_few, printable
 from unistore.schemas.store_view import StoreView
 from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, text_arrays
+from unistore.system.sizes import count_of
 
 MAX_ATTRIBUTE_BYTES = 256 << 10
 MAX_FILE_BYTES = 1 << 20
@@ -175,13 +176,12 @@ class AttributeCollector:
         """Notes on the attributes that are kept and left out."""
         notes = []
         if self._count:
-            shown = [*list(self._names)[:_LISTED], *(["…"] if len(self._names) > _LISTED else [])]
-            files = f"{self._sources} file{'s' if self._sources > 1 else ''}"
-            notes.append(f"attributes kept: {self._count} of {files} ({printable(', '.join(shown))})")
-        for reason, places in self._left_out.items():
-            rest = sum(count for _, count in places) - 1
+            shown, files = first_few(list(self._names), _LISTED), count_of(self._sources, "file")
+            notes.append(f"attributes kept: {self._count} of {files} ({shown})")
+        for reason, found in self._left_out.items():
+            rest = sum(count for _, count in found) - 1
             others = f" and {rest} more" if rest else ""
-            notes.append(f"attributes left out ({reason}): {printable(places[0][0])}{others}")
+            notes.append(f"attributes left out ({reason}): {printable(found[0][0])}{others}")
         return notes
 
 

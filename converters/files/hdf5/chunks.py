@@ -29,6 +29,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.decoder import Filter, decode_in_helper
+from unistore.converters.files.paths import file_version
 
 _CACHE_BYTES = 8 << 20
 """Bytes of decoded chunks that are cached for the next rows."""
@@ -135,10 +136,9 @@ class Chunks:
                 self._checked_origins.add(origin)
 
     def _version(self) -> tuple[int, ...]:
-        """Device, inode, size and times of the file, and the dataset's address in it."""
-        file = os.fstat(h5py.h5i.get_file_id(self._id).get_vfd_handle())
-        address = h5py.h5o.get_info(self._id).addr
-        return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns, address
+        """Version of the file, and the dataset's address in it."""
+        status = os.fstat(h5py.h5i.get_file_id(self._id).get_vfd_handle())
+        return *file_version(status), h5py.h5o.get_info(self._id).addr
 
     def _check_sizes(self) -> None:
         """Check that every chunk of a dataset without filters is stored in its full size."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -64,13 +64,14 @@ _GAP = 64
 _MOST_KNOWN = 64
 
 
+@dataclass(slots=True, eq=False)
 class _Object:
-    """A group or dataset: the path of its file, its own inside, and its attributes as they are stored."""
+    """A group or dataset: its path in the file, its attributes as they are stored, the file and its bytes."""
 
-    __slots__ = ("attributes", "name", "path")
-
-    def __init__(self, path: Path, name: str, attributes: dict[str, NDArray[Any]]) -> None:
-        self.path, self.name, self.attributes = path, name, attributes
+    name: str
+    attributes: dict[str, NDArray[Any]]
+    path: Path
+    data: bytes
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -78,43 +79,42 @@ class _Object:
         return {name: value[()] for name, value in self.attributes.items()}
 
 
+@dataclass(slots=True, eq=False)
 class PlainDataset(_Object):
-    """A dataset; `data` are all bytes of its file."""
+    """A dataset; its values begin at `offset` of its file."""
 
-    __slots__ = ("_data", "_place", "dtype", "ndim", "shape")
-    chunks = None
-    is_virtual = False
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    chunks: ClassVar[None] = None
+    is_virtual: ClassVar[bool] = False
 
-    def __init__(self, path: Path, form: _DatasetForm, data: bytes) -> None:
-        super().__init__(path, form.name, form.attributes)
-        self.shape, self.dtype, self.ndim = form.shape, form.dtype, len(form.shape)
-        self._data, self._place = data, form.place
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
 
     @property
     def values(self) -> NDArray[Any]:
         """All its values, read-only."""
-        return np.frombuffer(self._data, self.dtype, *self._place).reshape(self.shape)
+        return np.frombuffer(self.data, self.dtype, math.prod(self.shape), self.offset).reshape(self.shape)
 
     def __getitem__(self, key: Any) -> Any:
         return self.values.copy()[key]
 
+    def of(self, path: Path, data: bytes) -> PlainDataset:
+        """The same dataset of a file that is alike but for values."""
+        return PlainDataset(self.name, self.attributes, path, data, self.dtype, self.shape, self.offset)
 
+
+@dataclass(slots=True, eq=False)
 class PlainGroup(_Object):
     """A group, the root among them."""
 
-    __slots__ = ("_members",)
-
-    def __init__(self, path: Path, form: _GroupForm, data: bytes) -> None:
-        super().__init__(path, form.name, form.attributes)
-        self._members: dict[str, PlainGroup | PlainDataset] = {
-            name: PlainGroup(path, each, data)
-            if isinstance(each, _GroupForm)
-            else PlainDataset(path, each, data)
-            for name, each in form.members.items()
-        }
+    members: dict[str, PlainGroup | PlainDataset]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
+        return iter(self.members)
 
     def __contains__(self, path: str) -> bool:
         return self.get(path) is not None
@@ -130,8 +130,13 @@ class PlainGroup(_Object):
         found: Any = self
         for name in path.split("/"):
             if name:
-                found = found._members.get(name) if isinstance(found, PlainGroup) else None
+                found = found.members.get(name) if isinstance(found, PlainGroup) else None
         return found
+
+    def of(self, path: Path, data: bytes) -> PlainGroup:
+        """The same group of a file that is alike but for values."""
+        members = {name: member.of(path, data) for name, member in self.members.items()}
+        return PlainGroup(self.name, self.attributes, path, data, members)
 
 
 def read_plain(file: int, size: int, path: Path) -> PlainGroup | None:
@@ -146,8 +151,7 @@ def read_plain(file: int, size: int, path: Path) -> PlainGroup | None:
     if len(data) < size or not _no_writer_has(file):
         parse(file, size, data)
         return None
-    form = _form_of(file, data)
-    return None if form is None else PlainGroup(path, form, data)
+    return _root(file, path, data)
 
 
 def _no_writer_has(file: int) -> bool:
@@ -159,48 +163,28 @@ def _no_writer_has(file: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _DatasetForm:
-    """What a dataset is in all files that are alike; `place` is how many values, and where the first is."""
-
-    name: str
-    attributes: dict[str, NDArray[Any]]
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    place: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupForm:
-    """What a group is in all files that are alike."""
-
-    name: str
-    attributes: dict[str, NDArray[Any]]
-    members: dict[str, _DatasetForm | _GroupForm]
-
-
-@dataclass(frozen=True, slots=True)
 class _Known:
-    """A file that was parsed: what decides its structure, and the form of its root group."""
+    """A file that was parsed: what decides its structure, and its root group."""
 
     ranges: list[slice]
     decisive: list[bytes]
-    form: _GroupForm
+    root: PlainGroup
 
 
 _known: dict[int, _Known] = {}
 """By size: many files are written alike, and differ in values alone."""
 
 
-def _form_of(file: int, data: bytes) -> _GroupForm | None:
-    """Form of the root group of a whole file: that of one whose bytes are the same wherever parsing looks."""
+def _root(file: int, path: Path, data: bytes) -> PlainGroup | None:
+    """The root group of a whole file; parsed unless one before had the same bytes wherever parsing looks."""
     known = _known.get(len(data))
     if known is not None and [data[each] for each in known.ranges] == known.decisive:
-        return known.form
+        return known.root.of(path, data)
     node, read = parse(file, len(data), data)
     try:
         require(data[16:24] == _RANKS_AND_FLAGS)
         require(struct.unpack_from("<QQ", data, 32) == (UNDEFINED, len(data)))
-        form = _group("/", len(data), node)
+        root = _group("/", path, data, node)
     except FAILURES:
         return None
     ranges: list[slice] = []
@@ -211,24 +195,24 @@ def _form_of(file: int, data: bytes) -> _GroupForm | None:
             ranges.append(slice(lo, hi))
     if len(_known) >= _MOST_KNOWN:
         _known.clear()
-    _known[len(data)] = _Known(ranges, [data[each] for each in ranges], form)
-    return form
+    _known[len(data)] = _Known(ranges, [data[each] for each in ranges], root)
+    return root
 
 
-def _group(name: str, size: int, node: Node) -> _GroupForm:
+def _group(name: str, path: Path, data: bytes, node: Node) -> PlainGroup:
     messages, attributes = _messages(node)
     require(messages.keys() == {SYMBOL_TABLE} and all(a < b for a, b in pairwise(node.members)))
-    members: dict[str, _DatasetForm | _GroupForm] = {}
+    members: dict[str, PlainGroup | PlainDataset] = {}
     for raw, member in node.members.items():
         require(raw not in (b"", b".") and b"/" not in raw)
         key = raw.decode()
         is_group = any(kind == SYMBOL_TABLE for kind, _ in member.messages)
         make = _group if is_group else _dataset
-        members[key] = make(f"{name.rstrip('/')}/{key}", size, member)
-    return _GroupForm(name, attributes, members)
+        members[key] = make(f"{name.rstrip('/')}/{key}", path, data, member)
+    return PlainGroup(name, attributes, path, data, members)
 
 
-def _dataset(name: str, size: int, node: Node) -> _DatasetForm:
+def _dataset(name: str, path: Path, data: bytes, node: Node) -> PlainDataset:
     messages, attributes = _messages(node)
     time = messages.pop(TIME, _A_TIME)
     require(len(time) == len(_A_TIME) and time[0] == _A_TIME[0])
@@ -237,8 +221,8 @@ def _dataset(name: str, size: int, node: Node) -> _DatasetForm:
     require(layout.startswith(_CONTIGUOUS))
     address, stored = struct.unpack_from("<QQ", layout, 2)
     count = math.prod(shape)
-    require(count and stored == count * dtype.itemsize and address + stored <= size)
-    return _DatasetForm(name, attributes, dtype, shape, (count, address))
+    require(count and stored == count * dtype.itemsize and address + stored <= len(data))
+    return PlainDataset(name, attributes, path, data, dtype, shape, address)
 
 
 def _messages(node: Node) -> tuple[dict[int, bytes], dict[str, NDArray[Any]]]:

@@ -1,13 +1,13 @@
 """Checks made before the HDF5 library opens a file, since a damaged file can hang or crash it.
 
 Most files have a structure so simple that it can be checked here (`structure`, at a few percent of the time
-of opening and walking the file). All others are first opened in a helper process (`trial_process`): if that
-crashes or hangs, the file is damaged.
+of opening and walking the file); small ones of the simplest form are read from what was parsed (`plain`).
+All others are first opened in a helper process (`trial_process`): if that crashes or hangs, the file is
+damaged.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
@@ -19,6 +19,7 @@ import h5py
 from unistore.converters.files.hdf5.helper_process import HelperDiedError, HelperProcess
 from unistore.converters.files.hdf5.plain import PlainGroup, read_plain
 from unistore.converters.files.hdf5.structure import FAILURES
+from unistore.converters.files.paths import file_version
 from unistore.errors import InputError, Problem
 
 _TIMEOUT = 120.0
@@ -59,7 +60,7 @@ def check_safe_to_open(path: Path, location: str) -> PlainGroup | None:
         return None
     try:
         status = os.fstat(file)
-        version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        version = file_version(status)
         if not stat.S_ISREG(status.st_mode) or hash(version) in _sound:
             return None
         defect = _defects.get(version)
@@ -109,7 +110,7 @@ def _try(request: dict[str, Any], size: int) -> str:
     for _ in range(_ATTEMPTS):
         try:
             with _helper.request(_TIMEOUT + size / 1e5) as pipes:
-                pipes.write(json.dumps(request).encode() + b"\n")
+                pipes.write(request)
                 pipes.read(memoryview(answer))
         except HelperDiedError as error:
             if error.code is None or -error.code == _OUT_OF_CPU_TIME:

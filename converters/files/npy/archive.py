@@ -96,9 +96,8 @@ def open_member(path: Path, member: NpzMember, location: str | None = None) -> N
     header = member.header
     if not member.compressed:
         return map_values(path, header, where)
-    flat: NDArray[Any] = np.empty(0, header.dtype)
-    for run in member_runs(path, member, 0, header.count, max(1, header.count), location):
-        flat = run
+    runs = member_runs(path, member, 0, header.count, max(1, header.count), location)
+    flat = next(runs, np.empty(0, header.dtype))
     flat.flags.writeable = False
     return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.npy.header import NpyHeader, check_size, parse_header, unreadable
+from unistore.converters.files.paths import file_version
 from unistore.errors import InputError, Problem
 
 _MOST_HEADERS = 64
@@ -31,8 +32,7 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
         If it is unreadable, not ``.npy``, of object dtype, truncated or too long.
     """
     try:
-        status = os.stat(path)  # noqa: PTH116  twice as fast as Path.stat
-        version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        version = file_version(os.stat(path))  # noqa: PTH116  twice as fast as Path.stat
     except OSError as error:
         raise InputError(unreadable(location or str(path), error)) from error
     found = _headers.get(version)

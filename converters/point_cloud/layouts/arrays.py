@@ -99,7 +99,7 @@ class _Arrays(PointSource):
         return found
 
 
-def _places(source: Source) -> dict[str, tuple[Path, str]]:
+def _locations(source: Source) -> dict[str, tuple[Path, str]]:
     """File and array of each column's path."""
     paths = set(column_paths(source.detail).values())
     if source.path.suffix.lower() == ".npz":
@@ -112,23 +112,23 @@ def _places(source: Source) -> dict[str, tuple[Path, str]]:
 def open_points(source: Source) -> Iterator[PointSource]:
     """Open the file, and those beside it."""
     with ExitStack() as stack:
-        places = _places(source)
+        locations = _locations(source)
         opened = {
             path: stack.enter_context(open_arrays(path, source.name if path == source.path else path.name))
-            for path, _ in places.values()
+            for path, _ in locations.values()
         }
-        first, array = places[source.detail["xyz"][0]]
+        first, array = locations[source.detail["xyz"][0]]
         rows = list_arrays(first, source.name, [first]).arrays[array][0][0]
-        yield _Arrays(source, {key: (opened[path], array) for key, (path, array) in places.items()}, rows)
+        yield _Arrays(source, {key: (opened[path], array) for key, (path, array) in locations.items()}, rows)
 
 
 @contextmanager
 def open_original(source: Source) -> Iterator[Original]:
     """Read the arrays with ``np.load`` alone."""
-    places, paths = _places(source), column_paths(source.detail)
+    locations, paths = _locations(source), column_paths(source.detail)
 
     def column(key: str) -> NDArray[Any]:
-        path, array = places[paths[key]]
+        path, array = locations[paths[key]]
         if path.suffix.lower() == ".npy":
             values: NDArray[Any] = np.load(path, allow_pickle=False)
         else:
@@ -139,6 +139,6 @@ def open_original(source: Source) -> Iterator[Original]:
     left_out: list[str] = []
     if source.path.suffix.lower() == ".npz":
         with np.load(source.path, allow_pickle=False) as members:
-            left_out = [name for name in members.files if name not in places]
+            left_out = [name for name in members.files if name not in locations]
 
     yield Original(column, left_out=left_out)

@@ -108,7 +108,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
         segments=count,
         segmented="ranges",
         segment_columns=whole,
-        listed=True,
+        segments_are_rooms=True,
         memory=2 * per_segment * _LARGEST_ROW,
     )
 

@@ -165,8 +165,8 @@ def _lengths(groups: Segments, key: str) -> Ints:
     lengths: list[int] = []
     problems: list[Problem] = []
     known: set[str] = set()
-    for path, group in groups.groups():
-        names = set(group)
+    for number, name in enumerate(groups.keys):
+        names = set(groups.group(number))
         known = known or names
         missing, further = sorted(known - names), sorted(names - known)
         if missing or further:
@@ -176,8 +176,8 @@ def _lengths(groups: Segments, key: str) -> Ints:
                 if found
             )
             message = f"{said}, unlike the first segment, which holds {', '.join(sorted(known))}"
-            problems.append(Problem(location_of(groups.name, path), message, CURE, "columns"))
-        dataset = groups.dataset(group, path, key)
+            problems.append(Problem(location_of(groups.name, f"segments/{name}"), message, CURE, "columns"))
+        dataset = groups.member(number, key)
         if isinstance(dataset, Problem):
             problems.append(dataset)
         else:

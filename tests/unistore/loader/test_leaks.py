@@ -82,7 +82,7 @@ def test_lifetimes_under_other_start_methods_leave_nothing(servers, data, census
     rng = random.Random(5)
     before = census.descriptors(), census.children(), shared_memory()
     for end in ends:
-        one_life(data, rng, 2, end, method)
+        one_life(data, rng, 1, end, method)
     gc.collect()
     assert (census.descriptors(), census.children(), shared_memory()) == before
 
