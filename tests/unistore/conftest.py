@@ -280,8 +280,9 @@ def forge() -> Callable[..., None]:
 
     def write(store: Path, arrays: dict[str, Any], attributes: dict[str, Any] | None = None) -> None:
         from unistore.store.manifest import Entry, make_seal, manifest_bytes, parse_manifest, sign_root
-        from unistore.zarr3 import content_digest, encode_shard, write_file
+        from unistore.zarr3.durable import write_file
         from unistore.zarr3.metadata import ArrayMetadata
+        from unistore.zarr3.writer import content_digest, encode_shard
 
         manifest = store / "unistore-manifest.jsonl"
         entries = {entry.key: entry for entry in parse_manifest(manifest.read_bytes(), "here")}

@@ -7,11 +7,13 @@ import os
 import pickle
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 import zarr
 
 import unistore
@@ -246,3 +248,30 @@ def test_a_shard_that_is_deleted_before_a_fork(path: Path, was_read: bool) -> No
     os.waitpid(child, 0)
     if was_read:
         assert (dataset[0]["data"] == expected).all(), "the parent reads on"
+
+
+@pytest.mark.parametrize("how", ["altered", "of another user"])
+def test_a_forged_manifest_is_not_believed(make_case: Callable[..., Any], tmp_path: Path, how: str) -> None:
+    """It names a shard with other values, which lies in the cache with the checksum that it names."""
+    _, path = make_case("rows_real")
+    store = unistore.Store(path, cache_dir=tmp_path / "cache")
+    expected = store.array("rows/data").read()
+    sealed = store.attributes["seal"]["digest"]
+    copy = tmp_path / "cache" / sealed[:2] / sealed
+    manifest = copy.read_bytes()
+    shard = xxhash.xxh3_128_hexdigest((path / "rows/data/c/0/0").read_bytes())
+    other = (path / "sources/rows/c/0").read_bytes()
+    planted = xxhash.xxh3_128_hexdigest(other)
+    assert shard.encode() in manifest
+    copy.write_bytes(manifest.replace(shard.encode(), planted.encode()))
+    if how == "of another user":
+        if os.geteuid() != 0:
+            pytest.skip("giving a file away needs root")
+        os.chown(copy, 4711, 4711)
+        with pytest.raises(StoreError, match=r"is not a file of this user alone.*remove it, or"):
+            unistore.Store(path, cache_dir=tmp_path / "cache").array("rows/data")
+        return
+    np.testing.assert_array_equal(
+        unistore.Store(path, cache_dir=tmp_path / "cache").array("rows/data").read(), expected
+    )
+    assert copy.read_bytes() == manifest, "read again"
