@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,7 +69,7 @@ _NEVER_HDF5 = (
 )
 
 
-def has_ending(path: Path, endings: Sequence[str]) -> bool:
+def has_ending(path: str | Path, endings: Sequence[str]) -> bool:
     """Whether a file name has one of the given suffixes, or the file is HDF5 under another suffix.
 
     Parameters
@@ -79,12 +80,12 @@ def has_ending(path: Path, endings: Sequence[str]) -> bool:
         Lower-case suffixes. If ``.h5`` is among them, HDF5 files with suffixes that no other format has, such
         as ``.mat``, ``.h5ad`` or ``.jld2``, match too.
     """
-    name = path.name.lower()
+    name = os.path.basename(path).lower()  # noqa: PTH119  asked of millions
     if name.endswith(tuple(endings)):
         return True
     if _HDF5_SUFFIX not in endings or name.endswith((*_COPIES, *_NEVER_HDF5, *_FORMAT_NAMES)):
         return False
-    return _is_hdf5(path)
+    return _is_hdf5(Path(path))
 
 
 def _is_hdf5(path: Path) -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
-from unistore.system.packed import Packed, view
+from unistore.system.packed import Texts, view
 
 _BUILD = ".unistore-build"
 _ZARR = ("zarr.json", ".zgroup", ".zarray")
@@ -80,6 +80,11 @@ def is_inside(path: Path, roots: Sequence[Path]) -> bool:
 
 
 def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[Path]:
+    """As `expanded`, each as a path."""
+    return view(expanded(paths, suffixes), Path)
+
+
+def expanded(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[str]:
     """Given files, and files in given folders, in natural order, each once, links in their parents resolved.
 
     Parameters
@@ -107,19 +112,19 @@ class PathListing(NamedTuple):
     Attributes
     ----------
     files, problems
-        What `expand` returns and raises.
+        What `expanded` returns and raises.
     skipped
         Files and folders that are not read, and why, in natural order: hidden ones, stores and other Zarr
         hierarchies, unfinished conversions.
     """
 
-    files: Sequence[Path]
+    files: Sequence[str]
     problems: list[Problem]
     skipped: list[tuple[Path, str]]
 
 
 def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> PathListing:
-    """List the files with the given suffixes under some paths; see `expand`."""
+    """List the files with the given suffixes under some paths; see `expanded`."""
     problems: list[Problem] = []
     found: list[Path] = []
     unique: dict[str, None] = {}
@@ -128,7 +133,7 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> PathLi
         location = printable(str(path))
         if path.is_dir():
             listing = _list_folder(path)
-            files = [file for file in listing.files if has_ending(Path(file), suffixes)]
+            files = [file for file in listing.files if has_ending(file, suffixes)]
             links = [link for link in sorted(listing.links) if has_ending(link, suffixes)]
             all_links = [*links, *sorted(listing.outside_links)]
             outside = [link for link in all_links if not is_inside(link, paths)]
@@ -155,7 +160,7 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> PathLi
             targets.add(target)
             unique[str(link)] = None
     return PathListing(
-        view(Packed(sorted(unique, key=lambda path: natural_key(path.replace(os.sep, "/")))), Path),
+        Texts(sorted(unique, key=lambda path: natural_key(path.replace(os.sep, "/")))),
         problems,
         sorted(skipped.items(), key=lambda item: natural_key(item[0].as_posix())),
     )
@@ -263,7 +268,7 @@ def common_root(files: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([parent.resolve() for parent in {file.parent for file in files}]))
 
 
-def relative_names(files: Sequence[Path]) -> list[str]:
+def relative_names(files: Sequence[str | Path]) -> list[str]:
     """Unique printable names relative to the common root, with ``/``, in the order given.
 
     Names that are equal after escaping get ``~2``, ``~3``, ….

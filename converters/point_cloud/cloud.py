@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Values
-from unistore.converters.common.stored import SourceRows, sources_of
+from unistore.converters.common.exported import File, SourceRows, Values, sources_of
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.errors import StoreError

@@ -12,7 +12,7 @@ from unistore.converters.common.columns import Column, length_table, storable
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.names import ArrayHeader
 from unistore.errors import Problem, printable
-from unistore.schemas.arrays import name_problem
+from unistore.schemas.tables import name_problem
 
 _SHOWN = 3
 _RESERVED = ("xyz", "source_row", "origin", "index")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.source import LABEL
-from unistore.converters.protocol import Facts, Finalized, Scan, Source
+from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import (
     NO_SEGMENT,
@@ -32,9 +31,7 @@ from unistore.schemas.point_cloud.fields import (
     voxel_offsets_field,
     xyz_field,
 )
-from unistore.schemas.tables import Field, Table, offsets_of
-from unistore.schemas.text import text_arrays
-from unistore.system.packed import view
+from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
 from unistore.system.sizes import count_of
 
 _AT_ONCE = 256
@@ -96,9 +93,8 @@ def point_columns(scan: Scan) -> dict[str, Field]:
     }
 
 
-def segment_columns(merged: Mapping[str, Merged], sources: Sequence[Source]) -> dict[str, Field]:
-    """Fields of the segments' own columns, by name."""
-    classes = dict(sorted({tuple(source.detail["class"]) for source in sources if "class" in source.detail}))
+def segment_columns(merged: Mapping[str, Merged], classes: Mapping[int, str]) -> dict[str, Field]:
+    """Fields of the segments' own columns, by name; `classes` are the names of labels by number."""
     named = {LABEL: {"classes": {str(number): name for number, name in classes.items()}}} if classes else {}
     return {
         key: column_field(
@@ -128,8 +124,8 @@ def finalize_points(
     run = _typical(lengths[real])
     voxels = [found[voxel_group(size)] for size in sizes]
     kinds = {
-        "int32" if quantised else source.detail["xyz_dtype"]
-        for source, quantised in zip(scan.sources, found["quantised"], strict=True)
+        "int32" if quantised else detail["xyz_dtype"]
+        for detail, quantised in zip(scan.sources.details, found["quantised"], strict=True)
     }
     dtype, decimal = kinds.pop() if len(kinds) == 1 else "float64", None
     if dtype == "float64":
@@ -192,36 +188,37 @@ def _segment_arrays(scan: Scan, found: Facts, of_source: NDArray[np.int64], unit
     arrays: Arrays = [(fields[name], values[name]) for name in fields]
     columns = scan.shared["segment_columns"].items()
     arrays += [(field, found[f"{SEGMENTS}/{key}"]) for key, field in columns]
-    if any("names" in source.detail for source in scan.sources):
+    details = scan.sources.details
+    if any("names" in detail for detail in details):
         names = [
             name
-            for source, count in zip(scan.sources, found["counts"].tolist(), strict=True)
-            for name in source.detail.get("names", [""] * count)
+            for detail, count in zip(details, found["counts"].tolist(), strict=True)
+            for name in detail.get("names", [""] * count)
         ]
         arrays += text_arrays(f"{SEGMENTS}/name", names, axis="segment", description="room of the segment")
     return arrays
 
 
-def _quantum_arrays(sources: Sequence[Source], decimal: Decimal | None) -> Arrays:
+def _quantum_arrays(sources: Sources, decimal: Decimal | None) -> Arrays:
     """Scale and offset of each file's quantised coordinates."""
     if decimal is None:
-        own = [[source.detail[name] for source in sources] for name in ("scale", "offset")]
+        own = [[detail[name] for detail in sources.details] for name in ("scale", "offset")]
     else:
         own = [[[decimal.scale] * 3] * len(sources), [list(decimal.offset)] * len(sources)]
     return [(field, np.array(values, np.float64)) for field, values in zip(scale_fields(), own, strict=True)]
 
 
-def _source_arrays(sources: Sequence[Source]) -> Arrays:
+def _source_arrays(sources: Sources) -> Arrays:
     """Layout, header and attributes of each file."""
     kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
-    layouts = (json.dumps({name: source.detail[name] for name in kept}) for source in sources)
+    layouts = (json.dumps({name: detail[name] for name in kept}) for detail in sources.details)
     arrays: Arrays = [
         *text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
     ]
-    if any(source.detail["header"] for source in sources):
-        texts = (json.dumps(source.detail["header"], sort_keys=True) for source in sources)
+    if any(detail["header"] for detail in sources.details):
+        texts = (json.dumps(detail["header"], sort_keys=True) for detail in sources.details)
         arrays += text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
-    return [*arrays, *attribute_arrays(view(sources, attrgetter("detail")))]
+    return [*arrays, *attribute_arrays(sources.details)]
 
 
 def _typical(lengths: NDArray[np.int64]) -> int:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from unistore.converters.common.columns import Column
 from unistore.converters.common.faults import as_problem
@@ -29,7 +28,7 @@ _NAMES = {"valid": "val", "validation": "val"}
 _MAX_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FolderInfo:
     """What folders and lists say of a file: its split, all lists that were read, its class."""
 
@@ -175,27 +174,22 @@ def _class_of(part: Part) -> str | None:
     return found if found is not None and _CLASS.fullmatch(found) else None
 
 
-def with_folder_labels(
-    layouts: Sequence[Layout], classes: Sequence[tuple[int, str] | None], mapping: Mapping[str, str]
-) -> list[Layout]:
-    """Add the class of its folder to each layout as the label of its segment.
-
-    Not if any layout has labels or segments, or ``--map label=`` leaves the label out.
-    """
-    own = {key for each in layouts for key in (*each.columns, *each.segment_columns)}
-    segmented = any(each.segmented is not None for each in layouts)
-    if segmented or LABEL in mapping or any(map(is_label, own)):
-        return list(layouts)
-    return [
-        each
-        if of_class is None
-        else replace(each, segment_columns={**each.segment_columns, LABEL: (of_class[1], Column(_DTYPE))})
-        for each, of_class in zip(layouts, classes, strict=True)
-    ]
+def have_labels(layouts: Iterable[Layout]) -> bool:
+    """Whether any layout has labels or segments of its own, so that no folder is a label."""
+    return any(
+        each.segmented is not None or any(map(is_label, (*each.columns, *each.segment_columns)))
+        for each in layouts
+    )
 
 
-def class_notes(details: Sequence[Mapping[str, Any]]) -> list[str]:
+def with_folder_label(layout: Layout, of_class: tuple[int, str] | None) -> Layout:
+    """The layout with the class of its folder as the label of its segment."""
+    if of_class is None:
+        return layout
+    return replace(layout, segment_columns={**layout.segment_columns, LABEL: (of_class[1], Column(_DTYPE))})
+
+
+def class_notes(names: Collection[str]) -> list[str]:
     """Remark that labels are the classes of folders, if they are."""
-    classes = sorted({detail["class"][1] for detail in details if "class" in detail})
-    listed = f"labels of segments are their folders, one a class: {first_few(classes, _SHOWN)}"
-    return [f"{listed}; --map label= leaves them out"] if classes else []
+    listed = f"labels of segments are their folders, one a class: {first_few(sorted(names), _SHOWN)}"
+    return [f"{listed}; --map label= leaves them out"] if names else []

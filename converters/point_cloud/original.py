@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.comparing import difference
-from unistore.converters.common.originals import Compared
+from unistore.converters.common.originals import Compared, difference
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.hdf5.original_attributes import compare_attributes
 from unistore.converters.point_cloud.cloud import Cloud, clouds

@@ -41,7 +41,7 @@ class Match(IntEnum):
     CERTAIN = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """What a file holds, found without reading values, and all that is needed to read it.
 

@@ -109,7 +109,7 @@ def imports(path: Path) -> tuple[set[str], set[str], set[str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             inside = (anywhere,)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inside = tuple(names for names in inside if names is not top)

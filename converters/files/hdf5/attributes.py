@@ -25,10 +25,8 @@ from unistore.converters.files.hdf5.file import FAILURES
 from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.errors import first_few, printable
-from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.store_view import StoreView
-from unistore.schemas.tables import Field
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, text_arrays
 from unistore.system.sizes import count_of
 
 MAX_ATTRIBUTE_BYTES = 256 << 10
@@ -44,7 +42,7 @@ IsRewritten = Callable[[str, h5py.HLObject, str, Entry], bool]
 """``(path, object, name, entry)``: whether an export writes this attribute without its being stored."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Attributes:
     """Attributes of one file.
 

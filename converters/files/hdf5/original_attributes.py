@@ -11,8 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.comparing import difference
-from unistore.converters.common.originals import Compared, names_without_numbers, open_with_h5py
+from unistore.converters.common.originals import Compared, difference, names_without_numbers, open_with_h5py
 from unistore.converters.files.hdf5.attributes import parse_attributes
 
 

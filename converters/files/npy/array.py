@@ -32,7 +32,7 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
         If it is unreadable, not ``.npy``, of object dtype, truncated or too long.
     """
     try:
-        version = file_version(path.stat())
+        version = file_version(os.stat(path))  # noqa: PTH116  twice as fast as Path.stat
     except OSError as error:
         raise InputError(unreadable(location or str(path), error)) from error
     found = _headers.get(version)

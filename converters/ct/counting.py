@@ -1,4 +1,4 @@
-"""Read every voxel of a volume once: count the voxels of windows, and check masks."""
+"""Counts of voxels inside windows and masks; every voxel of a volume is read once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.inside import VoxelTest, inside
-from unistore.converters.ct.slabs import SLAB, read_together, same_order, slab_bytes, slabs
+from unistore.converters.ct.slabs import SLAB, same_order, slab_bytes, slabs
 from unistore.converters.ct.source import VoxelSource
-from unistore.schemas.ct.limiting import limit
+from unistore.converters.ct.voxels import VoxelTest, inside
+from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import Window
-from unistore.system.workers import usable_cores
+from unistore.system.machine import usable_cores
 
 State = tuple[tuple[int, int], ...]
 """Size and modification time of files."""
@@ -26,8 +26,7 @@ THREADS = 4
 """Threads that read a volume, at most."""
 
 
-@dataclass(slots=True)
-class MaskComparison:
+class MaskComparison(NamedTuple):
     """A mask compared with a window: its ones, its voxels that are neither 0 nor 1, differing voxels."""
 
     ones: int = 0
@@ -36,7 +35,7 @@ class MaskComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class VoxelCounts:
     """Counts of an image.
 
     Attributes
@@ -66,7 +65,9 @@ class Ones:
     scaled: bool = False
 
 
-def survey(image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource]) -> Survey:
+def count_voxels(
+    image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource]
+) -> VoxelCounts:
     """Look at every voxel of an image, and at the same voxels of masks, once; `THREADS` at a time.
 
     Nothing is read where nothing can be found: no windows, and a dtype without NaN.
@@ -79,33 +80,29 @@ def survey(image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[st
         Files that should hold 1 inside some of the windows and 0 elsewhere, of the image's shape.
     """
     if not tests and image.dtype.kind != "f":
-        return Survey({}, 0, {name: MaskComparison() for name in masks})
+        return VoxelCounts({}, 0, {name: MaskComparison() for name in masks})
     shares = min(max(1, int(usable_cores())), max_threads([image, *masks.values()]))
-    with ThreadPoolExecutor(shares, "unistore-survey") as pool:
-        parts = list(pool.map(lambda share: _survey(image, tests, masks, share, shares), range(shares)))
+    with ThreadPoolExecutor(shares, "unistore-counting") as pool:
+        parts = list(pool.map(lambda share: _count_share(image, tests, masks, share, shares), range(shares)))
     counts = {name: np.sum([part.counts[name] for part in parts], axis=0) for name in tests}
-    agreed = {name: MaskComparison() for name in masks}
-    for part in parts:
-        for name, result in agreed.items():
-            result.ones += part.masks[name].ones
-            result.others += part.masks[name].others
-            result.differing += part.masks[name].differing
-    return Survey(counts, sum(part.nan for part in parts), agreed)
+    sums = {name: np.sum([part.masks[name] for part in parts], axis=0) for name in masks}
+    agreed = {name: MaskComparison(*each.tolist()) for name, each in sums.items()}
+    return VoxelCounts(counts, sum(part.nan for part in parts), agreed)
 
 
 def max_threads(files: Sequence[VoxelSource]) -> int:
-    """Threads that `survey` may use: one if slabs are large or orders differ."""
+    """Threads that `count_voxels` may use: one if slabs are large or orders differ."""
     small = max(map(slab_bytes, files), default=0) <= 2 * SLAB
     return THREADS if small and same_order(files) else 1
 
 
-def _survey(
+def _count_share(
     image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource], share: int, of: int
-) -> Survey:
+) -> VoxelCounts:
     counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
-    agreed = {name: MaskComparison() for name in masks}
+    agreed = {name: np.zeros(3, np.int64) for name in masks}
     floats, nan = image.dtype.kind == "f", 0
-    for box, (values, *given) in read_together([image, *masks.values()], share, of):
+    for box, (values, *given) in slabs([image, *masks.values()], share=share, of=of):
         if floats:
             nan += int(np.count_nonzero(np.isnan(values)))
         at = dict(zip(masks, given, strict=True))
@@ -113,23 +110,22 @@ def _survey(
             found = test(values)
             counts[name][box[0]] += _per_plane(found)
             if name in at:
-                _compare(found, at[name], agreed[name])
+                agreed[name] += _differences(found, at[name])
     for name, result in agreed.items():
-        result.ones += int(counts[name].sum())
-    return Survey(counts, nan, agreed)
+        result[0] += counts[name].sum()
+    return VoxelCounts(counts, nan, {name: MaskComparison(*each.tolist()) for name, each in agreed.items()})
 
 
 def ones_of(mask: VoxelSource) -> Ones:
     """Look at every voxel of a mask once."""
     counts, above = np.zeros((2, mask.shape[0]), np.int64)
     others = outside = 0
-    for slab in slabs(mask):
-        ones = slab.values == 1
-        counts[slab.box[0]] += _per_plane(ones)
-        others += _others(slab.values)
+    for box, (values,) in slabs([mask]):
+        counts[box[0]] += _per_plane(values == 1)
+        others += _others(values)
         if mask.dtype.kind == "f":
-            above[slab.box[0]] += _per_plane(slab.values > 0)
-            outside += slab.values.size - int(np.count_nonzero((slab.values >= 0) & (slab.values <= 1)))
+            above[box[0]] += _per_plane(values > 0)
+            outside += values.size - int(np.count_nonzero((values >= 0) & (values <= 1)))
     scaled = mask.dtype.kind == "f" and others > 0 and not outside
     return Ones(above if scaled else counts, others, scaled)
 
@@ -141,7 +137,7 @@ def scaled_differences(image: VoxelSource, given: VoxelSource, window: Window) -
     is NaN, any value will do.
     """
     tolerance, differing = scaled_tolerance(given.dtype), 0
-    for _, (values, scaled) in read_together([image, given]):
+    for _, (values, scaled) in slabs([image, given]):
         expected = limit(values, window.low, window.high, scale=True)
         close = np.abs(expected - scaled) <= tolerance
         differing += int(np.count_nonzero(~(close | np.isnan(expected))))
@@ -162,15 +158,15 @@ def state_of(paths: Iterable[Path]) -> State:
 
 
 @lru_cache(maxsize=512)
-def cached_survey(
+def cached_counts(
     image: VoxelSource,
     masks: tuple[tuple[str, VoxelSource], ...],
     windows: tuple[tuple[str, Window], ...],
     state: State,  # noqa: ARG001
-) -> Survey:
-    """`survey` of an image, kept; `state` is that of its file and those of the masks."""
+) -> VoxelCounts:
+    """`count_voxels` of an image, kept; `state` is that of its file and those of the masks."""
     tests = {name: inside(window, image.dtype) for name, window in windows}
-    return survey(image, tests, dict(masks))
+    return count_voxels(image, tests, dict(masks))
 
 
 @lru_cache(maxsize=512)
@@ -179,14 +175,13 @@ def cached_ones(mask: VoxelSource, state: State) -> Ones:  # noqa: ARG001
     return ones_of(mask)
 
 
-def _compare(found: NDArray[np.bool_], given: NDArray[Any], result: MaskComparison) -> None:
-    """Add what differs; ``result.ones`` counts how many more ones the mask has than voxels were found."""
+def _differences(found: NDArray[np.bool_], given: NDArray[Any]) -> tuple[int, int, int]:
+    """How many more ones a mask has than voxels were found, its voxels other than 0 and 1, and differing."""
     if np.array_equal(found.view(np.uint8), given.view(np.uint8) if given.itemsize == 1 else given):
-        return
+        return 0, 0, 0
     ones = given == 1
-    result.ones += int(np.count_nonzero(ones)) - int(np.count_nonzero(found))
-    result.others += _others(given)
-    result.differing += int(np.count_nonzero(found != ones))
+    more = int(np.count_nonzero(ones)) - int(np.count_nonzero(found))
+    return more, _others(given), int(np.count_nonzero(found != ones))
 
 
 def _others(values: NDArray[Any]) -> int:
