@@ -13,19 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_LABELS = {
-    "seg": "seg",
-    "segs": "seg",
-    "segmentation": "seg",
-    "segmentations": "seg",
-    "mask": "mask",
-    "masks": "mask",
-    "label": "label",
-    "labels": "label",
-    "lbl": "label",
-    "gt": "label",
-    "organs": "organs",
+_WORDS = {
+    "seg": ("seg", "segs", "segmentation", "segmentations"),
+    "mask": ("mask", "masks"),
+    "label": ("label", "labels", "lbl", "gt"),
+    "organs": ("organs",),
 }
+_LABELS = {word: name for name, words in _WORDS.items() for word in words}
 """Field name for each word in a file or folder name."""
 _IMAGE_WORDS = (
     *("image", "images", "img", "imgs", "imaging", "data"),

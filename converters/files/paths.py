@@ -24,16 +24,12 @@ _ZARR = ("zarr.json", ".zgroup", ".zarray")
 _UNFINISHED = "an unfinished conversion"
 
 _DIGITS = re.compile(r"([0-9]+)")
-_SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+_SPLIT_WORDS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
 }
+_SPLITS = {word: split for split, words in _SPLIT_WORDS.items() for word in words}
 
 
 def natural_key(text: str) -> bytes:

@@ -112,20 +112,23 @@ def make_layout(found: OpenFile, chosen: Layout, members: Sequence[str] = (), **
 
 def _attributes(found: OpenFile, columns: Sequence[str], members: Sequence[str]) -> Attributes:
     """Attributes of the groups, columns and segments of a file."""
+    points: dict[str, tuple[int, ...]] = {}
 
     def in_segments() -> Iterator[tuple[str, h5py.HLObject]]:
+        parent = found.file["segments"] if found.segments else None
         for key in found.segments:
-            for names in ((key,), *((key, each) for each in members)):
-                item = unlinked(found.file["segments"], *names)
-                if isinstance(item, h5py.Group if len(names) == 1 else h5py.Dataset):
-                    yield "/".join(("segments", *names)), item
+            path, group = f"segments/{key}", unlinked(parent, key)
+            if isinstance(group, h5py.Group):
+                inside = {f"{path}/{each}": unlinked(group, each) for each in members}
+                datasets = {each: item for each, item in inside.items() if isinstance(item, h5py.Dataset)}
+                points[path] = next((item.shape or () for item in datasets.values()), ())
+                yield path, group
+                yield from datasets.items()
 
-    def is_recounted(path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
+    def is_recounted(path: str, _: h5py.HLObject, name: str, entry: Entry) -> bool:
         """Whether an export writes the same value anyway."""
-        if name != COUNT or not path.startswith("segments/") or not isinstance(item, h5py.Group):
-            return False
-        shape = getattr(unlinked(item, *members[:1]), "shape", None) or (None,)
-        return entry == {"dtype": "<i8", "value": shape[0]}
+        count = {"dtype": "<i8", "value": next(iter(points.get(path, ())), None)}
+        return name == COUNT and path in points and entry == count
 
     objects = objects_of(found.file, found.tree, columns.__contains__)
     return read_attributes(chain(objects, in_segments()), is_recounted)

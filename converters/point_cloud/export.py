@@ -42,11 +42,12 @@ def _pointsuite(cloud: Cloud) -> File:
         shape = (rows, *cloud.row_shape(name))
         values[f"data/{name}"] = lazy_values(partial(cloud.column, name), shape, cloud.own_dtype(name))
     classes = cloud.column(_CLASSES) if _CLASSES in cloud.layout["columns"] else None
-    labelled = classes is not None and classes.ndim == 1 and classes.dtype.kind in "iu"
+    if classes is not None and (classes.ndim != 1 or classes.dtype.kind not in "iu"):
+        classes = None
     real = [number for number, name in enumerate(cloud.numbers.tolist()) if name != NO_SEGMENT]
     attributes: dict[str, Mapping[str, Any]] = {}
     if cloud.layout["layout"] != pointsuite_indices.NAME:  # these files have their own
-        attributes |= _summaries(list(values), classes if labelled else None, len(real))
+        attributes |= _summaries(list(values), classes, len(real))
     for segment in real:
         group = f"segments/segment_{cloud.numbers[segment]:04d}"
         count = int(cloud.bounds[segment + 1] - cloud.bounds[segment])
@@ -54,7 +55,7 @@ def _pointsuite(cloud: Cloud) -> File:
             partial(cloud.indices, segment), (count,), np.dtype(np.int64)
         )
         attributes[group] = {COUNT: count}
-        if labelled and classes is not None:
+        if classes is not None:
             labels = np.unique(classes[cloud.indices(segment)])
             values[f"{group}/unique_labels"] = array_values(labels)
     for path, own in _pointsuite_attributes(cloud).items():
