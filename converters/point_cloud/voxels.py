@@ -59,8 +59,8 @@ class VoxelGrid:
         self._points = int(points.sum())
         self._largest = np.floor((bounds[:, 1] - bounds[:, 0]).max(axis=0, initial=0) / size)
         if (most := self._largest.max()) >= 1 << 31:
-            msg = f"voxel_size={size:g}: a segment is {most:.3g} voxels wide, more than int32 can count"
-            raise InputError(msg)
+            msg = f"a segment is {most:.3g} voxels of {size:g} wide, more than int32 can count"
+            raise InputError(f"{msg}: give a larger voxel_size")
         self.lengths = np.zeros(len(points), np.int64)
         self._segment = np.repeat(np.arange(len(points)), points) if len(points) > 1 else None
         self._numbers: list[NDArray[np.int32]] | Buckets = []
