@@ -17,7 +17,7 @@ from unistore.converters.ct.source import VoxelSource
 from unistore.converters.ct.voxels import VoxelTest, inside
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import Window
-from unistore.system.workers import usable_cores
+from unistore.system.machine import usable_cores
 
 State = tuple[tuple[int, int], ...]
 """Size and modification time of files."""

@@ -104,8 +104,8 @@ def _voxel_problems(dtype: np.dtype[np.generic], name: str) -> list[Problem]:
 
 def recognise(path: Path, folders: Mapping[str, str]) -> Verdict:
     """Verdict on a file; `folders` has the folder name of each role."""
-    name = printable(path.name)
-    role = next((role for role, folder in folders.items() if folder == path.parent.name), None)
+    name, parent = printable(path.name), path.parent.name
+    role = next((role for role, folder in folders.items() if folder == parent), None)
     if any(has_role_suffix(path, each) for each in IMAGE_ROLES):
         return _look_at_image(path, name, role, folders)
     if not has_role_suffix(path, "spike"):

@@ -36,7 +36,7 @@ FEW = 8
 """Rows that are searched for a first compressed frame."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Feature:
     """One column of one episode: its dataset (path inside the episode), how it is read, dtype and shape."""
 

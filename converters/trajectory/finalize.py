@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ Arrays = list[tuple[Field, NDArray[Any]]]
 
 def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -> Finalized:
     """Index arrays, tables and attributes of all sources; see `Converter.finalize`."""
-    episodes = _Episodes(view(scan.sources, lambda source: EpisodeIndex.from_json(source.detail)))
+    episodes = _Episodes(view(scan.sources.details, EpisodeIndex.from_json))
     owner = np.repeat(np.arange(len(scan.sources), dtype=np.int64), episodes.counts)
     summaries = summaries_of(scan.sources, facts)
     masks = episodes.masks
@@ -53,7 +52,7 @@ def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts])
                 for name, listed in masks.items()
             ),
             *_attribute_texts(summaries),
-            *attribute_arrays(view(scan.sources, attrgetter("detail"))),
+            *attribute_arrays(scan.sources.details),
             *kept,
         ],
         spilled=spilled,

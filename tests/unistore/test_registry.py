@@ -20,14 +20,14 @@ import pytest
 import unistore
 from tests.detection import detect
 from unistore.cli.convert import convert as unistore_convert
+from unistore.cli.convert_options import SharedOption, add_family_options
 from unistore.cli.main import main
-from unistore.cli.options import SharedOption, add_family_options
 from unistore.conversion.convert import convert, make_converter
 from unistore.converters import registry
 from unistore.converters.options import RESERVED, Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
 from unistore.errors import InputError, StoreError
-from unistore.report.commands import convert_command
+from unistore.report.suggestions import convert_command
 from unistore.schemas.array_spec import SAMPLES, ArraySpec
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
 

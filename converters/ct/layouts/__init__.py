@@ -54,7 +54,8 @@ def format_of(path: Path) -> Format | None:
 
 def suffix_of(path: Path) -> str:
     """Suffix of a file: that of its format, which may be of several parts, or else ``path.suffix``."""
-    return max((each for each in suffixes() if path.name.endswith(each)), key=len, default=path.suffix)
+    name = path.name
+    return max(filter(name.endswith, suffixes()), key=len, default="") or path.suffix
 
 
 def stem_of(path: Path) -> str:
@@ -64,7 +65,7 @@ def stem_of(path: Path) -> str:
 
 def without_suffix(name: str) -> str:
     """A name without the suffix of its format; other names as they are."""
-    return name.removesuffix(max((each for each in suffixes() if name.endswith(each)), key=len, default=""))
+    return name.removesuffix(max(filter(name.endswith, suffixes()), key=len, default=""))
 
 
 def open_voxels(path: Path, location: str | None = None) -> VoxelSource:

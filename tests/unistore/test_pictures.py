@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.cases import REAL
 from unistore.converters.preview import Preview, evenly, parts_of
 from unistore.errors import InputError, StoreError
-from unistore.pictures.draw import MARK, sample_picture
-from unistore.pictures.html import notebook_html, pictures_html
+from unistore.pictures import MARK, notebook_html, pictures_html, sample_picture
 from unistore.store.reader import Store
 
 pytest.importorskip("matplotlib", reason="matplotlib draws the pictures: pip install 'unistore[plot]'")
@@ -30,8 +30,17 @@ def pixels(data: bytes) -> Any:
     return decoded
 
 
-def test_every_case_is_drawn(case_name: str, make_case: Any) -> None:
-    store = Store(make_case(case_name)[1])
+DRAWN = (
+    *REAL,
+    *("rows_hdf5", "rows_structured", "rows_side_by_side", "cloud_in_segments", "cloud_batches", "ct_cases"),
+    *("ct_sparse", "spike_tiles", "spike_keep", "robot_robomimic", "robot_flat", "robot_act_keep"),
+)
+"""Cases whose samples are drawn in ways of their own."""
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_kind_of_sample_is_drawn(name: str, make_case: Any) -> None:
+    store = Store(make_case(name)[1])
     image = pixels(sample_picture(store, store.sample_count - 1))
     inner = image[image.shape[0] // 6 :, :]  # below the title
     assert inner.std() > 8, "blank"
@@ -98,7 +107,7 @@ def test_the_users_matplotlib_stays_as_it_is(rows: Store) -> None:
         "import sys, matplotlib\n"
         "matplotlib.rcParams['font.size'] = 33.0\n"
         "backend = matplotlib.rcParams._get('backend')\n"
-        "from unistore.pictures.draw import sample_picture\n"
+        "from unistore.pictures import sample_picture\n"
         "from unistore.store.reader import Store\n"
         "sample_picture(Store(sys.argv[1]), 0)\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
@@ -145,7 +154,7 @@ def test_a_family_may_fail_in_any_way(rows: Store, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are chosen, and not drawn."""
-    monkeypatch.setattr("unistore.pictures.html.sample_picture", lambda *_: b"picture")
+    monkeypatch.setattr("unistore.pictures.sample_picture", lambda *_: b"picture")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -1,9 +1,10 @@
-"""Out-of-core bucket sort: rows are distributed to buckets, which are then processed one by one."""
+"""Sort rows by integers: tuples in memory, and out of core by distributing rows to buckets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,57 @@ from numpy.typing import NDArray
 
 from unistore.converters.point_cloud.workspace import Column, ColumnType, Workspace
 
+Ints = NDArray[np.int64]
+
+
+def unique_tuples(keys: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
+    """Distinct tuples of non-negative integers in lexicographic order, the first key most significant.
+
+    Returns
+    -------
+    first, inverse, counts
+        One row of each distinct tuple; number of the tuple of each row; rows of each tuple.
+    """
+    order, begins = sort_tuples(keys)
+    starts = np.flatnonzero(begins)
+    inverse = np.empty(len(order), np.int64)
+    inverse[order] = np.cumsum(begins) - 1
+    return order[starts], inverse, np.diff(starts, append=len(order))
+
+
+def sort_tuples(keys: Sequence[Ints]) -> tuple[Ints, NDArray[np.bool_]]:
+    """Rows sorted by their tuples (stable), and whether each differs from the row before it."""
+    extents = [int(key.max(initial=0)) + 1 for key in keys]
+    packed = _pack(keys, extents)
+    begins = np.ones(len(keys[0]), np.bool_)
+    if packed is None:
+        order = np.lexsort(keys[::-1])
+        begins[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
+        return order, begins
+    bits = len(packed).bit_length()
+    if int(packed.max(initial=0)).bit_length() + bits > 63:
+        order = np.argsort(packed, kind="stable")
+        packed = packed[order]
+    else:
+        both = np.sort(packed << bits | np.arange(len(packed)))  # several times faster than argsort
+        order, packed = both & ((1 << bits) - 1), both >> bits
+    begins[1:] = packed[1:] != packed[:-1]
+    return order, begins
+
+
+def _pack(keys: Sequence[Ints], extents: Sequence[int]) -> Ints | None:
+    """All keys as digits of one int64, as that sorts several times faster; None if they do not fit."""
+    if prod(extents) >= 1 << 63:
+        return None
+    packed = np.zeros(len(keys[0]), np.int64)
+    for key, extent in zip(keys, extents, strict=True):
+        packed *= extent
+        packed += key
+    return packed
+
+
 _BINS = 1 << 12
 
-Ints = NDArray[np.int64]
 Read = Callable[[int, int], NDArray[Any]]
 """``read(lo, hi)``: rows of a column; do not modify them."""
 
@@ -32,19 +81,19 @@ class Rows:
     """Rows ``lo:hi`` of some columns, read on demand."""
 
     def __init__(self, columns: Mapping[str, Read], lo: int, hi: int) -> None:
-        self._columns, self._lo, self._hi = columns, lo, hi
+        self.columns, self.lo, self.hi = columns, lo, hi
 
     def __len__(self) -> int:
-        return self._hi - self._lo
+        return self.hi - self.lo
 
     def read(self, key: str) -> NDArray[Any]:
         """All rows of a column."""
-        return self._columns[key](self._lo, self._hi)
+        return self.columns[key](self.lo, self.hi)
 
     def steps(self, limit: int) -> Iterator[Rows]:
         """The rows in steps of at most `limit`."""
-        for lo in range(self._lo, self._hi, limit):
-            yield Rows(self._columns, lo, min(lo + limit, self._hi))
+        for lo in range(self.lo, self.hi, limit):
+            yield Rows(self.columns, lo, min(lo + limit, self.hi))
 
 
 class BucketOrder:
@@ -89,8 +138,6 @@ class Buckets:
 
     Parameters
     ----------
-    work
-        Creates the columns.
     sizes
         Rows that each bucket will hold.
     types
@@ -135,8 +182,6 @@ def key_ranges(
         Minimum and maximum of each key (a column of integers), the most significant key first.
     types
         dtype and row shape of all wanted columns, keys included.
-    work
-        Creates the columns.
     """
     varying = [key for key, (lowest, highest) in ends.items() if highest > lowest]
     if len(rows) <= work.step or not varying:
@@ -147,7 +192,8 @@ def key_ranges(
     width = (highest - lowest) // _BINS + 1
     counts = np.zeros((highest - lowest) // width + 1, np.int64)
     for part in rows.steps(work.step):
-        counts += np.bincount((part.read(key) - lowest) // width, minlength=len(counts))
+        bins = ((part.read(key) - lowest) // width).astype(np.int64, copy=False)
+        counts += np.bincount(bins, minlength=len(counts))
     bucket_of = _group_bins(counts, work.step)
     with work.nested() as nested:
         buckets = Buckets(nested, np.bincount(bucket_of, counts).astype(np.int64), types)
@@ -157,20 +203,19 @@ def key_ranges(
             for name in types:
                 buckets.put(split, {name: values if name == key else part.read(name)})
         for bucket in buckets:
-            if len(bucket):
-                yield from key_ranges(bucket, _ends(bucket, ends, work.step), types, nested)
+            if len(bucket) > work.step:
+                found = {key: extremes(bucket, key, work.step) for key in ends}
+                inner = {key: (int(low), int(high)) for key, (low, high) in found.items()}
+                yield from key_ranges(bucket, inner, types, nested)
+            elif len(bucket):
+                yield bucket
 
 
-def _ends(rows: Rows, keys: Mapping[str, tuple[int, int]], step: int) -> Mapping[str, tuple[int, int]]:
-    """Minimum and maximum of each key; `keys` as they are if there is at most a step of rows."""
-    if len(rows) <= step:
-        return keys
-    found = {}
-    for key in keys:
-        steps = (part.read(key) for part in rows.steps(step))
-        lows, highs = zip(*((values.min(), values.max()) for values in steps), strict=True)
-        found[key] = int(min(lows)), int(max(highs))
-    return found
+def extremes(rows: Rows, key: str, step: int) -> tuple[Any, Any]:
+    """Minimum and maximum of a column."""
+    parts = (part.read(key) for part in rows.steps(step))
+    lows, highs = zip(*((values.min(), values.max()) for values in parts), strict=True)
+    return min(lows), max(highs)
 
 
 def _group_bins(counts: Ints, limit: int) -> Ints:
