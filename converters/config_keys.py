@@ -81,7 +81,7 @@ class SampleKeys:
     Attributes
     ----------
     kind
-        Class of the kind of samples: ``"unistore.data.kinds.clips:Clips"``.
+        Class of the kind of samples: ``"unistore:Clips"``.
     read
         ``read(keys) -> Mapping[str, Any]``: its arguments by name; None values are omitted.
     keys

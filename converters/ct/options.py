@@ -82,7 +82,7 @@ def _convert(keys: Keys) -> dict[str, Any]:
 
 
 CONFIG = SampleKeys(
-    kind="unistore.data.kinds.sparse_points:SparsePoints",
+    kind="unistore:SparsePoints",
     read=_read,
     convert=_convert,
     datasets=("CTWindowSparseSDF",),

@@ -84,7 +84,7 @@ def _convert(keys: Keys) -> dict[str, Any]:
 
 
 CONFIG = SampleKeys(
-    kind="unistore.data.kinds.clips:Clips",
+    kind="unistore:Clips",
     read=_read,
     keys=(
         "DATA.CLIP_LEN",

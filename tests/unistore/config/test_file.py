@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import unistore.data.kinds
+import unistore
 from unistore.config import Config, file, load
 from unistore.converters.config_keys import Keys, SampleKeys
 from unistore.converters.registry import Family, families
@@ -79,7 +79,7 @@ class Clips:
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unistore.data.kinds, "Clips", Clips, raising=False)
+    monkeypatch.setattr(unistore, "Clips", Clips, raising=False)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_the_ct_document(read, text: str) -> None:
     most = 500_000 if "500000" in text else 100_000
     assert config.train.dataset == {
         "path": "ct.zarr",
-        "samples": unistore.data.kinds.SparsePoints(window="lung", min_points=100, max_points=most),
+        "samples": unistore.SparsePoints(window="lung", min_points=100, max_points=most),
         "seed": 0,
     }
     assert config.train.loader["cache"] == "all"
