@@ -28,13 +28,7 @@ def contradiction(store: StoreView, path: str, message: str) -> StoreError:
 
 
 def check_array(store: StoreView, array: ArrayView) -> None:
-    """Check axes, dtype and rows of an array against its spec.
-
-    Raises
-    ------
-    StoreError
-        Naming store, array, what was found and what was expected.
-    """
+    """Check axes, dtype and rows of an array against its spec."""
     spec = _spec(store, array.path)
     error = spec.array_error(ArrayInfo(array.shape, array.dtype.name), lambda path: _shape(store, path))
     if error is not None:
@@ -42,13 +36,7 @@ def check_array(store: StoreView, array: ArrayView) -> None:
 
 
 def whole(store: StoreView, path: str) -> NDArray[Any]:
-    """All values of an index array, read-only; a small array is read once per open store.
-
-    Raises
-    ------
-    StoreError
-        If values contradict the spec of the array.
-    """
+    """All values of an index array, read-only; a small array is read once per open store."""
     cached: NDArray[Any] | None = store.cached_indices.get(path)
     if cached is not None:
         return cached
@@ -105,13 +93,7 @@ class Column:
 
 
 def texts(store: StoreView, path: str) -> list[str]:
-    """Strings of the text column at `path`.
-
-    Raises
-    ------
-    StoreError
-        If its offsets contradict its bytes, or a row is not UTF-8.
-    """
+    """Strings of the text column at `path`."""
     offsets = whole(store, f"{path}/offsets")
     array = store.array(f"{path}/data")
     _raise_first(store, f"{path}/offsets", offsets_errors(offsets, array.shape[0], "bytes of text"))
@@ -122,13 +104,7 @@ def texts(store: StoreView, path: str) -> list[str]:
 
 
 def first_rows(store: StoreView) -> NDArray[np.int64]:
-    """First row of every source in the main table, (sources,), ascending from 0.
-
-    Raises
-    ------
-    StoreError
-        If they are not.
-    """
+    """First row of every source in the main table, (sources,), ascending from 0."""
     first = whole(store, "sources/first_row")
     total = _main_rows(store)
     if total and (not len(first) or first[0] != 0 or first[-1] > total):
@@ -139,13 +115,7 @@ def first_rows(store: StoreView) -> NDArray[np.int64]:
 
 
 def source_rows(store: StoreView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First row and number of rows of every source in the main table, (sources,) each.
-
-    Raises
-    ------
-    StoreError
-        If the sources do not follow each other or do not cover the main table.
-    """
+    """First row and number of rows of every source, (sources,) each, which together are the main table."""
     first, rows = first_rows(store), whole(store, "sources/rows")
     ends = np.cumsum(rows)
     wrong = first != ends - rows

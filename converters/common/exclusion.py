@@ -83,13 +83,7 @@ class ProblemCollector:
             self.problems += error.problems_at(location)
 
     def check(self) -> None:
-        """Raise the collected problems.
-
-        Raises
-        ------
-        InputError
-            If any attempt failed.
-        """
+        """Raise the collected problems."""
         if self.problems:
             raise InputError(self.problems)
 

@@ -51,7 +51,7 @@ class Agreement:
 def agree(
     volumes: Sequence[ScannedVolume], asked: Sequence[Window], sparse: str, names: Sequence[str]
 ) -> Agreement:
-    """Find what all volumes have in common.
+    """Find what all volumes have in common, or raise an `InputError` with every contradiction between them.
 
     Parameters
     ----------
@@ -63,11 +63,6 @@ def agree(
         ``"auto"``, ``"coords"`` or ``"mask"``.
     names
         Name of each volume in messages.
-
-    Raises
-    ------
-    InputError
-        With every contradiction between volumes.
     """
     problems = [*_check_images(volumes, names), *_check_names(volumes, asked, names)]
     found = {name: window for volume in volumes for name, window in volume.named.items()}

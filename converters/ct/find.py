@@ -62,11 +62,6 @@ def find_volumes(
         Names of windows besides the presets.
     exclusion
         Files of other families are skipped.
-
-    Raises
-    ------
-    InputError
-        If a path does not exist, is empty, or is a link out of the given paths.
     """
     grouped = Grouped()
     given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}

@@ -1,4 +1,7 @@
-"""Read the headers of the files of one CT volume: shapes, dtypes, whether they agree. No voxel is read."""
+"""Read the headers of the files of one CT volume: shapes, dtypes, whether they agree.
+
+No voxel is read. All problems of all files are raised together.
+"""
 
 from __future__ import annotations
 
@@ -71,11 +74,6 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
         Its name and, in ``detail``, its `VolumeFiles`.
     resolution
         Which ``ct_original_N.npy`` to take; None: the only one.
-
-    Raises
-    ------
-    InputError
-        With all problems of all files.
     """
     files: VolumeFiles = part.detail
     location = partial(file_location, volume=files.path, name=part.name)

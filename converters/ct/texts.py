@@ -1,4 +1,7 @@
-"""Texts of CT volumes: ``info.json`` of a case, and ``metadata.csv`` of a set of cases, a row a case."""
+"""Texts of CT volumes: ``info.json`` of a case, and ``metadata.csv`` of a set of cases, a row a case.
+
+Both functions raise an `InputError` if the file is too long or not what it should be.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,7 @@ _CURE = "correct it or leave it out"
 
 
 def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
-    """Text of ``info.json``, and ``spacing``, ``origin``, ``direction`` as far as it has them.
-
-    Raises
-    ------
-    InputError
-        No JSON, or too long.
-    """
+    """Text of ``info.json``, and ``spacing``, ``origin``, ``direction`` as far as it has them."""
     try:
         text = _text(path, "utf-8")
         content = json.loads(text)
@@ -60,9 +57,6 @@ def _numbers(value: Any, count: int) -> list[float] | None:
     return numbers if all(map(math.isfinite, numbers)) else None
 
 
-_LIMIT = 64 << 20
-
-
 def metadata_paths(case: Path) -> list[Path]:
     """Where the table of a case folder may lie: beside it, or beside the folder ``processed/`` it lies in."""
     beside = [case.parent / METADATA]
@@ -70,13 +64,7 @@ def metadata_paths(case: Path) -> list[Path]:
 
 
 def read_row(path: Path, case: str, location: str) -> str:
-    """The row of a case as a JSON object of texts: its name stands in the first column that has it; else "".
-
-    Raises
-    ------
-    InputError
-        The file is no table, or has several rows of the case.
-    """
+    """The row of a case as a JSON object of texts, or ``""``; the first column with its name says which."""
     columns = _rows(path, state_of([path]), location)
     found = next((rows[case] for rows in columns if case in rows), [])
     if len(found) > 1:

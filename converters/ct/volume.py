@@ -72,11 +72,6 @@ class VolumeReader:
             ``points/<window>`` (), ``nan`` (), ``extent`` (3,), ``scaled/<window>`` () of windows that came
             as floats scaled to 0…1, and of each label how many voxels are neither 0 nor 1,
             ``others/labels/<label>`` (), and of each mask; all i8.
-
-        Raises
-        ------
-        InputError
-            With every problem of the volume's values.
         """
         collected = ProblemCollector()
         counts = dict.fromkeys(self.windows, 0)

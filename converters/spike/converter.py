@@ -123,11 +123,6 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
 
     All frames have spikes, or all have voxels. If some have problems, the streams are still compared, and the
     scan is empty.
-
-    Raises
-    ------
-    InputError
-        With every disagreement between frames, and streams of unknown layout or resolution.
     """
     roles = tuple(role for role in ROLES if all(role in each.info.roles for each in frames))
     resolved = _resolve(frames, options)

@@ -1,7 +1,8 @@
 """PNG and JPEG files of blur and sharp frames: headers, completeness, pixels.
 
 A scan reads only the header and the end of a file. When it is converted, PNG is checked by the checksum of
-every chunk, JPEG by its end marker, since some decoders return half an image without an error.
+every chunk, JPEG by its end marker, since some decoders return half an image without an error. All functions
+raise an `InputError` if a file is not whole, of another format or size, or cannot be decoded.
 Sources: PNG specification, third edition, 5.2-5.6 and 11.2; ITU-T T.81 (JPEG), annex B.
 """
 
@@ -60,13 +61,7 @@ class ImageHeader:
 
 
 def read_image_header(path: Path, name: str) -> ImageHeader:
-    """Read the header of a PNG or JPEG, and check that the file has its end.
-
-    Raises
-    ------
-    InputError
-        If it is empty, of another format, or truncated.
-    """
+    """Read the header of a PNG or JPEG, and check that the file has its end."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL))
@@ -131,13 +126,7 @@ def _jpeg(file: IO[bytes], tail_at: int, tail: bytes) -> _Header | None:
 
 
 def read_image(path: Path, name: str) -> bytes:
-    """Read and check an image file.
-
-    Raises
-    ------
-    InputError
-        If it is truncated, or a PNG chunk contradicts its checksum.
-    """
+    """Read and check an image file."""
     data = path.read_bytes()
     if data.startswith(_PNG):
         _check_chunks(data, name)
@@ -171,11 +160,6 @@ def decode(data: bytes, name: str, out: NDArray[np.uint8]) -> None:
         Bytes of the file, and what messages call it.
     out
         (H, W, 3) u1 RGB, may be a view of a larger array; overwritten.
-
-    Raises
-    ------
-    InputError
-        If it cannot be decoded, or has another size.
     """
     import cv2
 

@@ -104,11 +104,6 @@ def check_range(blocks: Iterable[NDArray[Any]], extent: tuple[int, int, int] | N
         Blocks of indices, (n, 3) integers each.
     extent
         D, H, W; None if it is not known: then indices must fit 32 bits.
-
-    Raises
-    ------
-    InputError
-        Naming the first point outside and how many there are.
     """
     limit = extent or (1 << 31,) * 3
     count, rows, first = 0, 0, ""
@@ -130,13 +125,7 @@ def check_range(blocks: Iterable[NDArray[Any]], extent: tuple[int, int, int] | N
 def sort_points(
     index: NDArray[Any], values: NDArray[Any], location: str
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Points in C order of their volume, as ``np.argwhere`` gives them.
-
-    Raises
-    ------
-    InputError
-        A voxel occurs twice.
-    """
+    """Points in C order of their volume, as ``np.argwhere`` gives them; none may occur twice."""
     if len(index) == 0:
         return index, values
     flat = np.ravel_multi_index(tuple(index.T), tuple(each + 1 for each in index.max(axis=0).tolist()))

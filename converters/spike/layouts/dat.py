@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.parts import Taken, Verdict
 from unistore.converters.spike.source import Format, ReadBytes, StreamSource
@@ -22,7 +23,7 @@ class DatSource(StreamSource):
     @contextmanager
     def open(self) -> Iterator[ReadBytes]:
         """As in `StreamSource`."""
-        with self.path.open("rb", buffering=0) as file:
+        with as_problem(self.location), self.path.open("rb", buffering=0) as file:
             yield lambda count: np.fromfile(file, np.uint8, count)
 
 

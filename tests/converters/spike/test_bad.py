@@ -17,6 +17,8 @@ from unistore.converters.protocol import Scan
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.converters.spike.images import read_image_header
+from unistore.converters.spike.layouts import format_of
+from unistore.converters.spike.source import StreamSource
 from unistore.errors import InputError, Problem
 
 
@@ -304,3 +306,13 @@ def test_images_of_one_colour_are_taken(
     """They compress best."""
     cv2.imwrite(str(tmp_path / f"a{ending}"), np.zeros((4000, 4000, channels), np.uint8), options)
     assert read_image_header(tmp_path / f"a{ending}", "a").height == 4000
+
+
+def test_a_stream_that_is_gone_after_the_scan(tmp_path: Path) -> None:
+    stream = format_of(Path("a.dat")).open
+    (tmp_path / "a.dat").write_bytes(b"\1" * 8)
+    source = stream(tmp_path / "a.dat", "a.dat")
+    (tmp_path / "a.dat").unlink()
+    assert isinstance(source, StreamSource)
+    with pytest.raises(InputError, match=r"a\.dat: cannot be read: FileNotFoundError"), source.open():
+        pass

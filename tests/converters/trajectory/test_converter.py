@@ -43,8 +43,7 @@ def check_schema(converted) -> None:
     count = len(converted.scan.sources)
     names = {"data": ArrayInfo((9,), "uint8"), "offsets": ArrayInfo((count + 1,), "int64")}
     infos |= {f"sources/path/{name}": info for name, info in names.items()}
-    attributes = {"samples": {"count": converted.finalized.samples}}
-    assert get_family("trajectory").schema_problems(infos, attributes) == []
+    assert get_family("trajectory").part("specs").problems(infos, converted.finalized.samples) == []
 
 
 # Real files -----------------------------------------------------------------------------------------------
