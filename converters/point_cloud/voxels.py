@@ -59,8 +59,9 @@ class VoxelGrid:
         self._points = int(points.sum())
         self._largest = np.floor((bounds[:, 1] - bounds[:, 0]).max(axis=0, initial=0) / size)
         if (most := self._largest.max()) >= 1 << 31:
-            msg = f"a segment is {most:.3g} voxels of {size:g} wide, more than int32 can count"
-            raise InputError(f"{msg}: give a larger voxel_size")
+            wide = f"{most:.3g} voxels of {size:g} wide"
+            msg = f"a segment is {wide}, more than int32 can count: give a larger voxel_size"
+            raise InputError(msg)
         self.lengths = np.zeros(len(points), np.int64)
         self._segment = np.repeat(np.arange(len(points)), points) if len(points) > 1 else None
         self._numbers: list[NDArray[np.int32]] | Buckets = []
