@@ -111,7 +111,8 @@ def measure(family: str, count: int, way: str, folder: Path) -> Once:
     warm([source])
     if way == WALK:
         return run_once(walk, (source,), ("h5py",))
-    imports = ("unistore.conversion.convert", f"unistore.converters.{family}.converter", "h5py")
+    asked = (f"unistore.converters.{each}.converter" for each in ("ct", "spike", *FAMILIES))
+    imports = ("unistore.conversion.convert", *asked, "h5py")
     done = run_once(convert, (family, source, store, way), imports)
     shutil.rmtree(store, ignore_errors=True)
     return done

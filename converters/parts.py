@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from copy import copy
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from unistore.errors import Problem
+from unistore.system.packed import Packed, Texts
 
 Opened = TypeVar("Opened")
+T = TypeVar("T")
 
 
 class Candidate:
@@ -106,7 +111,7 @@ class Part:
     files
         The files, the one that names the source first.
     roots
-        Where links may lead: the paths that the user gave.
+        Where links may lead: the paths that the user gave, the same for every part.
     detail
         What the family found out from names: the role of each file, the recording it belongs to, ….
     """
@@ -115,6 +120,95 @@ class Part:
     files: tuple[Path, ...]
     roots: tuple[Path, ...]
     detail: Any = None
+
+
+class Columns(Sequence[T]):
+    """Millions of objects that consist of files, as columns: each is made again when it is asked for.
+
+    Attributes
+    ----------
+    names
+        Name of each.
+    details
+        What the family knows of each, ``detail``.
+    """
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self.names = Texts()
+        self.details: Packed[Any] = Packed()
+        self._files = Texts()
+        for item in items:
+            self.append(item)
+
+    @abstractmethod
+    def append(self, item: T) -> None:
+        """Add one more object."""
+
+    @abstractmethod
+    def _made(self, number: int, name: str, files: list[str], detail: Any) -> T:
+        """The object of a number."""
+
+    def _add(self, name: str, files: Iterable[str | Path], detail: Any) -> None:
+        self.names.append(name)
+        self._files.append("\0".join(map(str, files)))
+        self.details.append(detail)
+
+    def files(self) -> Iterator[list[str]]:
+        """Paths of the files of each."""
+        return map(_split, self._files)
+
+    def only(self, numbers: Collection[int]) -> Self:
+        """As `Packed.only`."""
+        found = copy(self)
+        found.names, found._files = self.names.only(numbers), self._files.only(numbers)
+        found.details = self.details.only(numbers)
+        return found
+
+    def __iter__(self) -> Iterator[T]:
+        columns = range(len(self)), self.names, map(_split, self._files), self.details
+        return starmap(self._made, zip(*columns, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        number = range(len(self))[at]
+        return self._made(number, self.names[number], _split(self._files[number]), self.details[number])
+
+
+def _split(files: str) -> list[str]:
+    return files.split("\0") if files else []
+
+
+class Parts(Columns[Part]):
+    """All parts of a scan; `roots` as in `Part`."""
+
+    def __init__(self, items: Iterable[Part] = (), roots: tuple[Path, ...] = ()) -> None:
+        self.roots = roots
+        super().__init__(items)
+
+    def append(self, item: Part) -> None:
+        """See `Columns.append`."""
+        self.add(item.name, item.files, item.detail)
+        self.roots = item.roots
+
+    def add(self, name: str, files: Iterable[str | Path], detail: Any = None) -> None:
+        """Add a part."""
+        self._add(name, files, detail)
+
+    def _made(self, number: int, name: str, files: list[str], detail: Any) -> Part:
+        return Part(name=name, files=tuple(map(Path, files)), roots=self.roots, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import expand, relative_names
-from unistore.converters.parts import Candidate, Found, Part, Scanned, Verdict
+from unistore.converters.files.paths import expanded, relative_names
+from unistore.converters.parts import Candidate, Found, Part, Parts, Scanned, Verdict
 from unistore.converters.scan import Finalized, Scan, Source, Sources
 from unistore.schemas.tables import Table
-from unistore.system.packed import Packed
+from unistore.system.packed import Texts
 
 __all__ = [
     "Candidate",
@@ -40,6 +40,7 @@ __all__ = [
     "Finalized",
     "Found",
     "Part",
+    "Parts",
     "Scan",
     "Scanned",
     "Source",
@@ -108,9 +109,11 @@ class Converter(Protocol):
         InputError
             If a path does not exist, holds no suitable file, or links out of the given paths.
         """
-        files = Packed(path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path))
-        named = zip(relative_names(files), files, strict=True)
-        return Found(parts=Packed(Part(name=name, files=(path,), roots=tuple(paths)) for name, path in named))
+        files = Texts(path for path in expanded(paths, self.suffixes) if not exclusion.is_other_family(path))
+        parts = Parts(roots=tuple(paths))
+        for name, path in zip(relative_names(files), files, strict=True):
+            parts.add(name, (path,))
+        return Found(parts=parts)
 
     def scan(self, part: Part) -> Scanned:
         """Read the headers of a source, not all its values; in any order, in any process.
@@ -122,7 +125,7 @@ class Converter(Protocol):
         """
         ...
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[Any]) -> Scan:
+    def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
         """Merge all sources into one scan; `scanned` has what ``scan`` returned for each of `parts`.
 
         If some sources have problems, this is called with the others, to report what these disagree on.

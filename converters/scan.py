@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.parts import Columns
 from unistore.schemas.tables import Field, Table
-from unistore.system.packed import Packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,33 +53,79 @@ class Source:
     reading: int = 0
 
 
-class Sources(Packed[Source]):
-    """All sources of a scan; names, splits and numbers are also available as columns.
+class Sources(Columns[Source]):
+    """All sources of a scan; their numbers are available as columns, too.
 
     Attributes
     ----------
-    names, splits
-        Name and split of each source.
+    splits
+        Split of each source.
     """
 
     def __init__(self, items: Iterable[Source] = ()) -> None:
-        self.names: list[str] = []
         self.splits: list[str | None] = []
         self._numbers = {name: array("q") for name in ("memory", "memory_in_core", "reading")}
         self._rows: dict[str, array[int]] = {}
+        self._first = 0
         super().__init__(items)
 
     def append(self, item: Source) -> None:
         """Add a source."""
-        for name, values in self._numbers.items():
-            values.append(getattr(item, name))
-        for table, rows in item.rows.items():
+        self.add(**{each.name: getattr(item, each.name) for each in fields(item)})
+
+    def add(
+        self,
+        *,
+        name: str,
+        files: Sequence[str | Path],
+        path: str | Path | None = None,
+        rows: Mapping[str, int] | None = None,
+        split: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+        **numbers: int,
+    ) -> None:
+        """Add a source by the fields of `Source`; its path is its first file by default."""
+        for which, values in self._numbers.items():
+            values.append(numbers.get(which, 0))
+        for table, count in (rows or {}).items():
             column = self._rows.setdefault(table, array("q"))
-            column.extend([0] * (len(self.names) - len(column)))
-            column.append(rows)
-        self.names.append(item.name)
-        self.splits.append(item.split)
-        super().append(item)
+            column.extend([-1] * (len(self.names) - len(column)))
+            column.append(count)
+        self.splits.append(split)
+        is_first = path is None or (files and str(path) == str(files[0]))
+        self._add(name, ("" if is_first else str(path), *files), detail or {})
+
+    def files(self) -> Iterator[list[str]]:
+        """See `Columns.files`."""
+        return (files[1:] for files in super().files())
+
+    def only(self, numbers: Collection[int]) -> Sources:
+        """See `Columns.only`."""
+        found, lo = super().only(numbers), min(numbers, default=0)
+        there = slice(lo - self._first, max(numbers, default=-1) + 1 - self._first)
+        found._first, found.splits = lo, self.splits[there]
+        found._numbers = {name: values[there] for name, values in self._numbers.items()}
+        found._rows = {table: rows[there] for table, rows in self._rows.items()}
+        return found
+
+    def _made(self, number: int, name: str, files: list[str], detail: Any) -> Source:
+        at, paths = number - self._first, tuple(map(Path, files[1:]))
+        return Source(
+            path=Path(files[0]) if files[0] else paths[0],
+            name=name,
+            files=paths,
+            rows=self._rows_of(at),
+            split=self.splits[at],
+            detail=detail,
+            **{which: values[at] for which, values in self._numbers.items()},
+        )
+
+    def _rows_of(self, at: int) -> dict[str, int]:
+        return {table: rows[at] for table, rows in self._rows.items() if at < len(rows) and rows[at] >= 0}
+
+    def each_rows(self) -> Iterator[Mapping[str, int]]:
+        """``rows`` of each source."""
+        return map(self._rows_of, range(len(self)))
 
     @property
     def numbers(self) -> dict[str, NDArray[np.int64]]:
@@ -88,8 +134,8 @@ class Sources(Packed[Source]):
 
     def rows(self, table: str) -> list[int]:
         """Rows of each source in a direct table."""
-        rows = self._rows.get(table, array("q")).tolist()
-        return rows + [0] * (len(self.names) - len(rows))
+        rows = [max(0, count) for count in self._rows.get(table, ())]
+        return rows + [0] * (len(self) - len(rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

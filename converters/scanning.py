@@ -15,14 +15,14 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import PathListing, list_files, real_path, resolve_parents
 from unistore.converters.instead import nothing_found
-from unistore.converters.parts import Found, Part, Scanned
+from unistore.converters.parts import Found, Part, Parts, Scanned
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import find_family, get_family
+from unistore.converters.registry import families, find_family, get_family
 from unistore.converters.scan import Scan
 from unistore.converters.survey import Owners, other_family_reason, survey
 from unistore.converters.verdicts import EXCLUDED
 from unistore.errors import InputError, Problem, first_few, printable
-from unistore.system.packed import Packed, view
+from unistore.system.packed import Packed
 from unistore.system.sizes import count_of
 
 _THREADS = 8
@@ -103,14 +103,14 @@ def scan_sources(
     """
     owners = Owners(converter, paths)
     folders = [path for path in paths if path.is_dir()]
-    given = set(resolve_parents([path for path in paths if not path.is_dir()]))
+    given = set(map(str, resolve_parents([path for path in paths if not path.is_dir()])))
     listed = list_files(folders)
     of_others = _of_others(listed.files, converter, owners, scan_all)
-    exclusion = Exclusion(converter.exclude, map(real_path, of_others))
+    exclusion = Exclusion(converter.exclude, of_others)
     found = _find(converter, paths, exclusion, of_others)
-    parts = (
-        Packed(part for part in found.parts if not exclusion.covers(part.name)) if exclusion else found.parts
-    )
+    parts = found.parts
+    if exclusion or not isinstance(parts, Parts):
+        parts = Parts(part for part in found.parts if not exclusion.covers(part.name))
     taken = _scan_parts(converter, parts, given, owners, exclusion, scan_all)
     of_others |= taken.of_others
     problems = [*found.problems, *taken.problems]
@@ -126,8 +126,9 @@ def scan_sources(
     left_out = list(_left_out_by_family(found.left_out, owners))
     used = {str(path) for path, _ in left_out}
     if scan is not None:
-        used.update(str(path) for source in scan.sources for path in source.files)
-    listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
+        used.update(path for files in scan.sources.files() for path in files)
+    if given:
+        listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
     reasons = partial(_reasons, found.parts, parts, of_others)
     left_out += _unused(listed, folders, converter, used, owners, reasons, exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
@@ -157,44 +158,45 @@ class _ScannedParts:
         Failed files that a general family takes.
     """
 
-    parts: Packed[Part] = field(default_factory=Packed)
+    parts: Parts
     scanned: Packed[Scanned] = field(default_factory=Packed)
     problems: list[Problem] = field(default_factory=list)
-    of_others: dict[Path, str] = field(default_factory=dict)
-    general: set[Path] = field(default_factory=set)
+    of_others: dict[str, str] = field(default_factory=dict)
+    general: set[str] = field(default_factory=set)
 
 
 def _scan_parts(
     converter: Converter,
-    parts: Sequence[Part],
-    given: Collection[Path],
+    parts: Parts,
+    given: set[str],
     owners: Owners,
     exclusion: Exclusion,
     scan_all: ScanParts,
 ) -> _ScannedParts:
     """Scan all parts; files in folders that are not surely the family's may be claimed by another family."""
-    found = _ScannedParts()
-    general: dict[Path, str] = {}
+    found = _ScannedParts(Parts(roots=parts.roots))
+    general: dict[str, str] = {}
     general_problems: list[Problem] = []
-    for part, (scanned, wrong) in zip(parts, scan_all(converter, parts), strict=True):
+    columns = parts.names, parts.files(), parts.details, scan_all(converter, parts)
+    for name, files, detail, (scanned, wrong) in zip(*columns, strict=True):
         asked = scanned is None or (converter.scan_identifies and not scanned.certain)
-        asked = asked and not any(path in given for path in part.files)
-        if asked and all(others := [owners.other_specific(path) for path in part.files]):
-            found.of_others |= dict(zip(part.files, others, strict=True))
+        asked = asked and given.isdisjoint(files)
+        if asked and all(others := [owners.other_specific(Path(path)) for path in files]):
+            found.of_others |= dict(zip(files, others, strict=True))
             continue
         if scanned is not None:
-            found.parts.append(part)
+            found.parts.add(name, files, detail)
             found.scanned.append(scanned)
             exclusion.add_covered(scanned.excluded)
         if (
             asked
             and scanned is None
-            and all(others := [owners.other_or_general(path) for path in part.files])
+            and all(others := [owners.other_or_general(Path(path)) for path in files])
         ):
-            general |= dict(zip(part.files, others, strict=True))
-            general_problems += with_source(part.name, wrong)
+            general |= dict(zip(files, others, strict=True))
+            general_problems += with_source(name, wrong)
         else:
-            found.problems += with_source(part.name, wrong)
+            found.problems += with_source(name, wrong)
     found.general = set(general)
     if found.parts:
         found.of_others |= general
@@ -203,10 +205,10 @@ def _scan_parts(
     return found
 
 
-def _reasons(found: Sequence[Part], parts: Sequence[Part], of_others: Mapping[Path, str]) -> dict[Path, str]:
+def _reasons(found: Sequence[Part], parts: Sequence[Part], of_others: Mapping[str, str]) -> dict[str, str]:
     """Reasons for files that were found but are in no source, or belong to other families."""
     names = {part.name for part in parts}
-    files = ((path, part.name) for part in found for path in part.files)
+    files = ((str(path), part.name) for part in found for path in part.files)
     reasons = {path: _NOT_NEEDED if name in names else EXCLUDED for path, name in files}
     return reasons | {path: other_family_reason(other) for path, other in of_others.items()}
 
@@ -223,17 +225,18 @@ class _OwnerScanner:
 
     thread_safe = False
 
-    def __init__(self, owners: Owners) -> None:
-        self._owners = owners
+    def __init__(self, owners: Owners, *, particular: bool) -> None:
+        self._owners, self._particular = owners, particular
 
     def scan(self, part: Part) -> _Owner:
-        """Find the family of the part's only file."""
-        return _Owner(owner=self._owners.owner(part.files[0]))
+        """Find the family of the part's only file; if `particular`, among those asked before the general."""
+        ask = self._owners.other_specific if self._particular else self._owners.owner
+        return _Owner(owner=ask(part.files[0]))
 
 
 def _of_others(
-    files: Sequence[Path], converter: Converter, owners: Owners, scan_all: ScanParts
-) -> dict[Path, str]:
+    files: Sequence[str], converter: Converter, owners: Owners, scan_all: ScanParts
+) -> dict[str, str]:
     """Files in given folders that have the family's suffixes but belong to another family, with its name.
 
     If none of the files is surely the family's, the user named the family: then it also gets the files of
@@ -243,15 +246,20 @@ def _of_others(
     own = find_family(converter.family)
     if own is None or converter.scan_identifies:
         return {}
-    asked = [path for path in files if has_ending(path, converter.suffixes)]
-    parts = view(asked, lambda path: Part(name=str(path), files=(path,), roots=()))
-    possible = {}
-    for path, (scanned, wrong) in zip(asked, scan_all(_OwnerScanner(owners), parts), strict=True):
+    asked = Parts()
+    for path in files:
+        if has_ending(path, converter.suffixes):
+            asked.add(path, (path,))
+    others: dict[str, str] = {}
+    general = [each.name for each in families().values() if each.general]
+    scanner = _OwnerScanner(owners, particular=general == [own.name])
+    for path, (scanned, wrong) in zip(asked.names, scan_all(scanner, asked), strict=True):
         if not isinstance(scanned, _Owner):
             raise InputError(wrong)
-        possible[path] = scanned.owner
-    others = {path: owner for path, owner in possible.items() if owner not in ("", own.name)}
-    if own.name in possible.values():
+        if scanned.owner not in ("", own.name):
+            others[path] = scanned.owner
+    rest = (Path(path) for path in asked.names if path not in others)
+    if not others or any(owners.owner(path) == own.name for path in rest):
         return others
     return {path: other for path, other in others.items() if not (own.general or get_family(other).general)}
 
@@ -260,15 +268,15 @@ def _left_out_by_family(left_out: Iterable[tuple[Path, str]], owners: Owners) ->
     """Files that the family leaves out, with the command of the family that takes them, if any."""
     for path, why in left_out:
         others = [
-            (file, other_family_reason(other))
+            (Path(file), other_family_reason(other))
             for file in list_files([path]).files
-            if (other := owners.other_or_general(file))
+            if (other := owners.other_or_general(Path(file)))
         ]
         yield from others or [(path, why)]
 
 
 def _find(
-    converter: Converter, paths: Sequence[Path], exclusion: Exclusion, of_others: Mapping[Path, str]
+    converter: Converter, paths: Sequence[Path], exclusion: Exclusion, of_others: Mapping[str, str]
 ) -> Found:
     """Parts that the family finds; raises one problem if all files belong to other families."""
     try:
@@ -289,10 +297,10 @@ def _find(
 
 
 def _with_commands(
-    problems: Iterable[Problem], parts: Sequence[Part], asked: Collection[Path], owners: Owners
+    problems: Iterable[Problem], parts: Sequence[Part], asked: Collection[str], owners: Owners
 ) -> Iterator[Problem]:
     """Add to the problems of `asked` files the command of another family that takes them."""
-    files = {part.name: part.files[0] for part in parts if part.files[0] in asked} if asked else {}
+    files = {part.name: part.files[0] for part in parts if str(part.files[0]) in asked} if asked else {}
     for problem in problems:
         path = files.get(problem.source or problem.location)
         other = owners.other_or_general(path) if path is not None else ""
@@ -300,7 +308,7 @@ def _with_commands(
         yield replace(problem, cure="; or ".join(cure for cure in cures if cure))
 
 
-def _all_of_others(converter: Converter, paths: Sequence[Path], of_others: Mapping[Path, str]) -> Problem:
+def _all_of_others(converter: Converter, paths: Sequence[Path], of_others: Mapping[str, str]) -> Problem:
     listed = ", ".join(map(str, paths))
     others = list(dict.fromkeys(of_others.values()))
     family = converter.family.replace("_", " ")
@@ -317,26 +325,26 @@ def _unused(
     converter: Converter,
     used: set[str],
     owners: Owners,
-    reasons: Callable[[], Mapping[Path, str]],
+    reasons: Callable[[], Mapping[str, str]],
     exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
     """Files that no source uses, each with the reason."""
     roots = [folder.resolve() for folder in folders]
-    rest = [path for path in listed.files if str(path) not in used]
+    rest = [path for path in listed.files if path not in used]
     if not rest:
         return [(path, why) for path, why in listed.skipped if str(path) not in used]
-    why, others = reasons(), used.difference(map(str, listed.files))
+    why, others = reasons(), used.difference(listed.files)
     known = {real_path(Path(path)) for path in others}
     folders_used = {path for path in known if path.is_dir()}
     found = []
-    for path in rest:
+    for path in map(Path, rest):
         real = real_path(path) if path.is_symlink() else path
         if str(real) in used or real in known or not folders_used.isdisjoint(real.parents):
             continue
         if any(exclusion.covers(name) for name in _names(path, roots)):
             reason = EXCLUDED
-        elif path in why:
-            reason = why[path]
+        elif str(path) in why:
+            reason = why[str(path)]
         elif exclusion and has_ending(path, converter.suffixes):
             reason = EXCLUDED
         else:

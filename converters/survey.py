@@ -132,7 +132,7 @@ def survey(paths: Sequence[Path]) -> Survey:
     converters = _converters(families().values())
     # an empty folder is reported elsewhere
     closed = tuple(each for each in listed.problems if each.kind != "missing")
-    seen = [_look(path, paths, converters) for path in listed.files]
+    seen = [_look(Path(path), paths, converters) for path in listed.files]
     seen += [FileVerdict(path, "", LeftOut(why)) for path, why in listed.skipped]
     seen.sort(key=lambda each: natural_key(each.path.as_posix()))
     return Survey(tuple(seen), closed, len(common_root([each.path for each in seen] or paths).parts))

@@ -7,10 +7,12 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unistore.converters.scan import Scan
 from unistore.errors import printable
+
+if TYPE_CHECKING:
+    from unistore.converters.scan import Scan
 
 TAKEN, LEFT_OUT, REFUSED = "taken", "left out", "refused"
 EXCLUDED = "excluded"
@@ -36,14 +38,14 @@ class Count:
         return {**asdict(self), "examples": list(self.examples)}
 
 
-def counted(files: Iterable[tuple[str, str, Path]]) -> tuple[Count, ...]:
+def counted(files: Iterable[tuple[str, str, str | Path]]) -> tuple[Count, ...]:
     """Count files by (verdict, reason); taken ones first, refused ones last."""
     counts, examples = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[str]](list)
     for verdict, why, path in files:
         key = verdict, why
         counts[key] += 1
         if counts[key] <= _EXAMPLES:
-            examples[key].append(printable(path.name))
+            examples[key].append(printable(Path(path).name))
     ordered = sorted(counts, key=lambda key: (TAKEN, LEFT_OUT, REFUSED).index(key[0]))
     return tuple(Count(*key, counts[key], tuple(examples[key])) for key in ordered)
 
@@ -63,7 +65,7 @@ def counted_scan(scan: Scan) -> tuple[Count, ...]:
     family = scan.family.replace("_", " ")
     wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
 
-    def left_out() -> Iterator[tuple[str, str, Path]]:
+    def left_out() -> Iterator[tuple[str, str, str | Path]]:
         for path, why in scan.left_out:
             name = name_of(path, wrong) if wrong and why == EXCLUDED else None
             yield (LEFT_OUT, why, path) if name is None else (REFUSED, wrong[name], path)
@@ -71,11 +73,11 @@ def counted_scan(scan: Scan) -> tuple[Count, ...]:
     return counted(chain(((TAKEN, family, path) for path in _each_once(scan)), left_out()))
 
 
-def _each_once(scan: Scan) -> Iterator[Path]:
+def _each_once(scan: Scan) -> Iterator[str]:
     """Files of all sources, each once."""
     seen: set[int] = set()  # hashes, as there may be millions
-    for source in scan.sources:
-        for path in source.files:
+    for files in scan.sources.files():
+        for path in files:
             if hash(path) not in seen:
                 seen.add(hash(path))
                 yield path

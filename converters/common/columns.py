@@ -18,7 +18,7 @@ _SIGNIFICANT_BITS = {2: 11, 4: 24, 8: 53}
 _MAX_TABLE_COLUMNS = 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Column:
     """Dtype and row shape of a column in one source."""
 

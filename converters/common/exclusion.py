@@ -23,10 +23,10 @@ class Exclusion:
     name.
     """
 
-    def __init__(self, names: Iterable[str], other_families: Iterable[Path] = ()) -> None:
+    def __init__(self, names: Iterable[str], other_families: Iterable[str] = ()) -> None:
         self._names = frozenset(name.rstrip("/") for name in names)
         self._found: dict[str, None] = {}
-        self._other_families = frozenset(other_families)
+        self._other_families = frozenset(map(os.path.realpath, other_families))
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -41,9 +41,9 @@ class Exclusion:
                 return True
         return False
 
-    def is_other_family(self, path: Path) -> bool:
+    def is_other_family(self, path: str | Path) -> bool:
         """Whether a file belongs to another family."""
-        return bool(self._other_families) and Path(os.path.realpath(path)) in self._other_families
+        return bool(self._other_families) and os.path.realpath(path) in self._other_families
 
     @property
     def covered(self) -> tuple[str, ...]:

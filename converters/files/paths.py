@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
-from unistore.system.packed import Packed, view
+from unistore.system.packed import Texts, view
 
 _BUILD = ".unistore-build"
 _ZARR = ("zarr.json", ".zgroup", ".zarray")
@@ -72,6 +72,11 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def file_version(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file does: device, inode, size and times."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def is_inside(path: Path, roots: Sequence[Path]) -> bool:
     """Whether a path, after resolving every link, is one of the roots or lies below one."""
     real = real_path(path)
@@ -79,7 +84,12 @@ def is_inside(path: Path, roots: Sequence[Path]) -> bool:
 
 
 def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[Path]:
-    """Given files, and files in given folders, in natural order, each once.
+    """As `expanded`, each as a path."""
+    return view(expanded(paths, suffixes), Path)
+
+
+def expanded(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[str]:
+    """Given files, and files in given folders, in natural order, each once, links in their parents resolved.
 
     Parameters
     ----------
@@ -87,11 +97,6 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[Path]:
         Files (of any suffix) and folders (searched recursively, without hidden names).
     suffixes
         Lower-case suffixes of the files to take from folders: ``(".h5", ".hdf5")``; see `has_ending`.
-
-    Returns
-    -------
-    sequence of Path
-        Links in their parent folders are resolved.
 
     Raises
     ------
@@ -111,19 +116,19 @@ class PathListing(NamedTuple):
     Attributes
     ----------
     files, problems
-        What `expand` returns and raises.
+        What `expanded` returns and raises.
     skipped
         Files and folders that are not read, and why, in natural order: hidden ones, stores and other Zarr
         hierarchies, unfinished conversions.
     """
 
-    files: Sequence[Path]
+    files: Sequence[str]
     problems: list[Problem]
     skipped: list[tuple[Path, str]]
 
 
 def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> PathListing:
-    """List the files with the given suffixes under some paths; see `expand`."""
+    """List the files with the given suffixes under some paths; see `expanded`."""
     problems: list[Problem] = []
     found: list[Path] = []
     unique: dict[str, None] = {}
@@ -132,7 +137,7 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> PathLi
         location = printable(str(path))
         if path.is_dir():
             listing = _list_folder(path)
-            files = [file for file in listing.files if has_ending(Path(file), suffixes)]
+            files = [file for file in listing.files if has_ending(file, suffixes)]
             links = [link for link in sorted(listing.links) if has_ending(link, suffixes)]
             all_links = [*links, *sorted(listing.outside_links)]
             outside = [link for link in all_links if not is_inside(link, paths)]
@@ -159,7 +164,7 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> PathLi
             targets.add(target)
             unique[str(link)] = None
     return PathListing(
-        view(Packed(sorted(unique, key=lambda path: natural_key(path.replace(os.sep, "/")))), Path),
+        Texts(sorted(unique, key=lambda path: natural_key(path.replace(os.sep, "/")))),
         problems,
         sorted(skipped.items(), key=lambda item: natural_key(item[0].as_posix())),
     )
@@ -205,14 +210,17 @@ def _list_folder(folder: Path) -> _FolderListing:
                 unfinished = current.name.endswith(_BUILD)
                 found.skipped.append((current, _UNFINISHED if unfinished else "Zarr, which is no source"))
                 continue
-            with os.scandir(current) as entries:
-                visible = [entry for entry in entries if not _is_hidden(entry, found)]
+            with os.scandir(current) as scanned:
+                entries = list(scanned)
         except OSError as error:
             message = f"cannot be listed: {error.strerror}"
             problem = Problem(printable(str(current)), message, "check the rights", "unreadable")
             found.problems.append(problem)
             continue
-        for entry in visible:
+        for entry in entries:
+            if entry.name.startswith("."):
+                found.skipped.append((Path(entry.path), "hidden"))
+                continue
             if entry.is_file(follow_symlinks=False):
                 found.files.append(entry.path)
                 continue
@@ -227,13 +235,6 @@ def _list_folder(folder: Path) -> _FolderListing:
                 visited.add(real)
                 stack.append(real)
     return found
-
-
-def _is_hidden(entry: os.DirEntry[str], found: _FolderListing) -> bool:
-    if entry.name.startswith("."):
-        found.skipped.append((Path(entry.path), "hidden"))
-        return True
-    return False
 
 
 def is_store(folder: Path) -> bool:
@@ -271,7 +272,7 @@ def common_root(files: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([parent.resolve() for parent in {file.parent for file in files}]))
 
 
-def relative_names(files: Sequence[Path]) -> list[str]:
+def relative_names(files: Sequence[str | Path]) -> list[str]:
     """Unique printable names relative to the common root, with ``/``, in the order given.
 
     Names that are equal after escaping get ``~2``, ``~3``, ….

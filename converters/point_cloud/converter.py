@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,12 +20,20 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
-from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
-from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
-from unistore.converters.point_cloud.buckets import Read
-from unistore.converters.point_cloud.classes import class_notes, folder_classes, with_folder_labels
+from unistore.converters.parts import (
+    TWO_FAMILIES,
+    Candidate,
+    Found,
+    LeftOut,
+    Part,
+    Parts,
+    Scanned,
+    Taken,
+    Verdict,
+)
+from unistore.converters.point_cloud import layouts
 from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
-from unistore.converters.point_cloud.derive import derive_points
+from unistore.converters.point_cloud.derive import derive_memory, derive_points
 from unistore.converters.point_cloud.finalize import (
     column_fields,
     finalize_points,
@@ -33,20 +41,28 @@ from unistore.converters.point_cloud.finalize import (
     segment_columns,
     tables,
 )
-from unistore.converters.point_cloud.layouts import arrays
-from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
-from unistore.converters.point_cloud.memory import derive_memory
+from unistore.converters.point_cloud.folders import (
+    FolderInfo,
+    Lists,
+    class_notes,
+    folder_classes,
+    have_labels,
+    read_lists,
+    room_names,
+    with_folder_label,
+)
+from unistore.converters.point_cloud.layouts import arrays, no_format, recognise
+from unistore.converters.point_cloud.names import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
-from unistore.converters.point_cloud.recognise import format_of, recognise, suffixes
-from unistore.converters.point_cloud.segments import Partition, consecutive
+from unistore.converters.point_cloud.order import Partition
+from unistore.converters.point_cloud.sorting import Read
 from unistore.converters.point_cloud.source import LABEL, Layout, Match, to_json
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
-from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
+from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Sources
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
-from unistore.system.packed import Packed, view
 from unistore.system.sizes import count_of
 
 _MAX_NOTES = 8
@@ -68,7 +84,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
     @property
     def suffixes(self) -> tuple[str, ...]:
         """Endings of all registered formats."""
-        return suffixes()
+        return tuple(dict.fromkeys(suffix for each in layouts.FORMATS for suffix in each.SUFFIXES))
 
     def look(self, file: Candidate) -> Verdict:
         """Take a file that certainly has one of the formats with its suffix; it may still have problems."""
@@ -78,10 +94,10 @@ class PointCloudConverter(PointCloudOptions, Converter):
             return Taken(arrays.NAME, f"is a column of {printable(owner.name)}")
         if file.path.suffix.lower() == ".npy" and coordinate_word(file.path) is None:
             return LeftOut("is not called like a point cloud")
-        found = format_of(file, self.map, Match.CERTAIN)
-        if found is None and format_of(file, self.map, Match.EITHER) is not None:
+        found, match = recognise(file, self.map)
+        if match is Match.EITHER:
             raise InputError(_either(file))
-        if found is None:
+        if found is None or match is Match.POSSIBLE:
             return LeftOut("is no point cloud of a known format")
         return Taken(found.NAME, f"is a point cloud of layout {found.NAME}")
 
@@ -94,16 +110,14 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kept, left_out = _choose_clouds(found.parts, paths)
         lists = read_lists([part.files[0] for part in kept], paths)
 
-        def listed(part: Part, of_class: tuple[int, str] | None) -> Listed:
-            split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
-            return Listed(split, tuple(lists.files), of_class)
-
         classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
 
+        def with_info(part: Part, of_class: tuple[int, str] | None) -> Part:
+            split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
+            return replace(part, detail=FolderInfo(split, tuple(lists.files), of_class))
+
         return Found(
-            parts=Packed(
-                replace(part, detail=listed(part, each)) for part, each in zip(kept, classes, strict=True)
-            ),
+            parts=Parts(map(with_info, kept, classes)),
             left_out=left_out,
             notes=lists.notes,
             problems=lists.problems,
@@ -112,37 +126,44 @@ class PointCloudConverter(PointCloudOptions, Converter):
     def scan(self, part: Part) -> _Described:
         """Recognise a file's layout and columns; see `Converter.scan`."""
         with Candidate(part.files[0], part.roots, part.name) as file:
-            certain = format_of(file, self.map, Match.CERTAIN)
-            layout = recognise(file, self.map) if certain is None else certain.describe(file, self.map)
-            return _Described(layout=layout, certain=certain is not None)
+            found, match = recognise(file, self.map)
+            if found is None:
+                raise InputError(no_format(file))
+            return _Described(layout=found.describe(file, self.map), certain=match is Match.CERTAIN)
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
+    def gather(self, parts: Parts, scanned: Sequence[_Described]) -> Scan:
         """Reconcile the columns of all files, and add the names of rooms from lists."""
-        found = Packed(
-            with_folder_labels(
-                [each.layout for each in scanned], [part.detail.of_class for part in parts], self.map
+        labelled = LABEL in self.map or have_labels(each.layout for each in scanned)
+
+        def found() -> Iterator[tuple[str, Layout]]:
+            for name, info, each in zip(parts.names, parts.details, scanned, strict=True):
+                yield name, with_folder_label(each.layout, None if labelled else info.of_class)
+
+        seen, lists = _Seen(), Lists()
+        counted = (seen.add(*each) for each in found())
+        of_points, differing = reconcile(_forms(counted, attrgetter("columns")), self.columns)
+        of_segments, unlike = reconcile(_forms(found(), attrgetter("segment_columns")), self.columns)
+        if seen.listed:
+            rows = (
+                (files[0], seen.listed.get(name))
+                for name, files in zip(parts.names, parts.files(), strict=True)
             )
-        )
-        of_points, differing = reconcile(_forms(parts, found, attrgetter("columns")), self.columns)
-        _, of_segments = reconcile(_forms(parts, found, attrgetter("segment_columns")), self.columns)
-        lists = Lists()
-        rows = {part.files[0]: each.segments for part, each in zip(parts, found, strict=True) if each.listed}
-        room_names(lists, rows, parts[0].roots)
-        if problems := [*differing, *of_segments, *lists.problems]:
+            room_names(lists, {Path(path): count for path, count in rows if count is not None}, parts.roots)
+        if problems := [*differing, *unlike, *lists.problems]:
             raise InputError(problems)
-        points = sum(each.points for each in found)
-        run = max(1, points // max(1, sum(each.segments for each in found)))
+        run = max(1, seen.points // max(1, seen.segments))
         texts = AttributeCollector()
-        sources = Sources(
-            self._source(part, each, lists, texts) for part, each in zip(parts, found, strict=True)
-        )
+        sources, roots = Sources(), [str(root.resolve()) for root in parts.roots]
+        for (name, layout), files, info in zip(found(), parts.files(), parts.details, strict=True):
+            self._add(sources, name, layout, files, info, lists, texts, roots)
+        classes = dict(sorted({tuple(each["class"]) for each in sources.details if "class" in each}))
         return Scan(
             family=FAMILY_NAME,
             sources=sources,
             tables=tables(
                 column_fields(of_points, run),
                 self.voxel_size,
-                xyz_dtype="float32" if all(each.xyz_dtype == "float32" for each in found) else "float64",
+                xyz_dtype="float32" if seen.xyz_dtypes == {"float32"} else "float64",
                 unit=_unit(sources),
                 run=run,
                 voxel_runs=[run for _ in self.voxel_size],
@@ -151,20 +172,29 @@ class PointCloudConverter(PointCloudOptions, Converter):
             main_table=POINTS,
             options=self.recorded(),
             notes=(
-                *self._notes(parts, found, sources),
-                *class_notes(view(sources, attrgetter("detail"))),
+                *self._notes(seen, sources),
+                *class_notes(set(classes.values())),
                 *texts.notes(),
                 *lists.notes,
             ),
             estimated_rows={
-                POINTS: points,
-                **{voxel_group(size): points for size in self.voxel_size},
+                POINTS: seen.points,
+                **{voxel_group(size): seen.points for size in self.voxel_size},
             },
-            shared={"segment_columns": segment_columns(sources, self.columns)},
+            shared={"segment_columns": segment_columns(of_segments, classes)},
         )
 
-    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeCollector) -> Source:
-        path = part.files[0]
+    def _add(
+        self,
+        sources: Sources,
+        name: str,
+        layout: Layout,
+        files: Sequence[str],
+        info: FolderInfo,
+        lists: Lists,
+        texts: AttributeCollector,
+        roots: Sequence[str],
+    ) -> None:
         memory = partial(
             derive_memory,
             layout,
@@ -172,43 +202,40 @@ class PointCloudConverter(PointCloudOptions, Converter):
             windows=self.segment is not None,
             parts=self.max_points is not None,
         )
-        return Source(
-            path=path,
-            name=part.name,
-            files=(path, *layout.files, *part.detail.lists, *lists.files),
-            split=part.detail.split,
+        rooms = lists.rooms.get(Path(files[0])) if lists.rooms else None
+        by_folder = layout.segmented is None and LABEL in layout.segment_columns
+        sources.add(
+            name=name,
+            files=list(map(str, (files[0], *layout.files, *info.lists, *lists.files))),
+            split=info.split,
             detail={
                 **to_json(layout),
-                **texts.detail(part.name, layout.attributes),
-                "roots": _resolved(part.roots),
-                **({"names": lists.rooms[path]} if path in lists.rooms else {}),
-                **({"class": list(part.detail.of_class)} if _has_class(part, layout) else {}),
+                **texts.detail(name, layout.attributes),
+                "roots": roots,
+                **({} if rooms is None else {"names": rooms}),
+                **({"class": list(info.of_class)} if info.of_class and by_folder else {}),
             },
             memory=memory(in_core=False),
             memory_in_core=memory(in_core=True),
         )
 
-    def _notes(self, parts: Sequence[Part], found: Sequence[Layout], sources: Sources) -> list[str]:
-        kinds = Counter(each.format for each in found)
-        counted = ", ".join(f"{count} of layout {kind}" for kind, count in kinds.items())
-        stored = sum(each.segments for each in found if each.segmented)
-        notes = [f"point cloud: {count_of(len(parts), 'file')}, {counted}; {stored} segments of their own"]
-        uncut = [part.name for part, each in zip(parts, found, strict=True) if not each.segmented]
-        others = f" and {count_of(len(uncut) - 1, 'other file')}" if len(uncut) > 1 else ""
+    def _notes(self, seen: _Seen, sources: Sources) -> list[str]:
+        counted = ", ".join(f"{count} of layout {kind}" for kind, count in seen.kinds.items())
+        files = count_of(len(sources), "file")
+        notes = [f"point cloud: {files}, {counted}; {seen.own_segments} segments of their own"]
+        uncut = seen.uncut
+        others = f" and {count_of(uncut - 1, 'other file')}" if uncut > 1 else ""
         if uncut and self.segment is None:
             notes.append(
-                f"{uncut[0]}{others}: no segments, so each file is one (--segment window:50 cuts it)"
+                f"{seen.first_uncut}{others}: no segments, so each file is one (--segment window:50 cuts it)"
             )
         elif uncut:
-            notes.append(f"{uncut[0]}{others}: no segments, so cut by {self.segment}")
+            notes.append(f"{seen.first_uncut}{others}: no segments, so cut by {self.segment}")
         elif self.segment is not None:
             notes.append(f"every file has segments of its own, so nothing is cut by {self.segment}")
-        remarks = [
-            f"{part.name}: {note}" for part, each in zip(parts, found, strict=True) for note in each.notes
-        ]
-        notes += remarks[:_MAX_NOTES]
-        if len(remarks) > _MAX_NOTES:
-            notes.append(f"and {len(remarks) - _MAX_NOTES} further remarks of this kind")
+        notes += seen.remarks
+        if seen.remarked > _MAX_NOTES:
+            notes.append(f"and {seen.remarked - _MAX_NOTES} further remarks of this kind")
         splits = sorted({split for split in sources.splits if split is not None})
         if splits:
             notes.append(f"splits: {', '.join(splits)}")
@@ -228,7 +255,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def _make_windows(self, points: int, read_all: Callable[[], Read], work: Workspace) -> Partition:
         if self.segment is None:
-            return consecutive(np.array([points]), np.zeros(1, np.int64))
+            return Partition(None, np.array([points]), np.zeros(1, np.int64))
         size = parse_window(self.segment)
         return by_windows(read_all(), points, size, self.min_points, self.max_points, work)
 
@@ -250,32 +277,62 @@ class PointCloudConverter(PointCloudOptions, Converter):
         np.copyto(out, rows, casting="same_kind")
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What a scan counts and remarks on, over all files."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    points: int = 0
+    segments: int = 0
+    own_segments: int = 0
+    uncut: int = 0
+    first_uncut: str = ""
+    xyz_dtypes: set[str] = field(default_factory=set)
+    listed: dict[str, int] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    remarked: int = 0
+
+    def add(self, name: str, each: Layout) -> tuple[str, Layout]:
+        """Add a file; returns it."""
+        self.kinds[each.format] += 1
+        self.points += each.points
+        self.segments += each.segments
+        self.xyz_dtypes.add(each.xyz_dtype)
+        if each.segmented:
+            self.own_segments += each.segments
+        else:
+            self.uncut += 1
+            self.first_uncut = self.first_uncut or name
+        if each.segments_are_rooms:
+            self.listed[name] = each.segments
+        for note in each.notes:
+            self.remarked += 1
+            self.remarks += [f"{name}: {note}"] if self.remarked <= _MAX_NOTES else []
+        return name, each
+
+
 def _forms(
-    parts: Sequence[Part], found: Sequence[Layout], columns: Callable[[Layout], Mapping[str, Any]]
+    found: Iterable[tuple[str, Layout]], columns: Callable[[Layout], Mapping[str, Any]]
 ) -> Iterator[tuple[str, dict[str, Column]]]:
     """Name of each file, and its columns."""
-    for part, each in zip(parts, found, strict=True):
-        yield part.name, {key: form for key, (_, form) in columns(each).items()}
-
-
-def _has_class(part: Part, layout: Layout) -> bool:
-    """Whether the label of a source's segment is the class of its folder."""
-    return part.detail.of_class is not None and layout.segmented is None and LABEL in layout.segment_columns
+    for name, each in found:
+        yield name, {key: form for key, (_, form) in columns(each).items()}
 
 
 def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
     """File of coordinates that a ``.npy`` file is a column of, or None."""
-    if path.suffix.lower() != ".npy":
-        return None
-    owner = coordinate_file(path, roots)
-    if owner is None:
-        return None
-    with Candidate(owner, roots) as file:
+    owner = coordinate_file(path, roots) if path.suffix.lower() == ".npy" else None
+    return owner if owner is not None and _match(owner, roots) in (Match.CERTAIN, None) else None
+
+
+def _match(path: Path, roots: Sequence[Path]) -> Match | None:
+    """How sure it is that arrays are a cloud; None if they cannot be read, which `scan` reports."""
+    with Candidate(path, roots) as file:
         try:
-            with as_problem(str(owner)):
-                return owner if arrays.match(file, {}) is Match.CERTAIN else None
-        except InputError:  # reported for that file; its name is enough here
-            return owner
+            with as_problem(str(path)):
+                return arrays.match(file, {})
+        except InputError:
+            return None
 
 
 def _choose_clouds(
@@ -289,7 +346,7 @@ def _choose_clouds(
     plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
     if not plain:
         return parts, []
-    matches = {part.name: _match(part) for part in plain}
+    matches = {part.name: _match(part.files[0], part.roots) or Match.EITHER for part in plain}
     unsure = [part for part in plain if matches[part.name] is not Match.CERTAIN]
     owned = {part.name for part in unsure if _owner(part.files[0], paths) is not None}
     sure = len(plain) < len(parts) or any(each >= Match.EITHER for each in matches.values())
@@ -306,16 +363,6 @@ def _choose_clouds(
     return (kept, left_out) if kept else (list(parts), [])
 
 
-def _match(part: Part) -> Match:
-    """How sure it is that arrays are a cloud; `scan` reports files that cannot be read."""
-    with Candidate(part.files[0], part.roots, part.name) as file:
-        try:
-            with as_problem(part.name):
-                return arrays.match(file, {})
-        except InputError:
-            return Match.EITHER
-
-
 def _either(file: Candidate) -> Problem:
     """Problem of a file that two families could read, with a command for each."""
     path = shlex.quote(str(file.path))
@@ -327,12 +374,7 @@ def _either(file: Candidate) -> Problem:
     return Problem(str(file.path), message, " or ".join(commands), TWO_FAMILIES)
 
 
-@lru_cache(1)
-def _resolved(roots: tuple[Path, ...]) -> list[str]:
-    return [str(root.resolve()) for root in roots]
-
-
-def _unit(sources: Sequence[Source]) -> str | None:
+def _unit(sources: Sources) -> str | None:
     """Unit of the coordinates, if it is the same for all files."""
-    units = {source.detail["unit"] for source in sources}
+    units = {detail["unit"] for detail in sources.details}
     return units.pop() if len(units) == 1 else None

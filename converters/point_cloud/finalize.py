@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column, Merged, reconcile
+from unistore.converters.common.columns import Merged
 from unistore.converters.files.hdf5.attributes import attribute_arrays
-from unistore.converters.options import Columns
 from unistore.converters.point_cloud.coordinates import decimal_of
-from unistore.converters.point_cloud.derive import is_label
+from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.source import LABEL
-from unistore.converters.protocol import Facts, Finalized, Scan, Source
+from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import (
     NO_SEGMENT,
@@ -33,9 +31,7 @@ from unistore.schemas.point_cloud.fields import (
     voxel_offsets_field,
     xyz_field,
 )
-from unistore.schemas.tables import Field, Table, offsets_of
-from unistore.schemas.text import text_arrays
-from unistore.system.packed import view
+from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
 from unistore.system.sizes import count_of
 
 _AT_ONCE = 256
@@ -66,16 +62,8 @@ def tables(
 
     Parameters
     ----------
-    columns
-        Fields of the points' own columns.
-    sizes
-        Edges of the voxel grids.
-    xyz_dtype, unit
-        Dtype and unit of the coordinates.
     run, voxel_runs
         Points of a typical segment, and its voxels in each grid.
-    decimal
-        Scale and offset of decimals.
     """
     grids = [
         voxel_fields(size, voxel_run, run, unit) for size, voxel_run in zip(sizes, voxel_runs, strict=True)
@@ -105,11 +93,8 @@ def point_columns(scan: Scan) -> dict[str, Field]:
     }
 
 
-def segment_columns(sources: Sequence[Source], mode: Columns) -> dict[str, Field]:
-    """Fields of the segments' own columns, by name."""
-    forms = ((source.name, _forms(source.detail["segment_columns"])) for source in sources)
-    merged, _ = reconcile(forms, mode)
-    classes = dict(sorted({tuple(source.detail["class"]) for source in sources if "class" in source.detail}))
+def segment_columns(merged: Mapping[str, Merged], classes: Mapping[int, str]) -> dict[str, Field]:
+    """Fields of the segments' own columns, by name; `classes` are the names of labels by number."""
     named = {LABEL: {"classes": {str(number): name for number, name in classes.items()}}} if classes else {}
     return {
         key: column_field(
@@ -119,23 +104,10 @@ def segment_columns(sources: Sequence[Source], mode: Columns) -> dict[str, Field
     }
 
 
-def _forms(columns: Mapping[str, Any]) -> dict[str, Column]:
-    return {key: Column(dtype, tuple(row_shape)) for key, (_, dtype, row_shape) in columns.items()}
-
-
 def finalize_points(
     scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], unit: str | None
 ) -> Finalized:
     """Index arrays and the final tables of all sources.
-
-    Parameters
-    ----------
-    scan, facts
-        The scan, and the facts of each source.
-    sizes
-        Edges of the voxel grids.
-    unit
-        Unit of the coordinates.
 
     Raises
     ------
@@ -151,10 +123,21 @@ def finalize_points(
         raise InputError(Problem(count_of(len(facts), "file"), message, "lower min_points", "empty"))
     run = _typical(lengths[real])
     voxels = [found[voxel_group(size)] for size in sizes]
-    dtype = _xyz_dtype(scan.sources, found["quantised"])
-    decimal = _decimal(found) if dtype == "float64" else None
-    dtype = dtype if decimal is None else "int32"
-    columns = [_described(key, field, found) for key, field in point_columns(scan).items()]
+    kinds = {
+        "int32" if quantised else detail["xyz_dtype"]
+        for detail, quantised in zip(scan.sources.details, found["quantised"], strict=True)
+    }
+    dtype, decimal = kinds.pop() if len(kinds) == 1 else "float64", None
+    if dtype == "float64":
+        bounds = found["bounds"][lengths > 0]
+        decimal = decimal_of(found["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
+        dtype = dtype if decimal is None else "int32"
+    columns = [
+        replace(field, attributes={**field.attributes, "unlabelled": "every value is 0"})
+        if is_label(key) and not found[f"labelled/{key}"].any()
+        else field
+        for key, field in point_columns(scan).items()
+    ]
     arrays = _segment_arrays(scan, found, of_source, unit)
     arrays += [
         (voxel_offsets_field(size), offsets_of(counts)) for size, counts in zip(sizes, voxels, strict=True)
@@ -205,58 +188,37 @@ def _segment_arrays(scan: Scan, found: Facts, of_source: NDArray[np.int64], unit
     arrays: Arrays = [(fields[name], values[name]) for name in fields]
     columns = scan.shared["segment_columns"].items()
     arrays += [(field, found[f"{SEGMENTS}/{key}"]) for key, field in columns]
-    if any("names" in source.detail for source in scan.sources):
+    details = scan.sources.details
+    if any("names" in detail for detail in details):
         names = [
             name
-            for source, count in zip(scan.sources, found["counts"].tolist(), strict=True)
-            for name in source.detail.get("names", [""] * count)
+            for detail, count in zip(details, found["counts"].tolist(), strict=True)
+            for name in detail.get("names", [""] * count)
         ]
         arrays += text_arrays(f"{SEGMENTS}/name", names, axis="segment", description="room of the segment")
     return arrays
 
 
-def _quantum_arrays(sources: Sequence[Source], decimal: Decimal | None) -> Arrays:
+def _quantum_arrays(sources: Sources, decimal: Decimal | None) -> Arrays:
     """Scale and offset of each file's quantised coordinates."""
     if decimal is None:
-        own = [[source.detail[name] for source in sources] for name in ("scale", "offset")]
+        own = [[detail[name] for detail in sources.details] for name in ("scale", "offset")]
     else:
         own = [[[decimal.scale] * 3] * len(sources), [list(decimal.offset)] * len(sources)]
     return [(field, np.array(values, np.float64)) for field, values in zip(scale_fields(), own, strict=True)]
 
 
-def _source_arrays(sources: Sequence[Source]) -> Arrays:
+def _source_arrays(sources: Sources) -> Arrays:
     """Layout, header and attributes of each file."""
     kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
-    layouts = (json.dumps({name: source.detail[name] for name in kept}) for source in sources)
+    layouts = (json.dumps({name: detail[name] for name in kept}) for detail in sources.details)
     arrays: Arrays = [
         *text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
     ]
-    if any(source.detail["header"] for source in sources):
-        texts = (json.dumps(source.detail["header"], sort_keys=True) for source in sources)
+    if any(detail["header"] for detail in sources.details):
+        texts = (json.dumps(detail["header"], sort_keys=True) for detail in sources.details)
         arrays += text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
-    return [*arrays, *attribute_arrays(view(sources, attrgetter("detail")))]
-
-
-def _xyz_dtype(sources: Sequence[Source], quantised: NDArray[np.bool_]) -> str:
-    """int32 or float32 if all sources have that dtype, else float64, which can represent both."""
-    kinds = {
-        "int32" if each else source.detail["xyz_dtype"]
-        for source, each in zip(sources, quantised, strict=True)
-    }
-    return kinds.pop() if len(kinds) == 1 else "float64"
-
-
-def _decimal(found: Facts) -> Decimal | None:
-    """Common scale and offset if the coordinates of all sources are decimals, or None."""
-    bounds = found["bounds"][found["lengths"] > 0]
-    return decimal_of(found["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
-
-
-def _described(key: str, field: Field, found: Facts) -> Field:
-    """Mark a label column whose values are all 0."""
-    if not is_label(key) or found[f"labelled/{key}"].any():
-        return field
-    return replace(field, attributes={**field.attributes, "unlabelled": "every value is 0"})
+    return [*arrays, *attribute_arrays(sources.details)]
 
 
 def _typical(lengths: NDArray[np.int64]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,16 +23,15 @@ from unistore.converters.files.arrays import (
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attributes import AttributeCollector, Attributes, attribute_arrays
 from unistore.converters.files.hdf5.file import location_of
-from unistore.converters.files.npy.grouping import FileGroup, group_files
-from unistore.converters.files.paths import expand, relative_names, split_of
-from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
-from unistore.converters.protocol import Converter, Facts, Finalized, Scan, Source, Sources
+from unistore.converters.files.npy.grouping import group_files
+from unistore.converters.files.paths import expanded, relative_names, split_of
+from unistore.converters.parts import Candidate, Found, LeftOut, Part, Parts, Scanned, Taken, Verdict
+from unistore.converters.protocol import Converter, Facts, Finalized, Scan, Sources
 from unistore.converters.rows.columns import column_problems, common_length, fields_of, nesting_problems
 from unistore.converters.rows.options import RowsOptions
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
-from unistore.system.packed import Packed, view
 from unistore.system.sizes import count_of
 
 _REVERSE = "where rows are on the last axis: --reverse-axes"
@@ -49,6 +47,13 @@ class _Origin(NamedTuple):
     step: int = 0
 
 
+class _Group(NamedTuple):
+    """Names of the files of a part, and their arrays as in `FileGroup`."""
+
+    names: tuple[str, ...]
+    arrays: tuple[str, ...] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Found(Scanned):
     """Columns of one part, and how to read them."""
@@ -56,7 +61,7 @@ class _Found(Scanned):
     rows: int
     columns: dict[str, Column]
     origins: dict[str, _Origin]
-    files: tuple[Path, ...]
+    linked: tuple[str, ...]
     compressed: bool
     reading: int
     attributes: Attributes
@@ -79,29 +84,24 @@ class RowsConverter(RowsOptions, Converter):
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
         """One part per file; ``.npy`` files of a folder may be columns of one part, see `group_files`."""
-        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path)]
+        files = [path for path in expanded(paths, self.suffixes) if not exclusion.is_other_family(path)]
         named = [
             each for each in zip(relative_names(files), files, strict=True) if not exclusion.covers(each[0])
         ]
         groups, problems = group_files(named)
-        parts = Packed(
-            Part(
-                name=group.name,
-                files=tuple(path for _, path in group.files),
-                roots=tuple(paths),
-                detail=group,
-            )
-            for group in groups
-        )
+        parts = Parts(roots=tuple(paths))
+        for group in groups:
+            detail = _Group(tuple(name for name, _ in group.files), group.arrays)
+            parts.add(group.name, (path for _, path in group.files), detail)
         return Found(parts=parts, problems=problems)
 
     def scan(self, part: Part) -> _Found:
         """Read the headers of one part; see `Converter.scan`."""
-        group: FileGroup = part.detail
+        group: _Group = part.detail
         chosen = {key.strip("/") for key in self.map.values()}
         listed = [
             list_arrays(path, name, part.roots, lambda key: not chosen or key in chosen)
-            for name, path in group.files
+            for name, path in zip(group.names, part.files, strict=True)
         ]
         if self.reverse_axes:
             listed = [with_reversed_axes(each) for each in listed]
@@ -137,7 +137,7 @@ class RowsConverter(RowsOptions, Converter):
             rows=rows,
             columns=columns,
             origins=origins,
-            files=tuple(dict.fromkeys([*part.files, *(path for each in listed for path in each.files)])),
+            linked=tuple(dict.fromkeys(str(p) for e in listed for p in e.files if p not in part.files)),
             compressed=any(origin.array in listed[origin.file].compressed for origin in origins.values()),
             reading=max((file.reading for file in listed), default=0),
             attributes=listed[0].attributes,
@@ -158,58 +158,55 @@ class RowsConverter(RowsOptions, Converter):
             )
         return {to: key.strip("/") for to, key in self.map.items() if key.strip("/") not in absent}
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[_Found]) -> Scan:
+    def gather(self, parts: Parts, scanned: Sequence[_Found]) -> Scan:
         """Merge the columns of all parts; see `reconcile`."""
-        named = ((part.name, each.columns) for part, each in zip(parts, scanned, strict=True))
+        named = ((name, each.columns) for name, each in zip(parts.names, scanned, strict=True))
         merged, problems = reconcile(named, self.columns)
-        if not problems and not sum(each.rows for each in scanned):
-            names = ", ".join(part.name for part in parts[:5]) + (", …" if len(parts) > 5 else "")
+        if not problems and not any(each.rows for each in scanned):
+            names = ", ".join(parts.names[:5]) + (", …" if len(parts) > 5 else "")
             problems.append(Problem(names, "no rows", "check what wrote it", "empty"))
         if not problems and not merged:
             problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
         if problems:
             raise InputError(problems)
-        texts = AttributeCollector()
-        sources = Sources(
-            Source(
-                path=part.files[0],
-                name=part.name,
-                files=each.files,
+        texts, sources = AttributeCollector(), Sources()
+        count = alone = 0
+        compressed, by_matlab = [], []
+        for name, files, group, each in zip(parts.names, parts.files(), parts.details, scanned, strict=True):
+            count += len(files)
+            alone += group.arrays == (NPY_NAME,)
+            compressed += [name] * each.compressed
+            if name.lower().endswith(".mat") and not self.reverse_axes and _by_matlab(files[0]):
+                by_matlab.append(name)
+            sources.add(
+                name=name,
+                files=(*files, *each.linked),
                 rows={TABLE: each.rows},
-                split=split_of(part.name),
+                split=split_of(name),
                 detail={
-                    "files": [name for name, _ in part.detail.files],
-                    "columns": {key: list(origin) for key, origin in each.origins.items() if key in merged},
-                    **texts.detail(part.name, each.attributes, _stored(each, merged)),
+                    "files": list(group.names),
+                    "columns": {key: list(of) for key, of in each.origins.items() if key in merged},
+                    **texts.detail(name, each.attributes, _stored(each, merged)),
                 },
                 reading=each.reading,
             )
-            for part, each in zip(parts, scanned, strict=True)
-        )
-        fields = tuple(
-            row_field(name, form.dtype, form.row_shape, form.attributes) for name, form in merged.items()
-        )
         return Scan(
             family=FAMILY_NAME,
             sources=sources,
-            tables=(Table(name=TABLE, fields=fields),),
+            tables=(
+                Table(
+                    name=TABLE,
+                    fields=tuple(
+                        row_field(name, form.dtype, form.row_shape, form.attributes)
+                        for name, form in merged.items()
+                    ),
+                ),
+            ),
             sample_table=TABLE,
             main_table=TABLE,
             options=self.recorded(),
-            notes=(
-                *_notes(parts, scanned, merged, sources),
-                *self._matlab_notes(parts),
-                *texts.notes(),
-            ),
+            notes=(*_notes(count, alone, compressed, by_matlab, merged, sources), *texts.notes()),
         )
-
-    def _matlab_notes(self, parts: Sequence[Part]) -> list[str]:
-        """Remark on files written by MATLAB, whose axes are reversed."""
-        files = () if self.reverse_axes else (part.files[0] for part in parts)
-        written = [file for file in files if file.suffix.lower() == ".mat" and _by_matlab(file)]
-        if not written:
-            return []
-        return [f"{printable(written[0].name)}: written by MATLAB, which reverses axes; {_REVERSE}"]
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
@@ -238,16 +235,16 @@ class RowsConverter(RowsOptions, Converter):
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """One sample per row, and the attributes of the files."""
-        arrays = attribute_arrays(view(scan.sources, attrgetter("detail")))
+        arrays = attribute_arrays(scan.sources.details)
         return replace(super().finalize(scan, facts), arrays=arrays)
 
 
-def _by_matlab(path: Path) -> bool:
-    with path.open("rb") as file:
+def _by_matlab(path: str) -> bool:
+    with Path(path).open("rb") as file:
         return file.read(len(_MATLAB)) == _MATLAB
 
 
-def _origins(group: FileGroup, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:
+def _origins(group: _Group, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:
     """Origin of each array of a part, by name."""
     if group.arrays is not None:
         return {name: _Origin(file, NPY_NAME, None) for file, name in enumerate(group.arrays)}
@@ -262,17 +259,14 @@ def _stored(found: _Found, merged: Mapping[str, Merged]) -> Callable[[str], bool
 
 
 def _notes(
-    parts: Sequence[Part],
-    scanned: Sequence[_Found],
+    files: int,
+    alone: int,
+    compressed: Sequence[str],
+    by_matlab: Sequence[str],
     merged: Mapping[str, Merged],
     sources: Sources,
 ) -> list[str]:
-    files = alone = 0
-    compressed = []
-    for part, each in zip(parts, scanned, strict=True):
-        files += len(part.files)
-        alone += part.detail.arrays == (NPY_NAME,)
-        compressed += [part.name] * each.compressed
+    """Remarks; `alone` files are parts of one array, the others are names of files."""
     total = sum(sources.rows(TABLE))
     notes = [f"plain arrays: {total} rows of {printable(', '.join(merged))} from {count_of(files, 'file')}"]
     if alone > 1:
@@ -286,4 +280,7 @@ def _notes(
             f"{compressed[0]}{others}: compressed .npz, read from the start for every shard; "
             "np.savez (uncompressed) converts faster"
         )
+    if by_matlab:
+        name = by_matlab[0].rpartition("/")[2]
+        notes.append(f"{name}: written by MATLAB, which reverses axes; {_REVERSE}")
     return notes

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,8 +13,8 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
-from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
-from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
+from unistore.converters.parts import Candidate, LeftOut, Part, Parts, Taken, Verdict
+from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Sources
 from unistore.converters.trajectory import layouts
 from unistore.converters.trajectory.derive import SUMMARY, derive_memory, derive_source
 from unistore.converters.trajectory.episode_index import EpisodeIndex
@@ -26,9 +26,7 @@ from unistore.converters.trajectory.scan import ScannedFile, scan_file
 from unistore.converters.trajectory.source import SourceFile
 from unistore.converters.trajectory.tables import MergedColumns, merge_columns, resized_columns
 from unistore.errors import InputError, Problem
-from unistore.schemas.tables import Table
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
-from unistore.system.packed import Packed
 from unistore.system.sizes import count_of
 
 
@@ -62,7 +60,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         found = scan_file(part, naming, self.colour, Exclusion(self.exclude))
         return replace(found, certain=not self.map)  # without a map, what is not recognised is refused
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedFile]) -> Scan:
+    def gather(self, parts: Parts, scanned: Sequence[ScannedFile]) -> Scan:
         """Merge the columns of all episodes; of files without episodes, only notes are used.
 
         Raises
@@ -71,22 +69,42 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             If files have different layouts, columns differ, a mapped dataset is missing, or no episode is
             left.
         """
-        kept = Packed(pair for pair in zip(parts, scanned, strict=True) if pair[1].index.names)
+        formats: dict[str, str] = {}
+
+        def indexes() -> Iterator[tuple[str, EpisodeIndex]]:
+            for name, each in zip(parts.names, scanned, strict=True):
+                if each.index.names:
+                    formats.setdefault(each.index.layout, name)
+                    yield name, each.index
+
         layout, differences = merge_columns(
-            ((part.name, each.index) for part, each in kept),
-            self.columns,
-            images=self.images,
-            image_size=self.image_size,
+            indexes(), self.columns, images=self.images, image_size=self.image_size
         )
-        problems = _mixed_layouts(kept) + differences
+        problems = _mixed_layouts(formats, len(parts)) + differences
         if not problems:
-            problems += self._unused(scanned) + _no_episodes(scanned)
+            problems += self._unused(layout) + ([] if formats else _no_episodes(scanned))
         if problems:
             raise InputError(problems)
         tables = layout.tables(self.colour)
         spilled = [table.name for table in tables if table.spilled]
-        texts = AttributeCollector()
-        sources = Sources(self._source(part, each, layout, tables, texts) for part, each in kept)
+        texts, sources, seen = AttributeCollector(), Sources(), _Seen(next(iter(formats)))
+        for name, files, each in zip(parts.names, parts.files(), scanned, strict=True):
+            if each.index.names:
+                index = each.index.restricted(layout.merged)
+                sources.add(
+                    name=name,
+                    files=(*files, *each.files),
+                    rows={table.name: sum(index.lengths) for table in tables if not table.spilled},
+                    split=split_of(name),
+                    detail={
+                        **index.to_json(),
+                        **texts.detail(name, each.attributes, _is_stored(index)),
+                        **({} if each.summary is None else {SUMMARY: each.summary}),
+                    },
+                    memory=derive_memory(index, keep=self.images == "keep"),
+                    reading=each.reading,
+                )
+                seen.add(each)
         return Scan(
             family=FAMILY_NAME,
             sources=sources,
@@ -95,70 +113,34 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             main_table=STEPS,
             options=self.recorded(),
             notes=(
-                *self._notes(kept, layout),
+                *self._notes(seen, len(sources), layout),
                 *texts.notes(),
                 *(note for each in scanned for note in each.notes),
             ),
             estimated_rows={
-                name: sum(source.path.stat().st_size for source in sources) // len(spilled)
+                name: sum(Path(files[0]).stat().st_size for files in sources.files()) // len(spilled)
                 for name in spilled
             },
-            possible=possible_tables(
-                layout,
-                sum(len(each.index.names) for _, each in kept),
-                sum(sum(each.index.lengths) for _, each in kept),
-            ),
-            needs_facts=any(each.summary is None for _, each in kept),
+            possible=possible_tables(layout, seen.episodes, seen.steps),
+            needs_facts=seen.needs_facts,
+            shared={"columns": layout},
         )
 
-    def _source(
-        self,
-        part: Part,
-        each: ScannedFile,
-        layout: MergedColumns,
-        tables: Sequence[Table],
-        texts: AttributeCollector,
-    ) -> Source:
-        index = each.index.restricted(layout.merged)
-        return Source(
-            path=part.files[0],
-            name=part.name,
-            files=(*part.files, *each.files),
-            rows={table.name: sum(index.lengths) for table in tables if not table.spilled},
-            split=split_of(part.name),
-            detail={
-                **index.to_json(),
-                **texts.detail(part.name, each.attributes, _is_stored(index)),
-                **({} if each.summary is None else {SUMMARY: each.summary}),
-            },
-            memory=derive_memory(index, keep=self.images == "keep"),
-            reading=each.reading,
-        )
-
-    def _notes(self, kept: Sequence[tuple[Part, ScannedFile]], layout: MergedColumns) -> list[str]:
-        layouts, episodes, steps = dict[str, None](), 0, 0
-        empty, dropped, encoded = dict[str, None](), dict[str, None](), dict[str, None]()
-        for _, each in kept:
-            layouts[each.index.layout] = None
-            episodes, steps = episodes + len(each.index.names), steps + sum(each.index.lengths)
-            dropped |= dict.fromkeys(each.dropped)
-            for variant in each.index.variants:
-                empty |= dict.fromkeys(variant.empty)
-                encoded |= dict.fromkeys(name for name, each in variant.features.items() if each.encoded)
-        counted = f"{count_of(episodes, 'episode')}, {count_of(steps, 'step')}"
-        notes = [f"{next(iter(layouts))}: {counted} from {count_of(len(kept), 'file')}"]
+    def _notes(self, seen: _Seen, files: int, layout: MergedColumns) -> list[str]:
+        counted = f"{count_of(seen.episodes, 'episode')}, {count_of(seen.steps, 'step')}"
+        notes = [f"{seen.format}: {counted} from {count_of(files, 'file')}"]
         notes += [
             f"no {role}: the sources name none; --map {role}=DATASET names it"
             for role in ("action", "reward")
             if role not in layout.merged
         ]
         for what, datasets in (
-            ("(T, 0) datasets hold no values and are only named in attributes", empty),
-            ("not per step and too large for attributes, not kept", dropped),
+            ("(T, 0) datasets hold no values and are only named in attributes", layout.empty),
+            ("not per step and too large for attributes, not kept", seen.dropped),
         ):
             if datasets:
                 notes.append(f"{what}: {', '.join(datasets)}")
-        if listed := ", ".join(column for column in encoded if column in layout.merged):
+        if listed := ", ".join(column for column in seen.encoded if column in layout.merged):
             notes.append(
                 f"compressed frames ({listed}) taken as {self.colour}; if red and blue are exchanged, "
                 "choose the other --colour (standard, swapped)"
@@ -167,14 +149,9 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             notes.append("--images keep: no image is compressed in the sources, all are stored as arrays")
         return notes
 
-    def _unused(self, scanned: Sequence[ScannedFile]) -> list[Problem]:
+    def _unused(self, layout: MergedColumns) -> list[Problem]:
         """Problems of mapped datasets that no episode has."""
-        used = {
-            feature.dataset
-            for each in scanned
-            for variant in each.index.variants
-            for feature in variant.features.values()
-        }
+        used = {dataset for datasets in layout.datasets.values() for dataset in datasets}
         message = "no episode has a per-step dataset of this name"
         return [
             Problem(f"--map {column}={dataset}", message, kind="missing")
@@ -202,9 +179,28 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Index arrays of episodes and kept frames, attributes, masks, tables of next observations."""
-        found = ((source.name, EpisodeIndex.from_json(source.detail)) for source in scan.sources)
-        layout, _ = merge_columns(found, self.columns, images=self.images, image_size=self.image_size)
-        return finalize_episodes(scan, layout, facts)
+        return finalize_episodes(scan, scan.shared["columns"], facts)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a scan counts and remarks on, over all sources."""
+
+    format: str
+    episodes: int = 0
+    steps: int = 0
+    needs_facts: bool = False
+    dropped: dict[str, None] = field(default_factory=dict)
+    encoded: dict[str, None] = field(default_factory=dict)
+
+    def add(self, each: ScannedFile) -> None:
+        """Add a source."""
+        self.episodes += len(each.index.names)
+        self.steps += sum(each.index.lengths)
+        self.needs_facts = self.needs_facts or each.summary is None
+        self.dropped |= dict.fromkeys(each.dropped)
+        for variant in each.index.variants:
+            self.encoded |= dict.fromkeys(name for name, one in variant.features.items() if one.encoded)
 
 
 def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:
@@ -214,21 +210,16 @@ def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:
     return lambda path: not path or path in datasets or path in groups
 
 
-def _mixed_layouts(kept: Sequence[tuple[Part, ScannedFile]]) -> list[Problem]:
-    """One Problem if files of different layouts were given together."""
-    first: dict[str, str] = {}
-    for part, each in kept:
-        first.setdefault(each.index.layout, part.name)
+def _mixed_layouts(first: Mapping[str, str], files: int) -> list[Problem]:
+    """One Problem if files of different layouts were given together; `first` names a file of each."""
     if len(first) < 2:
         return []
     listed = ", ".join(f"{name} is {layout}" for layout, name in first.items())
     message = f"hold different layouts: {listed}"
-    return [Problem(f"{len(kept)} files", message, "convert them apart", "layout")]
+    return [Problem(f"{files} files", message, "convert them apart", "layout")]
 
 
 def _no_episodes(scanned: Sequence[ScannedFile]) -> list[Problem]:
-    if any(each.index.names for each in scanned):
-        return []
     notes = [note for each in scanned for note in each.notes][:20]
     return [
         Problem(f"{count_of(len(scanned), 'file')}", "; ".join(["no episode is left", *notes]), kind="empty")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.files.hdf5.file import location_of
-from unistore.converters.protocol import Emit, Facts, Source
+from unistore.converters.protocol import Emit, Facts, Source, Sources
 from unistore.converters.trajectory.columns import Feature, flags
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
 from unistore.converters.trajectory.images import is_complete
@@ -80,7 +80,7 @@ def _text(summary: Mapping[str, Any]) -> str:
     return json.dumps(summary, sort_keys=True)
 
 
-def summaries_of(sources: Sequence[Source], facts: Sequence[Facts]) -> Sequence[dict[str, Any]]:
+def summaries_of(sources: Sources, facts: Sequence[Facts]) -> Sequence[dict[str, Any]]:
     """The summary of each source: in its facts, or, where nothing was derived, from the scan.
 
     ``following``: by key, whether every next observation is the observation of the following step; ``cut``:
@@ -89,7 +89,7 @@ def summaries_of(sources: Sequence[Source], facts: Sequence[Facts]) -> Sequence[
     """
     if facts:
         return view(facts, lambda each: json.loads(each[SUMMARY].tobytes()))
-    return view(sources, lambda each: json.loads(each.detail[SUMMARY]))
+    return view(sources.details, lambda detail: json.loads(detail[SUMMARY]))
 
 
 def frame_sizes(facts: Facts, number: int) -> NDArray[np.int64]:

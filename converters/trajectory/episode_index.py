@@ -16,7 +16,7 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.tables import offsets_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Variant:
     """A set of columns that some episodes of a source have; fields as of `Episode`."""
 
@@ -53,7 +53,7 @@ class Span:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EpisodeIndex:
     """The episodes of one source, in order."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.trajectory.derive import frame_sizes, summaries_of
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.tables import MergedColumns
-from unistore.schemas.tables import Field, Table, offsets_of
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
 from unistore.schemas.trajectory.fields import (
     EPISODES,
     FINAL,
@@ -39,7 +37,7 @@ Arrays = list[tuple[Field, NDArray[Any]]]
 
 def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -> Finalized:
     """Index arrays, tables and attributes of all sources; see `Converter.finalize`."""
-    episodes = _Episodes(view(scan.sources, lambda source: EpisodeIndex.from_json(source.detail)))
+    episodes = _Episodes(view(scan.sources.details, EpisodeIndex.from_json))
     owner = np.repeat(np.arange(len(scan.sources), dtype=np.int64), episodes.counts)
     summaries = summaries_of(scan.sources, facts)
     masks = episodes.masks
@@ -54,7 +52,7 @@ def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts])
                 for name, listed in masks.items()
             ),
             *_attribute_texts(summaries),
-            *attribute_arrays(view(scan.sources, attrgetter("detail"))),
+            *attribute_arrays(scan.sources.details),
             *kept,
         ],
         spilled=spilled,

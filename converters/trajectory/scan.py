@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Contents, Group, Mask, SourceFile
 from unistore.errors import InputError, Problem
-from unistore.schemas.arrays import name_problem
+from unistore.schemas.tables import name_problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class ScannedFile(Scanned):
     """Datasets that are neither per step nor small."""
     notes: tuple[str, ...]
     """On decisions and what is left out."""
-    files: tuple[Path, ...]
+    files: tuple[str, ...]
     """Other files that are read."""
     reading: int
     """Bytes of memory needed to read rows, besides the rows."""
@@ -78,7 +77,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         index=index,
         dropped=tuple(found.dropped),
         notes=tuple(found.notes()),
-        files=tuple(sorted(contents.files)),
+        files=tuple(map(str, sorted(contents.files))),
         reading=contents.memory,
         attributes=contents.attributes,
         summary=summary,

@@ -28,7 +28,6 @@ from unistore.conversion.splits import Shares
 from unistore.conversion.target import Folder
 from unistore.conversion.trial import choose_codecs
 from unistore.converters.protocol import Converter, Scan
-from unistore.converters.verdicts import counted_scan
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.schemas.tables import Table
 from unistore.system.progress import Progress
@@ -113,7 +112,7 @@ class Conversion:
             digest=sealed["digest"],
             notes=(*self.scan.notes, *planned.notes),
             skipped=self.scan.options.get("skipped", ()),
-            verdicts=tuple(each.to_json() for each in counted_scan(self.scan)),
+            verdicts=planned.verdicts,
         )
         self.build.journal.append({"step": "sealed", "report": asdict(report)})
         self.build.move_into_place()
@@ -156,6 +155,7 @@ class Conversion:
             converter=self.converter,
             scan=self.scan,
             fingerprints=self.fingerprints,
+            keys=keys,
             spill=self.build.spill / f"{self.round}",
             budget=self.budget,
         )

@@ -22,13 +22,11 @@ from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Files, Target
 from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family
-from unistore.converters.verdicts import TAKEN, counted_scan
+from unistore.converters.verdicts import TAKEN
 from unistore.errors import ConversionError
-from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.tables import Field
-from unistore.schemas.text import text_arrays
-from unistore.store.consolidated import root_head
-from unistore.store.manifest import Entry, make_seal, manifest_bytes, sign_root
+from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.tables import Field, text_arrays
+from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
 IndexArrays = Sequence[tuple[Field, IndexValues]]
@@ -97,9 +95,10 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[
     return np.frombuffer(bytes(found), np.uint8).reshape(-1, 16)
 
 
-def root_attributes(scan: Scan, finalized: Finalized, plan: Plan) -> dict[str, Any]:
+def root_attributes(
+    scan: Scan, finalized: Finalized, plan: Plan, verdicts: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """The root's ``unistore`` object without statistics and seal, which are known at the end."""
-    verdicts = [each.to_json() for each in counted_scan(scan)]
     skipped = len(skipped_sources(plan.options.get("skipped", ())))
     is_reported = skipped > 0 or any(each["verdict"] != TAKEN for each in verdicts)
     return {
@@ -110,7 +109,7 @@ def root_attributes(scan: Scan, finalized: Finalized, plan: Plan) -> dict[str, A
         "fields": _fields(plan),
         "options": dict(plan.options),
         "skipped": skipped,
-        **({"verdicts": verdicts} if is_reported else {}),
+        **({"verdicts": list(verdicts)} if is_reported else {}),
         "plan_digest": plan.digest,
         "created_with": dict(plan.versions),
     }
@@ -125,7 +124,7 @@ def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
         Naming every violated rule: a bug of the converter.
     """
     arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
-    problems = get_family(plan.family).schema_problems(arrays, attributes)
+    problems = get_family(plan.family).part("specs").problems(arrays, attributes["samples"]["count"])
     if problems:
         listed = "\n  ".join(str(problem) for problem in problems)
         msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {listed}"

@@ -54,7 +54,7 @@ def is_up_to_date(
         each.pop("found", None)  # known only from the values of the sources
     if (scan.family, options) != (recorded["family"], before):
         return False
-    sizes = [sum(file.size for file in fingerprint_of(source)) for source in scan.sources]
+    sizes = [sum(file.size for file in fingerprint_of(files)) for files in scan.sources.files()]
     names = [source.name for source in scan.sources]
     if names != store.text("sources/path") or sizes != store.array("sources/bytes").read().tolist():
         return False

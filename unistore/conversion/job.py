@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unistore.conversion.blocks import BlockPool, RowCache
 from unistore.conversion.columns import Column, InMemory, Planes, in_planes
 from unistore.conversion.fingerprint import Fingerprints, reading
-from unistore.conversion.keys import shared_key, source_key
+from unistore.conversion.keys import Keys
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask, json_digest
 from unistore.conversion.shards import write_column
@@ -57,6 +57,8 @@ class DeriveJob:
     converter: Converter
     scan: Scan
     fingerprints: Fingerprints
+    keys: Mapping[int, bytes] | Keys
+    """Key of each source, from `source_keys`."""
     spill: Path
     budget: int = STEP_BUDGET
     """Bytes that a step may use to derive a source in memory."""
@@ -65,13 +67,12 @@ class DeriveJob:
         """Derive sources one by one; the keys of those with problems are None in the batch."""
         problems: list[Problem] = []
         keys: list[str | None] = []
-        shared = shared_key(self.scan)
         with SpillWriter(self.spill / str(sources[0])) as writer:
             for number in sources:
                 source, fingerprint = self.scan.sources[number], self.fingerprints[number]
                 try:
                     with reading(source, fingerprint):
-                        facts, key = self._derive(writer, number), source_key(shared, source, fingerprint)
+                        facts, key = self._derive(writer, number), self.keys[number].decode()
                 except InputError as error:
                     problems += _problems(error, source)
                     facts, key = {}, None
@@ -93,11 +94,15 @@ class DeriveJob:
 
     def bare(self) -> DeriveJob:
         """See `SlicedJob`: without sources."""
-        return replace(self, scan=self.scan.only(()), fingerprints=self.fingerprints.only(()))
+        return replace(self, scan=self.scan.only(()), fingerprints=self.fingerprints.only(()), keys={})
 
     def slice(self, sources: Sequence[int]) -> dict[str, Any]:
         """See `SlicedJob`: the sources' own part of the scan."""
-        return {"scan": self.scan.only(sources), "fingerprints": self.fingerprints.only(sources)}
+        return {
+            "scan": self.scan.only(sources),
+            "fingerprints": self.fingerprints.only(sources),
+            "keys": {number: bytes(self.keys[number]) for number in sources},
+        }
 
     def need(self, sources: Sequence[int]) -> int:
         """Peak bytes of the largest source, scan included."""

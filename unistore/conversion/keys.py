@@ -11,9 +11,9 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.fingerprint import Fingerprint, Fingerprints
+from unistore.conversion.fingerprint import Fingerprints
 from unistore.conversion.plan import Plan, json_digest
-from unistore.converters.protocol import Scan, Source
+from unistore.converters.protocol import Scan
 
 Keys = NDArray[np.bytes_]
 """Keys of all sources, (sources,) of 32 bytes."""
@@ -22,26 +22,18 @@ _SELECTING = ("exclude", "skipped")
 """Options that select sources, without effect on the rows of the others."""
 
 
-def shared_key(scan: Scan) -> str:
-    """Digest of what all sources share: family, options and tables."""
-    options = {name: value for name, value in scan.options.items() if name not in _SELECTING}
-    return json_digest([scan.family, options, [asdict(table) for table in scan.tables]])
-
-
-def source_key(shared: str, source: Source, fingerprint: Fingerprint) -> str:
-    """Key of a source: its name, rows and detail, its fingerprint, and `shared` from `shared_key`.
+def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:
+    """Key of every source, in order: family, options and tables, and its name, fingerprint, rows and detail.
 
     The fingerprint has the status change time, so that a file rewritten with its old size and modification
     time is read again.
     """
-    return json_digest([shared, source.name, fingerprint, source.rows, source.detail])
-
-
-def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:
-    """Key of every source, in order."""
-    shared = shared_key(scan)
-    pairs = zip(scan.sources, fingerprints, strict=True)
-    return np.fromiter((source_key(shared, *pair) for pair in pairs), "S32", len(fingerprints))
+    options = {name: value for name, value in scan.options.items() if name not in _SELECTING}
+    shared = json_digest([scan.family, options, [asdict(table) for table in scan.tables]])
+    sources = scan.sources
+    columns = sources.names, fingerprints, sources.each_rows(), sources.details
+    keys = (json_digest([shared, *each]) for each in zip(*columns, strict=True))
+    return np.fromiter(keys, "S32", len(fingerprints))
 
 
 def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:

@@ -16,6 +16,7 @@ from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
 from unistore.conversion.splits import Codes, Shares, assign_splits, keeps_splits
 from unistore.converters.protocol import Finalized, Scan
+from unistore.converters.verdicts import counted_scan
 from unistore.errors import ConversionError
 from unistore.schemas.tables import Field, Table
 
@@ -30,6 +31,8 @@ class Planned:
     ----------
     scan, plan
         The scan, and the plan made from it.
+    verdicts
+        Number of files by verdict and reason (JSON).
     attributes
         From `root_attributes`.
     groups
@@ -48,6 +51,7 @@ class Planned:
 
     scan: Scan
     plan: Plan
+    verdicts: tuple[dict[str, Any], ...]
     attributes: Mapping[str, Any]
     groups: Mapping[str, Mapping[str, Any]]
     codes: Codes
@@ -95,10 +99,12 @@ def plan_conversion(
     plan = plan_of(scan, codec, shares, tables, forms)
     if codec == "auto":
         plan = _with_codecs(plan, choose(plan, spilled))
+    verdicts = tuple(each.to_json() for each in counted_scan(scan))
     return Planned(
         scan=scan,
         plan=plan,
-        attributes=root_attributes(scan, finalized, plan),
+        verdicts=verdicts,
+        attributes=root_attributes(scan, finalized, plan, verdicts),
         groups={**finalized.groups, "splits": {"names": list(names)}},
         codes=codes,
         sizes=sizes,

@@ -124,7 +124,7 @@ def preview(
         scan=scan,
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),
-        source_bytes=sum(file.size for source in scan.sources for file in fingerprint_of(source)),
+        source_bytes=sum(file.size for files in scan.sources.files() for file in fingerprint_of(files)),
         raw_bytes=plan.raw_bytes,
         estimate=found,
         peak=found.peak(memory, workers),

@@ -9,9 +9,8 @@ from typing import Any
 
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.job import Outcome
-from unistore.converters.parts import Part
+from unistore.converters.parts import Part, Parts
 from unistore.converters.scanning import PartResult, PartScanner, scan_here, scan_part
-from unistore.system.packed import Packed
 
 MAX_SOURCES = 64
 """Most sources of a step."""
@@ -24,7 +23,7 @@ class ScanJob:
     """Scan sources: ``job(numbers)`` returns the result of each in its record."""
 
     converter: PartScanner
-    parts: Packed[Part]
+    parts: Parts
 
     def __call__(self, numbers: range) -> Outcome:
         """Scan some sources."""
@@ -55,7 +54,7 @@ def scan_on(executor: Executor, converter: PartScanner, parts: Sequence[Part]) -
         return
     step = min(MAX_SOURCES, len(parts) // MIN_STEPS)
     todo = [range(lo, min(lo + step, len(parts))) for lo in range(0, len(parts), step)]
-    job = ScanJob(converter=converter, parts=parts if isinstance(parts, Packed) else Packed(parts))
+    job = ScanJob(converter=converter, parts=parts if isinstance(parts, Parts) else Parts(parts))
     early: dict[int, list[PartResult]] = {}
     wanted = 0
     with closing(executor.run(job, todo)) as done:

@@ -25,6 +25,8 @@ from unistore.zarr3.durable import sync_files, sync_folders
 
 DESCRIPTION = "spill.json"
 FACTS = "facts.bin"
+AHEAD = 64 << 10
+"""Bytes that are read at a time, at least."""
 OPEN = 16
 """Batches that a process keeps open."""
 
@@ -141,6 +143,7 @@ class SpilledBatch:
         self._columns = {(c["table"], c["column"]): c for c in described["columns"]}
         for column in self._columns.values():
             column["first"] = np.cumsum([0, *column["rows"]]).tolist()
+        self._ahead: dict[str, tuple[int, NDArray[np.uint8]]] = {}
         self._facts = [source["facts"] for source in described["sources"]]
         self.keys: list[str | None] = [source["of"] for source in described["sources"]]
 
@@ -190,19 +193,28 @@ class SpilledBatch:
             row_bytes = items * np.dtype(form).itemsize
             first, last = max(lo, start), min(hi, start + rows)
             if first < last:
-                position = offset + (first - start) * row_bytes
-                file = self._folder / known["file"]
-                try:
-                    flat = np.fromfile(file, dtype=form, count=(last - first) * items, offset=position)
-                except OSError as error:
-                    msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
-                    raise ConversionError(msg) from error
-                if flat.size != (last - first) * items:
-                    msg = f"{file}: spilled rows are missing; start over with --restart"
-                    raise ConversionError(msg)
-                yield flat.reshape(last - first, *row_shape)
+                position, count = offset + (first - start) * row_bytes, (last - first) * row_bytes
+                found = self._bytes(known["file"], position, count)
+                yield found.view(form).reshape(last - first, *row_shape)
             start += rows
             offset += rows * row_bytes
+
+    def _bytes(self, name: str, position: int, count: int) -> NDArray[np.uint8]:
+        """Bytes of a file; those that follow are kept, as the next source's are asked for next."""
+        start, block = self._ahead.get(name, (0, np.empty(0, np.uint8)))
+        if not start <= position <= position + count <= start + len(block):
+            file = self._folder / name
+            try:
+                start, block = position, np.fromfile(file, np.uint8, max(count, AHEAD), offset=position)
+            except OSError as error:
+                msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
+                raise ConversionError(msg) from error
+            if len(block) < count:
+                msg = f"{file}: spilled rows are missing; start over with --restart"
+                raise ConversionError(msg)
+            if count < AHEAD:
+                self._ahead[name] = start, block
+        return block[position - start :][:count]
 
 
 class Spill(Sequence[Facts]):

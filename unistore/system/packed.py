@@ -1,11 +1,13 @@
-"""Sequences of millions of small objects, a fraction of their size: what a scan holds of every source."""
+"""Sequences of millions of texts or small objects, a fraction of their size: what a scan holds of sources."""
 
 from __future__ import annotations
 
 import pickle
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from io import BytesIO
+from itertools import pairwise
 from typing import Any, Self, TypeVar, overload
 
 from numcodecs import zstd
@@ -17,18 +19,69 @@ BLOCK = 256
 """Objects that are packed together."""
 BYTES = 1 << 20
 """Bytes of them that are packed before there are as many."""
-FEW = 4096
-"""Objects that are kept as they are: packing so few saves too little."""
 _LEVEL = 1
+_UTF8 = ("utf-8", "surrogatepass")
 
 
-class Packed(Sequence[T]):
-    """Objects that can be pickled, in compressed blocks; few are kept as they are.
+class Texts(Sequence[str]):
+    """Strings, as their UTF-8 bytes one after the other.
 
     Parameters
     ----------
     items
-        The objects, taken one by one.
+        The strings, taken one by one.
+    """
+
+    def __init__(self, items: Iterable[str] = ()) -> None:
+        self._data = bytearray()
+        self._ends = array("q", [0])
+        self._first = 0
+        self._count = 0
+        for item in items:
+            self.append(item)
+
+    def append(self, item: str) -> None:
+        """Add one more string."""
+        self._data += item.encode(*_UTF8)
+        self._ends.append(len(self._data))
+        self._count += 1
+
+    def only(self, numbers: Collection[int]) -> Self:
+        """As `Packed.only`."""
+        found = type(self)()
+        found._count = self._count
+        if numbers:
+            found._first = min(numbers)
+            ends = self._ends[found._first - self._first : max(numbers) - self._first + 2]
+            found._data = self._data[ends[0] : ends[-1]]
+            found._ends = array("q", (end - ends[0] for end in ends))
+        return found
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(self._count))]
+        number = range(self._count)[at] - self._first
+        return self._data[self._ends[number] : self._ends[number + 1]].decode(*_UTF8)
+
+    def __iter__(self) -> Iterator[str]:
+        data = self._data
+        return (data[lo:hi].decode(*_UTF8) for lo, hi in pairwise(self._ends))
+
+
+class Packed(Sequence[T]):
+    """Objects that can be pickled, in compressed blocks.
+
+    Parameters
+    ----------
+    items
+        The objects, taken one by one. Paths, and dataclasses with slots, take long to unpack.
     """
 
     def __init__(self, items: Iterable[T] = ()) -> None:
@@ -38,20 +91,11 @@ class Packed(Sequence[T]):
         self._pickler: pickle.Pickler | None = None
         self._count = 0
         self._unpacked: tuple[int, list[T]] = (-1, [])
-        self._few: list[T] | None = []
         for item in items:
             self.append(item)
 
     def append(self, item: T) -> None:
         """Add one more object."""
-        if self._few is not None:
-            self._few.append(item)
-            self._count += 1
-            if self._count > FEW:
-                few, self._few, self._count = self._few, None, 0
-                for each in few:
-                    Packed.append(self, each)
-            return
         if self._pickler is None:  # whose memory of what it wrote serves all objects of a block
             self._close()
             self._pickler = pickle.Pickler(self._last, pickle.HIGHEST_PROTOCOL)
@@ -69,19 +113,10 @@ class Packed(Sequence[T]):
         self._last, self._pickler = BytesIO(), None
 
     def only(self, numbers: Collection[int]) -> Self:
-        """The same, of which some objects alone are there: to be sent where no others are needed.
-
-        Those between them are there, too.
-        """
+        """A copy with the objects of these numbers and those between, to be sent to another process."""
         found = type(self)()
-        found._count, found._few = self._count, None
-        if self._few is not None:
-            first, last = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
-            pickler = pickle.Pickler(found._last, pickle.HIGHEST_PROTOCOL)
-            for item in self._few[first:last]:
-                pickler.dump(item)
-            found._firsts = [first]
-        elif numbers:
+        found._count = self._count
+        if numbers:
             first, last = self._block_of(min(numbers)), self._block_of(max(numbers))
             found._blocks = self._blocks[first : last + 1]
             found._firsts = self._firsts[first : last + 2]
@@ -90,13 +125,6 @@ class Packed(Sequence[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_unpacked": (-1, []), "_pickler": None}
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Packed):
-            return NotImplemented
-        return len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         return self._count
@@ -109,15 +137,10 @@ class Packed(Sequence[T]):
         if isinstance(at, slice):
             return [self[number] for number in range(*at.indices(len(self)))]
         number = range(len(self))[at]
-        if self._few is not None:
-            return self._few[number]
         block = self._block_of(number)
         return self._items(block)[number - self._firsts[block]]
 
     def __iter__(self) -> Iterator[T]:
-        if self._few is not None:
-            yield from self._few
-            return
         for block in range(len(self._blocks) + 1):
             yield from self._items(block)
 
@@ -154,16 +177,13 @@ class _View(Sequence[R]):
     @overload
     def __getitem__(self, at: slice) -> list[R]: ...
     def __getitem__(self, at: int | slice) -> R | list[R]:
-        return (
-            list(map(self._function, self._items[at]))
-            if isinstance(at, slice)
-            else self._function(self._items[at])
-        )
+        found = self._items[at]
+        return list(map(self._function, found)) if isinstance(at, slice) else self._function(found)
 
     def __iter__(self) -> Iterator[R]:
         return map(self._function, self._items)
 
 
 def view(items: Sequence[Any], function: Callable[[Any], R]) -> Sequence[R]:
-    """What a function gives for each of some objects, worked out when it is asked for."""
+    """A lazy map that is a sequence: the function is called each time an object is asked for."""
     return _View(items, function)

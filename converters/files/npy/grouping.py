@@ -13,6 +13,7 @@ A ``.npy`` file holds one array without a name.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ from unistore.converters.files.arrays import NPY_NAME
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.npy.array import read_header
 from unistore.converters.files.pairs import images_of_label
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, first_few
 
+_NPY = ".npy"
 _LISTED = 5
 _CURE = "parts of one array need one row shape, arrays side by side need the same numbers: convert them apart"
 _NUMBERED = re.compile(r"(?P<base>.*?)[-_. ]?(?P<number>[0-9]+)")
@@ -45,11 +47,11 @@ class FileGroup:
     """
 
     name: str
-    files: tuple[tuple[str, Path], ...]
+    files: tuple[tuple[str, str], ...]
     arrays: tuple[str, ...] | None = None
 
 
-def group_files(named: Sequence[tuple[str, Path]]) -> tuple[list[FileGroup], list[Problem]]:
+def group_files(named: Sequence[tuple[str, str]]) -> tuple[list[FileGroup], list[Problem]]:
     """Group files, given by relative name and path, in natural order.
 
     Returns
@@ -57,23 +59,23 @@ def group_files(named: Sequence[tuple[str, Path]]) -> tuple[list[FileGroup], lis
     list of FileGroup, list of Problem
         Groups in the order of their first files; a Problem for each number that only some columns have.
     """
-    names = {path: name for name, path in named if path.suffix.lower() == ".npy"}
+    names = {path: name for name, path in named if path.lower().endswith(_NPY)}
     pairs = _pairs(names)
-    grouped: dict[Path, FileGroup | None] = {}
+    grouped: dict[str, FileGroup | None] = {}
     folders_of_images = {
-        image.parent
+        _folder(image)
         for image, labels in pairs.items()
-        if any(p.parent != image.parent for p in labels.values())
+        if any(_folder(label) != _folder(image) for label in labels.values())
     }
     labels = {path for found in pairs.values() for path in found.values()}
     for image in names:
-        if image.parent in folders_of_images and image not in labels:
+        if _folder(image) in folders_of_images and image not in labels:
             group = _image_group(image, pairs.get(image, {}), names)
             grouped |= dict.fromkeys((path for _, path in group.files), group)
-    folders: dict[Path, list[tuple[str, Path]]] = {}
+    folders: dict[str, list[tuple[str, str]]] = {}
     for path, name in names.items():
         if path not in grouped:
-            folders.setdefault(path.parent, []).append((name, path))
+            folders.setdefault(_folder(path), []).append((name, path))
     problems: list[Problem] = []
     for members in folders.values():
         groups, wrong = _group_folder(
@@ -87,10 +89,10 @@ def group_files(named: Sequence[tuple[str, Path]]) -> tuple[list[FileGroup], lis
 
 
 def _group_folder(
-    members: Sequence[tuple[str, Path]], pairs: Mapping[Path, Mapping[str, Path]]
+    members: Sequence[tuple[str, str]], pairs: Mapping[str, Mapping[str, str]]
 ) -> tuple[list[FileGroup], list[Problem]]:
     """Group the ``.npy`` files of one folder; `pairs` has the labels of each image."""
-    split = {path: _base_and_number(path.stem) for _, path in members}
+    split = {path: _base_and_number(path[len(_folder(path)) + 1 : -len(_NPY)]) for _, path in members}
     bases = list(dict.fromkeys(base for base, _ in split.values()))
     if len(bases) == 1 or (not pairs and _could_be_one(members)):
         return [FileGroup(name, ((name, path),), (NPY_NAME,)) for name, path in members], []
@@ -100,8 +102,7 @@ def _group_folder(
         files = tuple((name, path) for name, path in members if split[path][1] == number)
         group = FileGroup(_joint_name(files, split), files, tuple(split[path][0] for _, path in files))
         if sorted(group.arrays or ()) != sorted(bases):
-            listed = ", ".join(bases[:_LISTED]) + (", …" if len(bases) > _LISTED else "")
-            message = f"is not one file each of {listed}, which lie in the same folder"
+            message = f"is not one file each of {first_few(bases, _LISTED)}, which lie in the same folder"
             problems.append(Problem(location_of(group.name), message, _CURE, "parts", group.name))
         else:
             groups.append(group)
@@ -112,19 +113,24 @@ def _group_folder(
     return groups, problems
 
 
-def _pairs(files: Collection[Path]) -> dict[Path, dict[str, Path]]:
+def _folder(path: str) -> str:
+    return path.rpartition(os.sep)[0]
+
+
+def _pairs(files: Collection[str]) -> dict[str, dict[str, str]]:
     """Labels of each image, by array name."""
-    bare = {path.with_suffix(""): path for path in files}
-    owners = {label: images_of_label(label, bare.__contains__) for label in bare}
-    pairs: dict[Path, dict[str, Path]] = {}
-    for label, found in owners.items():
-        for image in found.images if found is not None else ():
-            if owners[image] is None:
-                pairs.setdefault(bare[image], {}).setdefault(found.name if found else "", bare[label])
+    bare = {path[: -len(_NPY)]: path for path in files}
+    found = ((label, images_of_label(Path(label), lambda image: str(image) in bare)) for label in bare)
+    owners = {label: match for label, match in found if match is not None}
+    pairs: dict[str, dict[str, str]] = {}
+    for label, match in owners.items():
+        for image in map(str, match.images):
+            if image not in owners:
+                pairs.setdefault(bare[image], {}).setdefault(match.name, bare[label])
     return pairs
 
 
-def _image_group(image: Path, labels: Mapping[str, Path], names: Mapping[Path, str]) -> FileGroup:
+def _image_group(image: str, labels: Mapping[str, str], names: Mapping[str, str]) -> FileGroup:
     files = tuple((names[path], path) for path in (image, *labels.values()))
     arrays = ("image", *labels)
     folder, slash, file = names[image].rpartition("/")
@@ -132,10 +138,10 @@ def _image_group(image: Path, labels: Mapping[str, Path], names: Mapping[Path, s
     return FileGroup(name, files, arrays)
 
 
-def _could_be_one(members: Sequence[tuple[str, Path]]) -> bool:
+def _could_be_one(members: Sequence[tuple[str, str]]) -> bool:
     """Whether the arrays could be parts of one. True if a file is unreadable: that is reported later."""
     try:
-        headers = [read_header(path, name) for name, path in members]
+        headers = [read_header(Path(path), name) for name, path in members]
     except InputError:
         return True
     dtypes = [header.dtype for header in headers]
@@ -145,7 +151,7 @@ def _could_be_one(members: Sequence[tuple[str, Path]]) -> bool:
     )
 
 
-def _joint_name(files: Sequence[tuple[str, Path]], split: Mapping[Path, tuple[str, str]]) -> str:
+def _joint_name(files: Sequence[tuple[str, str]], split: Mapping[str, tuple[str, str]]) -> str:
     """``folder/{image,label}_0.npy``; the file's own name where it is alone."""
     first = files[0][0]
     if len(files) == 1:

@@ -84,7 +84,7 @@ def grouped(tmp_path: Path, *names: str) -> dict[str, tuple[list[str], tuple[str
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, np.zeros((3, 4, 5), "u1" if "seg" in name or "label" in name else "i2"))
-    groups, problems = group_files([(name, tmp_path / name) for name in sorted(names)])
+    groups, problems = group_files([(name, f"{tmp_path}/{name}") for name in sorted(names)])
     assert not problems
     return {group.name: ([name for name, _ in group.files], group.arrays) for group in groups}
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
+from unistore.converters.parts import Candidate, LeftOut, Parts, Taken, Verdict
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.protocol import Scanned
 from unistore.errors import InputError
@@ -150,4 +150,4 @@ def test_a_part_is_scanned_alike_in_another_process(tmp_path: Path) -> None:
         there = pool.starmap(scanned, [(pickle.dumps(part), converter) for part in reversed(parts)])
     assert list(reversed(there)) == here
     assert here[0] != here[1]
-    assert any("version" in note for note in converter.gather(parts[:1], there[-1:]).notes)
+    assert any("version" in note for note in converter.gather(Parts(parts[:1]), there[-1:]).notes)

@@ -6,7 +6,7 @@ import pytest
 
 from unistore.converters.registry import get_family
 from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.trajectory.fields import (
     FINAL,
     NEXT,
@@ -40,7 +40,8 @@ SAMPLES = "(the root's count of samples"
 
 
 def validate(arrays: dict[str, ArrayInfo], samples: int = 3) -> list[Problem]:
-    return get_family("trajectory").schema_problems(arrays, {"samples": {"count": samples}})
+    found: list[Problem] = get_family("trajectory").part("specs").problems(arrays, samples)
+    return found
 
 
 def test_a_good_store() -> None:

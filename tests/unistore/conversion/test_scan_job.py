@@ -19,10 +19,10 @@ from unistore.conversion.executors.local import do_sent, sent_item, sent_job
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.fingerprint import fingerprints_of
 from unistore.conversion.job import DeriveJob
+from unistore.conversion.keys import source_keys
 from unistore.conversion.scan_job import ScanJob, scan_on
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
-from unistore.system.packed import Packed
 
 
 @pytest.fixture
@@ -77,17 +77,19 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("unistore.system.packed.BLOCK", 4)
     converter = make_converter("rows", {})
     scan = scan_sources(converter, [sources])
-    parts = Packed(converter.find([sources], _nothing()).parts)
+    parts = converter.find([sources], _nothing()).parts
     job = ScanJob(converter=converter, parts=parts)
     bare, sent = sent_job(job), sent_item(job, range(8, 10))
     assert len(cloudpickle.dumps(bare)) < 1200
     assert len(cloudpickle.dumps(sent)) < len(cloudpickle.dumps(parts)) / 8
     found = do_sent(cloudpickle.loads(cloudpickle.dumps(bare)), cloudpickle.loads(cloudpickle.dumps(sent)))
     assert [looked.rows for looked, _ in found.record["scanned"]] == [3, 3]
-    derive = DeriveJob(converter=converter, scan=scan, fingerprints=fingerprints_of(scan), spill=sources)
+    states = fingerprints_of(scan)
+    keys = source_keys(scan, states)
+    derive = DeriveJob(converter=converter, scan=scan, fingerprints=states, keys=keys, spill=sources)
     again = replace(sent_job(derive), **derive.slice((8, 9)))
     assert [again.scan.sources[at] for at in (8, 9)] == scan.sources[8:10]
-    assert again.fingerprints[9] == derive.fingerprints[9]
+    assert (again.fingerprints[9], again.keys[9]) == (derive.fingerprints[9], keys[9])
     for other in (0, 70):
         with pytest.raises(IndexError):
             again.scan.sources[other]

@@ -194,30 +194,6 @@ def test_another_encoder_is_refused(copy_case: Copy, monkeypatch: pytest.MonkeyP
         repair(store, case.sources)
 
 
-def test_killed_and_repaired_again(copy_case: Copy, tree: Tree) -> None:
-    case, store = copy_case("cloud_real")
-    before = tree(store)
-    for key in ("points/xyz/c/0/0", "points/intensity/c/0", "segments/origin/c/0/0"):
-        damage(store, key, random.Random(5))
-    code = (
-        "import os, sys, pathlib\n"
-        "from unistore import repair\n"
-        "original = pathlib.Path.replace\n"
-        "def replace(path, target):\n"
-        "    original(path, target)\n"
-        "    if str(target).endswith('points/intensity/c/0'): os.kill(os.getpid(), 9)\n"
-        "pathlib.Path.replace = replace\n"
-        "repair(sys.argv[1], sys.argv[2:])\n"
-    )
-    killed = subprocess.run([sys.executable, "-c", code, str(store), *map(str, case.sources)])
-    assert killed.returncode == -9
-    repaired = repair(store, case.sources)
-    assert repaired.ok
-    assert "points/intensity/c/0" not in repaired.repaired
-    assert tree(store) == before
-    assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
-
-
 def test_killed_when_the_store_was_whole_again(copy_case: Copy, tree: Tree) -> None:
     """What it left is told by inspect and verify, and removed by the next repair."""
     case, store = copy_case("rows_real")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unistore.converters.scan import Source, Sources
 from unistore.system import packed
-from unistore.system.packed import Packed, view
+from unistore.system.packed import Packed, Texts, view
 
 ITEMS = st.lists(st.tuples(st.text(), st.dictionaries(st.text(max_size=3), st.integers())), max_size=40)
 
@@ -22,13 +22,10 @@ def test_like_a_list(items: list[Any], block: int, size: int, data: st.DataObjec
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed, "BLOCK", block)
         patch.setattr(packed, "BYTES", size)
-        patch.setattr(packed, "FEW", data.draw(st.sampled_from((0, 3, 100))))
         found = Packed(items)
     assert (len(found), list(found)) == (len(items), items)
     assert [found[at] for at in range(len(items))] == items
     assert found[::-1] == items[::-1]
-    assert found == Packed(items)
-    assert found != Packed([*items, ("", {})])
     assert view(found, str)[:3] == [str(item) for item in items[:3]]
     with pytest.raises(IndexError):
         found[len(items)]
@@ -51,11 +48,37 @@ def test_many_alike_take_little() -> None:
     assert len(pickle.dumps(Packed(items).only([]))) < 200
 
 
-def test_columns_of_many_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "FEW", 3)
-    sources = Sources(
-        Source(path=Path(f"{n}"), name=f"{n}", files=(), rows={"rows": n}, memory=n) for n in range(10)
-    )
-    assert sources.names == [source.name for source in sources] == [f"{n}" for n in range(10)]
-    assert sources.splits == [None] * 10
-    assert sources.rows("rows") == sources.numbers["memory"].tolist() == list(range(10))
+@given(items=st.lists(st.text(st.characters())), data=st.data())
+def test_texts_are_like_a_list(items: list[str], data: st.DataObject) -> None:
+    found = pickle.loads(pickle.dumps(Texts(items)))
+    assert (len(found), list(found), found[:]) == (len(items), items, items)
+    with pytest.raises(IndexError):
+        found[len(items)]
+    numbers = data.draw(st.sets(st.integers(0, len(items) - 1))) if items else set()
+    some = found.only(numbers).only(numbers)
+    assert [some[number] for number in numbers] == [items[number] for number in numbers]
+
+
+@given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=9), data=st.data())
+def test_sources_as_columns_are_what_they_are_made_of(counts: list[int], data: st.DataObject) -> None:
+    items = [
+        Source(
+            path=Path(f"{n}"),
+            name=f"{n}\udc80",
+            files=tuple(Path(f"{n}/{file}") for file in range(count)),
+            rows={"rows": n} if count else {},
+            split="train" if count > 1 else None,
+            detail={"files": count},
+            memory=n,
+        )
+        for n, count in enumerate(counts)
+    ]
+    sources = Sources(items)
+    assert list(sources) == sources[:] == items
+    assert [[Path(file) for file in files] for files in sources.files()] == [list(s.files) for s in items]
+    assert sources.rows("rows") == [each.rows.get("rows", 0) for each in items]
+    assert sources.numbers["memory"].tolist() == list(range(len(items)))
+    numbers = data.draw(st.sets(st.integers(0, len(items) - 1)))
+    some = pickle.loads(pickle.dumps(sources.only(numbers).only(numbers)))
+    assert len(some) == len(items)
+    assert [some[number] for number in numbers] == [items[number] for number in numbers]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import h5py
@@ -34,8 +35,10 @@ Change = Callable[[bytearray], None]
 
 
 def is_plain(path: Path) -> bool:
-    with path.open("rb") as file:
-        return structure.is_simple_and_sound(file.fileno(), path.stat().st_size)
+    with path.open("rb") as file, suppress(*structure.FAILURES):
+        structure.parse(file.fileno(), path.stat().st_size, file.read(structure.HEAD_BYTES))
+        return True
+    return False
 
 
 def write(path: Path) -> Path:
