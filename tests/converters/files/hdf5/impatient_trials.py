@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 from unistore.converters.files.hdf5 import trial_process
+from unistore.converters.files.hdf5.helper_process import serve
 
 if __name__ == "__main__":
     trial_process._OBJECT_SECONDS = 0.1  # type: ignore[assignment]
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)
-        trial_process.serve(sys.stdin.buffer, answers)
+    serve(trial_process._answer)
