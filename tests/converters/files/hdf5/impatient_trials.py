@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from unistore.converters.files.hdf5 import trial_process
+from unistore.converters.files.hdf5.helper_process import serve
 
 if __name__ == "__main__":
     trial_process._OBJECT_SECONDS = 0.1  # type: ignore[assignment]
-    trial_process.serve(trial_process._answer)
+    serve(trial_process._answer)
