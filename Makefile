@@ -6,7 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types check browser docs pictures clean
+.PHONY: demo test lint types check browser chromium docs pictures clean
+
+unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, which would compile unistore anew
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -23,15 +25,19 @@ types: $(READY)
 
 check: lint types test
 
-# Pages of inspect in headless Chromium, which is installed where apt-get can
-browser: $(READY)
-	@command -v chromium >/dev/null || timeout 180 sh -c "apt-get -q update && apt-get -qy install --no-install-recommends chromium" >/dev/null 2>&1 || true
+# Pages of inspect in headless Chromium
+browser: $(READY) chromium
 	$(BIN)/python -m pytest -p no:xdist -q tests/unistore/report/test_browser.py
+
+# Installed where apt-get can
+chromium:
+	@command -v chromium >/dev/null || timeout 180 sh -c "apt-get -q update && apt-get -qy install --no-install-recommends chromium" >/dev/null 2>&1 || true
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unistore needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true  # on all cores, which pip does on one
 	@touch $@
 
 # The guides as a site in build/site, links checked; it needs the extra `docs`

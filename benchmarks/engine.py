@@ -33,9 +33,12 @@ import tensorstore
 import zarr
 from numpy.typing import NDArray
 
-from unistore.zarr3 import Array, LocalStorage, array_metadata, encode_shard, write_shard
-from unistore.zarr3.writer import iter_shard_buffers
+from unistore.zarr3 import Array, LocalStorage, durable
+from unistore.zarr3.durable import write_file
+from unistore.zarr3.presets import array_metadata
+from unistore.zarr3.writer import encode_shard, iter_shard_buffers
 
+durable.fsync = lambda _: None  # timed apart
 KIB = 1 << 10
 BATCH = 64
 BATCHES = 4
@@ -132,7 +135,7 @@ def reads(case: Case, chunks: int, rounds: int, folder: Path) -> list[dict[str, 
     (folder / "a" / "zarr.json").write_bytes(metadata.to_bytes())
     for shard in range(metadata.objects[0]):
         block = values[shard * per_shard : (shard + 1) * per_shard]
-        write_shard(folder / "a", f"c/{shard}/0", encode_shard(metadata, (shard, 0), block), durable=False)
+        write_file(folder / "a", f"c/{shard}/0", encode_shard(metadata, (shard, 0), block))
     with h5py.File(folder / "x.h5", "w") as file:
         file.create_dataset("lzf", data=values, chunks=(1, values.shape[1]), compression="lzf", shuffle=True)
         file.create_dataset("contiguous", data=values)
@@ -245,9 +248,7 @@ def writes(case: Case, shard_mib: int, rounds: int, folder: Path) -> list[dict[s
         z[...] = values
 
     def engine(_: int) -> None:
-        write_shard(
-            folder / "unistore", "c/0/0", iter_shard_buffers(metadata, (0, 0), [values]), durable=False
-        )
+        write_file(folder / "unistore", "c/0/0", iter_shard_buffers(metadata, (0, 0), [values]))
 
     contenders: dict[str, Callable[[int], object]] = {
         "unistore": engine,

@@ -1,11 +1,14 @@
 """Training steps that wait for their batch: share of the wall time, and samples a second.
 
-    python benchmarks/step.py [--quick] [--only PATTERN …] [--steps 5 20 50] [--rounds 3] [--seconds 2]
+    python benchmarks/step.py [--quick] [--only PATTERN …] [--steps 5 20 50] [--rounds 3] [--cpu]
 
 Five kinds of samples; each is loaded as the documents do that users have today, by `unistore.Dataset` under
 torch's DataLoader and by `unistore.Loader`, two workers each. A step follows every batch: an idle one leaves
 the cores alone, as a GPU's does; a busy one multiplies matrices on all of them, as many as take so long when
 nothing else runs. Every way is a process of its own; they take turns, and other load is the same for all.
+
+``--cpu`` measures processor time of a sample in this process instead, beside that of reading, checking and
+decoding its chunks and nothing else. The two take turns, and keep no decoded chunks.
 """
 
 from __future__ import annotations
@@ -13,26 +16,40 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import ct
+import numpy as np
 import point_cloud
 import spike
 import torch
 import trajectory
-from harness.ours import dataloader_feed, loader_feed
+from harness.ours import dataloader_feed, loader_feed, open_dataset
 from harness.peers import listed, stacked
 from harness.plain import map_feed
 from harness.script import machine
 from harness.ways import Feed
+from numpy.typing import NDArray
+from versions import median_interval
 
 import unistore
+from unistore.data.presentation import as_tensors
+from unistore.data.scratch import Scratch
+from unistore.system.malloc import keep_freed_memory
+from unistore.zarr3 import LocalStorage
+from unistore.zarr3.blosc import blosc
+from unistore.zarr3.chunks import ChunkLocations, ChunkReader
+from unistore.zarr3.crc32c import RESIDUE, crc32c
+from unistore.zarr3.sharding import EMPTY
 
 WORKERS = 2
 Way = tuple[Callable[..., Feed], dict[str, Any]]
@@ -93,6 +110,8 @@ KINDS = {
     "clips": ("spike", clips, spike.BATCH),
     "transitions": ("trajectory", transitions, trajectory.BATCH),
 }
+CPU_BATCHES = 12
+"""Different batches of `--cpu`, that each round reads."""
 
 
 def main() -> None:
@@ -105,16 +124,90 @@ def main() -> None:
     parser.add_argument("--steps", nargs="+", type=float, default=[5, 20, 50], help="milliseconds")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each way, in each round")
+    parser.add_argument("--cpu", action="store_true", help="processor time of samples, not steps")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unistore-benchmarks")
     given = parser.parse_args()
     print(machine(), "\n")
-    print("| samples | step | documents | Dataset under DataLoader | Loader | Loader over documents |")
-    print("|---|---|--:|--:|--:|--:|")
+    if given.cpu:
+        keep_freed_memory()  # as workers do
+        print("| samples | CPU a sample | bare decoding of its chunks | ratio, interval of its median |")
+        print("|---|--:|--:|--:|")
+    else:
+        print("| samples | step | documents | Dataset under DataLoader | Loader | Loader over documents |")
+        print("|---|---|--:|--:|--:|--:|")
     for name, (family, make, batch) in KINDS.items():
         if any(fnmatch.fnmatch(name, pattern) for pattern in given.only):
             folder = given.folder / (f"{family}-quick" if given.quick else family)
             folder.mkdir(parents=True, exist_ok=True)
-            measure(name, make(folder, given.quick), batch, given)
+            (measure_cpu if given.cpu else measure)(name, make(folder, given.quick), batch, given)
+
+
+def measure_cpu(name: str, made: tuple[Path, Way, Any, Any], batch: int, given: argparse.Namespace) -> None:
+    """Print the line of one kind of samples: medians, and the ratio with the interval of its median."""
+    store, _, kind, fields = made
+    dataset, memory = open_dataset(store, kind, fields), Scratch()
+    draws = np.random.default_rng(0).integers(0, len(dataset), (CPU_BATCHES, batch))
+    chunks = [ChunkRecord(dataset, indices) for indices in draws]
+    found: list[tuple[float, float]] = []
+    for number in range(-1, given.rounds * 7):
+        seconds = [0.0, 0.0]
+        for at, indices in enumerate(draws):
+            other = chunks[at - CPU_BATCHES // 2]  # its files are no warmer than those of the batch
+            began = time.process_time()
+            memory.begin()
+            as_tensors(dataset.read_batch(indices, memory.allocate))
+            between = time.process_time()
+            other.decode()
+            seconds[0] += between - began
+            seconds[1] += time.process_time() - between
+        if number >= 0:  # the first round warms up
+            found.append((seconds[0] / draws.size, seconds[1] / draws.size))
+    ours, bare = (statistics.median(each) * 1e3 for each in zip(*found, strict=True))
+    ratios = [mine / least for mine, least in found]
+    low, high = median_interval(ratios)
+    over = f"{statistics.median(ratios):.2f}, {low:.2f}–{high:.2f}"
+    print(f"| {name} | {ours:.3f} ms | {bare:.3f} ms | {over} |", flush=True)
+
+
+@cache
+def open_file(path: str) -> int:
+    """Descriptor of a file."""
+    return os.open(path, os.O_RDONLY)
+
+
+@cache
+def decoded_memory(nbytes: int) -> NDArray[np.uint8]:
+    """Memory for one decoded chunk."""
+    return np.empty(nbytes, np.uint8)
+
+
+class ChunkRecord:
+    """The chunks that a batch reads, to be decoded by the least number of calls."""
+
+    def __init__(self, dataset: unistore.Dataset, indices: NDArray[Any]) -> None:
+        self._chunks: list[tuple[int, int, int, NDArray[np.uint8] | None]] = []
+        locate = ChunkReader.locate
+
+        def record(reader: ChunkReader, numbers: list[int]) -> ChunkLocations:
+            located, storage = locate(reader, numbers), reader.storage
+            assert isinstance(storage, LocalStorage)
+            out = None if reader.uncompressed else decoded_memory(reader.metadata.chunk_bytes)
+            for key, offset, size in zip(located.keys, located.offsets, located.sizes, strict=True):
+                if offset != EMPTY:
+                    self._chunks.append((open_file(storage.path(key)), size, offset, out))
+            return located
+
+        with mock.patch.object(ChunkReader, "locate", record):
+            dataset.read_batch(indices)
+
+    def decode(self) -> None:
+        """Read, check and decode all of them, each into the same memory."""
+        for file, size, offset, out in self._chunks:
+            raw = os.pread(file, size, offset)
+            if crc32c(raw) != RESIDUE:
+                raise ValueError(offset)
+            if out is not None:
+                blosc.decompress(raw, out)
 
 
 def measure(name: str, made: tuple[Path, Way, Any, Any], batch: int, given: argparse.Namespace) -> None:

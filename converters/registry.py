@@ -50,9 +50,6 @@ class Family:
     specs
         `unistore.schemas.array_specs.ArraySpecs` of the arrays of its stores; without it, readers and
         ``verify`` check only the arrays of every store.
-    validate
-        ``validate(arrays, attributes) -> list[Problem]``: further checks of arrays that match their specs;
-        empty: none.
     rules
         Tuple of rules for the values of its stores, besides those of every store; empty: none.
     export
@@ -86,7 +83,6 @@ class Family:
     options: str
     converter: str
     specs: str = "unistore.schemas.array_specs:GENERAL"
-    validate: str = ""
     rules: str = ""
     export: str = ""
     export_to: Mapping[str, str] = field(default_factory=dict)
@@ -122,13 +118,6 @@ class Family:
             message = f"{reference} cannot be imported: {type(error).__name__}: {error}"
             cure = "install what it needs, or remove its package"
             raise InputError(Problem(f"family {self.command}", message, cure, "family")) from error
-
-    def schema_problems(self, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[Problem]:
-        """Problems of a store of the family, from `ArrayInfo` by path and the root's ``unistore`` object."""
-        found: list[Problem] = self.part("specs").problems(arrays, attributes["samples"]["count"])
-        if not found and self.validate:
-            found = self.part("validate")(arrays, attributes)
-        return found
 
 
 def resolve(reference: str) -> Any:

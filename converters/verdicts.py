@@ -7,10 +7,12 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unistore.converters.scan import Scan
 from unistore.errors import printable
+
+if TYPE_CHECKING:
+    from unistore.converters.scan import Scan
 
 TAKEN, LEFT_OUT, REFUSED = "taken", "left out", "refused"
 EXCLUDED = "excluded"

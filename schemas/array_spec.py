@@ -12,7 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.arrays import ArrayInfo
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """Shape and dtype of one array of a store.
+
+    Attributes
+    ----------
+    shape
+        All axes, axis 0 (rows) first.
+    dtype
+        numpy dtype name in native form: ``"int32"``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
 
 SAMPLES = ""
 """Stands for an array with one row per sample, in place of an array's path."""
@@ -23,7 +38,7 @@ ShapeOf = Callable[[str], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Array whose shape bounds the values of another array.
+    """Array whose shape bounds the values, or is the shape, of another array.
 
     Attributes
     ----------
@@ -32,7 +47,7 @@ class Limit:
     axes
         Its axes, one per component of the values.
     scale
-        Factor for the extent of the last of these axes: 8 if each byte holds 8 values.
+        How many values the other array packs along the last of these axes, or this one: 8 if a byte holds 8.
     """
 
     path: str
@@ -55,10 +70,16 @@ class ArraySpec:
     ----------
     dtypes
         Allowed numpy dtype names; empty: any.
+    kinds
+        Allowed kinds of numpy dtypes: ``"iuf"`` for numbers; empty: any.
     row_shape
         Shape after axis 0, with None for an axis of any length; None: any shape.
     rows
         ``(path, n)``: as many rows as the array at `path`, plus `n`; None: any number.
+    beside
+        Arrays that must be there as well.
+    like
+        Arrays whose extents this one has on its last axes, the last one divided by `Limit.scale`, rounded up.
     offsets_of
         The values are offsets into the rows of the array at this path, or, with a `Limit`, into the set bits
         of its rows.
@@ -73,8 +94,11 @@ class ArraySpec:
     """
 
     dtypes: tuple[str, ...] = ()
+    kinds: str = ""
     row_shape: tuple[int | None, ...] | None = None
     rows: tuple[str, int] | None = None
+    beside: tuple[str, ...] = ()
+    like: tuple[Limit, ...] = ()
     offsets_of: str | Limit | None = None
     indexes: tuple[str, int] | None = None
     ascending: bool = False
@@ -84,9 +108,11 @@ class ArraySpec:
     @property
     def needs(self) -> list[str]:
         """Paths of the arrays that the spec refers to."""
-        offsets_of = self.offsets_of.path if isinstance(self.offsets_of, Limit) else self.offsets_of
-        paths = [self.rows and self.rows[0], self.indexes and self.indexes[0], offsets_of]
-        return [path for path in [*paths, *(limit.path for limit in self.limits)] if path]
+        limits = [*self.limits, *self.like]
+        limits += [self.offsets_of] if isinstance(self.offsets_of, Limit) else []
+        paths = [self.rows and self.rows[0], self.indexes and self.indexes[0], *self.beside]
+        paths += [self.offsets_of] if isinstance(self.offsets_of, str) else []
+        return [path for path in [*paths, *(limit.path for limit in limits)] if path]
 
     @property
     def bounds_values(self) -> bool:
@@ -100,6 +126,8 @@ class ArraySpec:
             return "has no axis, expected rows on axis 0"
         if self.dtypes and info.dtype not in self.dtypes:
             return f"is {info.dtype}, expected {' or '.join(self.dtypes)}"
+        if self.kinds and np.dtype(info.dtype).kind not in self.kinds:
+            return f"is {info.dtype}, expected numbers"
         if self.row_shape is not None:
             row = info.shape[1:]
             fits = len(row) == len(self.row_shape) and all(
@@ -115,6 +143,12 @@ class ArraySpec:
                 origin = "the root's count of samples" if path == SAMPLES else f"the rows of {path}"
                 origin += f" {extra:+d}" if extra else ""
                 return f"has {info.shape[0]} rows, expected {expected} ({origin})"
+        for limit in self.like:
+            shape = shape_of(limit.path)
+            extents = tuple(shape[axis] for axis in limit.axes if axis < len(shape))
+            wanted = (*extents[:-1], -(-extents[-1] // limit.scale)) if extents else ()
+            if info.shape[-len(limit.axes) :] != wanted:
+                return f"has shape {info.shape}, expected {wanted} at its end, as {limit.path} has {shape}"
         return None
 
     def value_errors(self, values: NDArray[Any], shape_of: ShapeOf) -> Iterator[str]:
@@ -125,18 +159,14 @@ class ArraySpec:
         elif self.offsets_of is not None:
             yield from offsets_errors(values, _rows(shape_of, self.offsets_of), f"rows in {self.offsets_of}")
         if self.ascending:
-            falling = values[1:] < values[:-1]
-            if falling.any():
-                at = _first(falling)
-                yield f"row {at + 1} is {values[at + 1]}, less than {values[at]} before it"
+            yield from _falling(values)
         yield from self.row_errors(values, None, shape_of)
 
     def row_errors(
         self, values: NDArray[Any], rows: NDArray[np.int64] | None, shape_of: ShapeOf
     ) -> Iterator[str]:
         """Values out of range; `values` (k, …) are those of `rows` (k,), or of all rows if None."""
-        bounds: list[tuple[str, Any]] = []
-        least = self.least
+        least, bounds = self.least, list[tuple[str, Any]]()
         if self.indexes is not None:
             path, extra = self.indexes
             least = 0 if least is None else least
@@ -144,17 +174,16 @@ class ArraySpec:
         for limit in self.limits:
             largest = limit.maximum(shape_of)
             bounds.append((f"stored in {limit.path}", largest if len(largest) > 1 else largest[0]))
-        if least is not None:
-            low = _any_component(values < least)
-            if low.any():
-                at = _first(low)
-                yield f"row {_row(rows, at)} is {_shown(values[at])}, expected {least} or more"
-        for reason, largest in bounds:
-            high = _any_component(values > largest)
-            if high.any():
-                at = _first(high)
-                expected = f"expected at most {_shown(largest)} ({reason})"
-                yield f"row {_row(rows, at)} is {_shown(values[at])}, {expected}"
+        wrong = [(values < least, f"{least} or more")] if least is not None else []
+        wrong += [
+            (values > largest, f"at most {np.asarray(largest).tolist()} ({reason})")
+            for reason, largest in bounds
+        ]
+        for each, expected in wrong:
+            found = np.flatnonzero(each.any(axis=tuple(range(1, each.ndim))))
+            if found.size:
+                at = int(found[0])
+                yield f"row {at if rows is None else rows[at]} is {values[at].tolist()}, expected {expected}"
 
     def span_error(
         self, lo: NDArray[np.int64], hi: NDArray[np.int64], rows: NDArray[np.int64], shape_of: ShapeOf
@@ -164,7 +193,7 @@ class ArraySpec:
         total = np.iinfo(np.int64).max if in_bits else _rows(shape_of, str(self.offsets_of or ""))
         wrong = (lo < 0) | (lo > hi) | (hi > total)
         if wrong.any():
-            at = _first(wrong)
+            at = int(np.argmax(wrong))
             return f"row {rows[at]} is {lo[at]}, the next one {hi[at]}: expected rising, in 0 to {total}"
         return next(self._count_errors(hi - lo, shape_of), None) if in_bits else None
 
@@ -173,7 +202,7 @@ class ArraySpec:
         assert isinstance(self.offsets_of, Limit)
         bits = float(np.prod(self.offsets_of.maximum(shape_of).astype(np.float64)))
         if (counts > bits).any():
-            at = _first(counts > bits)
+            at = int(np.argmax(counts > bits))
             yield f"row {at} counts {counts[at]}, but {self.offsets_of.path} has room for {bits:.0f}"
 
 
@@ -192,32 +221,17 @@ def offsets_errors(offsets: NDArray[np.int64], total: int, what: str) -> Iterato
     if not len(offsets) or offsets[0] != 0:
         yield f"begins with {offsets[0] if len(offsets) else 'nothing'}, expected 0"
         return
-    falling = offsets[1:] < offsets[:-1]
-    if falling.any():
-        at = _first(falling)
-        yield f"row {at + 1} is {offsets[at + 1]}, less than {offsets[at]} before it"
+    yield from _falling(offsets)
     if offsets[-1] != total:
         yield f"ends with {offsets[-1]}, but there are {total} {what}"
 
 
+def _falling(values: NDArray[Any]) -> Iterator[str]:
+    wrong = values[1:] < values[:-1]
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        yield f"row {at + 1} is {values[at + 1]}, less than {values[at]} before it"
+
+
 def _rows(shape_of: ShapeOf, path: str) -> int:
-    shape = shape_of(path)
-    return shape[0] if shape else 0
-
-
-def _any_component(wrong: Any) -> NDArray[np.bool_]:
-    """One bool per row."""
-    found: NDArray[np.bool_] = wrong if wrong.ndim == 1 else wrong.reshape(len(wrong), -1).any(axis=1)
-    return found
-
-
-def _first(wrong: Any) -> int:
-    return int(np.argmax(wrong))
-
-
-def _row(rows: NDArray[np.int64] | None, at: int) -> int:
-    return at if rows is None else int(rows[at])
-
-
-def _shown(value: Any) -> str:
-    return str(np.asarray(value).tolist())
+    return (shape_of(path) or (0,))[0]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from unistore.errors import Problem
-from unistore.schemas.array_spec import SAMPLES, ArraySpec
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec
 
 BYTES = ArraySpec(dtypes=("uint8",), row_shape=())
 """Bytes of strings or files, one after the other; offsets say where each begins."""
-
-
-def _any(_path: str, _paths: Collection[str]) -> ArraySpec:
-    return ArraySpec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +28,8 @@ class ArraySpecs:
     main_rows
         Path of an array with the rows of the main table, or `SAMPLES`. None: the columns of the main table
         that the root names.
+    check
+        ``check(arrays)`` yields what the specs cannot say of arrays that match them.
     text
         Tables with text columns, ``<table>/<column>/{data, offsets}``, and the rows of their offsets:
         ``{"volumes": (SAMPLES, 1)}`` for one more than there are samples.
@@ -40,13 +37,15 @@ class ArraySpecs:
 
     arrays: Mapping[str, ArraySpec] = field(default_factory=dict)
     required: tuple[str, ...] = ()
-    others: Callable[[str, Collection[str]], ArraySpec] = _any
+    others: Callable[[str, Collection[str]], ArraySpec] | None = None
     main_rows: str | None = None
+    check: Callable[[Mapping[str, ArrayInfo]], Iterable[Problem]] | None = None
     text: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def of(self, path: str, paths: Collection[str]) -> ArraySpec:
         """Spec of the array at `path` in a store that has arrays at `paths`."""
-        return self._common(path, paths) or self.arrays.get(path) or self.others(path, paths)
+        known = self._common(path, paths) or self.arrays.get(path)
+        return known or (self.others(path, paths) if self.others else ArraySpec())
 
     def problems(self, arrays: Mapping[str, ArrayInfo], samples: int) -> list[Problem]:
         """Arrays that are missing, or have other axes, dtype or rows than their spec.
@@ -67,7 +66,7 @@ class ArraySpecs:
             error = error or spec.array_error(info, shapes.__getitem__)
             if error is not None:
                 found.append(Problem(path, error, kind="schema"))
-        return found
+        return found if found or self.check is None else list(self.check(arrays))
 
     def is_text(self, path: str, paths: Collection[str]) -> bool:
         """Whether an array holds the bytes of a text column."""

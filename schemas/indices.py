@@ -7,7 +7,6 @@ values of a small array once per open store, and the rows that are taken of a la
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -15,26 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError
-from unistore.schemas.array_spec import SAMPLES, ArraySpec, offsets_errors
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec, offsets_errors
 from unistore.schemas.store_view import ArrayView, StoreView
+from unistore.schemas.tables import text_values
 
 _CACHED_BYTES = 32 << 20
 """Index arrays of up to so many bytes are cached in memory."""
 
 
 def contradiction(store: StoreView, path: str, message: str) -> StoreError:
-    """Error of a store whose arrays or documents contradict each other.
-
-    Parameters
-    ----------
-    store
-        The store.
-    path
-        Array or file of the store.
-    message
-        What was found, where, and what was expected.
-    """
+    """Error of a store whose arrays or documents contradict each other; `path` is one of these."""
     return StoreError(f"{store.path}: {path}: {message}; run 'unistore verify {store.path}'")
 
 
@@ -77,15 +66,7 @@ def whole(store: StoreView, path: str) -> NDArray[Any]:
 
 
 class Column:
-    """An index array. A small one is cached in memory, so that finding a sample reads no file.
-
-    Parameters
-    ----------
-    store
-        The store.
-    path
-        Path of the array.
-    """
+    """The index array at `path`. A small one is cached in memory, so that finding a sample reads no file."""
 
     def __init__(self, store: StoreView, path: str) -> None:
         self._store = store
@@ -134,14 +115,10 @@ def texts(store: StoreView, path: str) -> list[str]:
     offsets = whole(store, f"{path}/offsets")
     array = store.array(f"{path}/data")
     _raise_first(store, f"{path}/offsets", offsets_errors(offsets, array.shape[0], "bytes of text"))
-    data = array.read().tobytes()
-    found: list[str] = []
     try:
-        for lo, hi in pairwise(offsets.tolist()):
-            found.append(data[lo:hi].decode())
+        return text_values(array.read(), offsets)
     except UnicodeDecodeError as error:
-        raise contradiction(store, f"{path}/data", f"row {len(found)} is not UTF-8 ({error})") from error
-    return found
+        raise contradiction(store, f"{path}/data", f"is not UTF-8 ({error})") from error
 
 
 def first_rows(store: StoreView) -> NDArray[np.int64]:
@@ -194,7 +171,6 @@ def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) ->
 
 
 def _main_rows(store: StoreView) -> int:
-    """Rows of the main table."""
     main = store.specs.main_rows
     if main is not None:
         return _shape(store, main)[0]

@@ -1,4 +1,4 @@
-"""Value rules of a family: how they read a store and report what is wrong."""
+"""What the value rules of families are made of: a store's arrays as they read them, and their problems."""
 
 from __future__ import annotations
 
@@ -30,15 +30,6 @@ class View:
         self.store = store
         self._damaged = damaged
 
-    def has(self, path: str) -> bool:
-        """Whether the store has an array, damaged or not."""
-        return self.store.has(path)
-
-    @property
-    def paths(self) -> list[str]:
-        """Paths of all arrays, damaged or not."""
-        return self.store.paths()
-
     def spec(self, path: str) -> ArraySpec:
         """What an array must be."""
         return self.store.specs.of(path, self.store.attributes["fields"])
@@ -54,10 +45,6 @@ class View:
     def whole(self, path: str) -> NDArray[Any]:
         """All of an array."""
         return self.array(path).read()
-
-    def rows(self, path: str, lo: int, hi: int) -> NDArray[Any]:
-        """Rows ``lo:hi`` of an array."""
-        return self.array(path).read(lo, hi)
 
     def blocks(self, path: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """All rows of an array in blocks, each with the number of its first row."""

@@ -1,13 +1,16 @@
-"""Fields (arrays of a store) and tables (arrays that share axis 0).
+"""Fields (arrays of a store), tables (arrays that share axis 0), and columns of text.
 
 Axis 0 of every array is a row of a table. A sample is a few row ranges plus, for images and volumes, a box.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,3 +119,80 @@ class Table:
     def columns(self) -> dict[str, Field]:
         """Fields by column name."""
         return {self.column(field): field for field in self.fields}
+
+
+def text_arrays(
+    path: str, strings: Iterable[str], *, axis: str = "row", description: str = ""
+) -> list[tuple[Field, NDArray[Any]]]:
+    """Store strings as ``path/data`` and ``path/offsets``, as Zarr v3 has no standard string dtype.
+
+    Parameters
+    ----------
+    path
+        Path of the group: ``"volumes/name"``.
+    strings
+        One string per row. Undecodable bytes of file names (surrogates) are written as backslash escapes.
+    axis
+        What a string belongs to: ``"volume"``.
+    description
+        One sentence about the strings.
+
+    Returns
+    -------
+    list of (Field, array)
+        ``data`` u1 (bytes of all strings) and ``offsets`` i8 (n + 1): string *i* is
+        ``data[offsets[i]:offsets[i + 1]]``.
+    """
+    column = path.rpartition("/")[2]
+    encoded, ends = bytearray(), array("q", [0])
+    for string in strings:
+        encoded += string.encode("utf-8", "backslashreplace")
+        ends.append(len(encoded))
+    data, offsets = np.frombuffer(bytes(encoded), np.uint8), np.array(ends, np.int64)
+    data_field = Field(
+        path=f"{path}/data",
+        dtype="uint8",
+        axes=own_axes(column, "byte", 1),
+        description=f"{description or column}: UTF-8 text of all rows",
+    )
+    bounds = f"string i is data[offsets[i]:offsets[i + 1]], one a {axis}"
+    return [(data_field, data), (bounds_field(f"{path}/offsets", axis, bounds), offsets)]
+
+
+def text_values(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str]:
+    """Strings of a text column.
+
+    Parameters
+    ----------
+    data
+        (bytes,) u1, UTF-8.
+    offsets
+        (n + 1,) i8.
+    """
+    raw = data.tobytes()
+    return [raw[lo:hi].decode() for lo, hi in pairwise(offsets.tolist())]
+
+
+HDF5_ATTRIBUTES = "sources/hdf5_attributes"
+"""Text column with one row per source: attributes of its HDF5 file, as JSON."""
+
+
+def name_problem(path: str) -> str | None:
+    """Why a path cannot name an array of a Zarr v3 store, or None.
+
+    Zarr v3 core, "Node names": no empty name, none made of dots alone, none that begins with ``__``. Beyond
+    that, ``zarr.json`` is a node's own file, and not every file system has names with control characters or
+    backslashes, or of more than 255 bytes.
+    """
+    for part in path.split("/"):
+        if part.strip(".") == "":
+            return f"part {part!r} is empty or made of dots"
+        if part.startswith("__"):
+            return f"part {part!r} begins with '__', which Zarr reserves"
+        if part == "zarr.json":
+            return "part 'zarr.json' is the name of a file of every Zarr node"
+        if not part.isprintable() or "\\" in part:
+            return f"part {part!r} holds a control character or a backslash"
+        if len(part.encode("utf-8", "surrogateescape")) > 255:
+            return f"part {part[:20]!r}… is longer than 255 bytes"
+    return None

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from unistore.data.collate import Collate as Collate
     from unistore.data.collate import collate as collate
     from unistore.data.dataset import Dataset as Dataset
-    from unistore.data.kinds import Clips as Clips
-    from unistore.data.kinds import Patches as Patches
-    from unistore.data.kinds import Rows as Rows
-    from unistore.data.kinds import Segments as Segments
-    from unistore.data.kinds import SparsePoints as SparsePoints
-    from unistore.data.kinds import Transitions as Transitions
-    from unistore.data.kinds import Volumes as Volumes
-    from unistore.data.kinds import Windows as Windows
+    from unistore.data.kinds.clips import Clips as Clips
+    from unistore.data.kinds.patches import Patches as Patches
     from unistore.data.kinds.replay import ReplayBuffer as ReplayBuffer
+    from unistore.data.kinds.rows import Rows as Rows
+    from unistore.data.kinds.segments import Segments as Segments
+    from unistore.data.kinds.sparse_points import SparsePoints as SparsePoints
+    from unistore.data.kinds.transitions import Transitions as Transitions
+    from unistore.data.kinds.volumes import Volumes as Volumes
+    from unistore.data.kinds.windows import Windows as Windows
     from unistore.errors import ConversionError as ConversionError
     from unistore.errors import CorruptionError as CorruptionError
     from unistore.errors import InputError as InputError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unistore.errors import UnsupportedError as UnsupportedError
     from unistore.exporting.run import Exported as Exported
     from unistore.exporting.run import export as export
-    from unistore.integrity.receipt import Receipt as Receipt
+    from unistore.integrity.compare import Receipt as Receipt
     from unistore.integrity.repair import Repaired as Repaired
     from unistore.integrity.repair import repair as repair
     from unistore.integrity.verify import Verified as Verified
@@ -60,12 +60,19 @@ _NAMES = {
     "conversion.report": "Report",
     "data.collate": "Collate collate",
     "data.dataset": "Dataset",
-    "data.kinds": "Clips Patches Rows Segments SparsePoints Transitions Volumes Windows",
+    "data.kinds.clips": "Clips",
+    "data.kinds.patches": "Patches",
     "data.kinds.replay": "ReplayBuffer",
+    "data.kinds.rows": "Rows",
+    "data.kinds.segments": "Segments",
+    "data.kinds.sparse_points": "SparsePoints",
+    "data.kinds.transitions": "Transitions",
+    "data.kinds.volumes": "Volumes",
+    "data.kinds.windows": "Windows",
     "errors": "ConversionError CorruptionError InputError NoStoreError Problem StoreError UnistoreError "
     "UnsupportedError",
     "exporting.run": "Exported export",
-    "integrity.receipt": "Receipt",
+    "integrity.compare": "Receipt",
     "integrity.repair": "Repaired repair",
     "integrity.verify": "Verified verify",
     "loader": "Loader LoaderError SampleError WorkerDiedError",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from unistore.errors import InputError, Problem, printable
-from unistore.remote.redaction import redact_urls
+from unistore.remote.url import redact_urls
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
 

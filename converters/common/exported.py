@@ -1,14 +1,17 @@
-"""Description of an exported file: name, arrays that are read lazily in blocks, and attributes."""
+"""Files of an export, whose arrays are read lazily in blocks, and reading the rows of a store for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from unistore.schemas.indices import source_rows
+from unistore.schemas.store_view import ArrayView, StoreView
 
 Blocks = Callable[[], Iterator[NDArray[Any]]]
 """Each call returns an iterator over all rows of an array, in blocks along axis 0."""
@@ -115,3 +118,53 @@ def _cast_exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         msg = f"{dtype} does not hold all values of {block.dtype} exactly"
         raise ValueError(msg)
     return cast
+
+
+BLOCK = 32 << 20
+"""Bytes read at a time."""
+
+
+class SourceRows(NamedTuple):
+    """Number and name of a source, and its rows ``lo:hi`` of the main table."""
+
+    number: int
+    name: str
+    lo: int
+    hi: int
+
+
+def sources_of(store: StoreView) -> list[SourceRows]:
+    """Every source of a store, in order."""
+    first, rows = (values.tolist() for values in source_rows(store))
+    return [
+        SourceRows(number, name, lo, lo + count)
+        for number, (name, lo, count) in enumerate(zip(store.text("sources/path"), first, rows, strict=True))
+    ]
+
+
+def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[NDArray[Any]]:
+    """Rows ``lo:hi`` in blocks of about `BLOCK` bytes, aligned with chunks."""
+    row_bytes = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
+    chunk = array.chunk_shape[0]
+    step = max(1, BLOCK // row_bytes)
+    step = step // chunk * chunk or step
+    while lo < hi:
+        stop = min(hi, lo - lo % step + step)
+        yield array.read_ranges([lo], [stop])
+        lo = stop
+
+
+def row_values(array: ArrayView, lo: int, hi: int) -> Values:
+    """Rows ``lo:hi`` of an array as `Values`."""
+    return Values((hi - lo, *array.shape[1:]), array.dtype, lambda: row_blocks(array, lo, hi))
+
+
+def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: np.dtype[Any]) -> np.dtype[Any]:
+    """Dtype that a column had in a source, from the array's attribute ``source_dtype``.
+
+    The attribute is the dtype in all sources or, where they differ, the indices of the sources by dtype.
+    """
+    dtype = attributes.get("source_dtype")
+    if isinstance(dtype, Mapping):
+        dtype = next((each for each, sources in dtype.items() if source in sources), None)
+    return np.dtype(dtype) if isinstance(dtype, str) else otherwise

@@ -1,7 +1,8 @@
-"""Common dtypes, extent and windows of the volumes of a store, and contradictions between them."""
+"""What the volumes of a store have in common: dtypes, extent, windows; their contradictions, and notes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.common.columns import promote
+from unistore.converters.ct.files import METADATA
 from unistore.converters.ct.headers import ScannedVolume
+from unistore.converters.ct.layouts import suffix_of
 from unistore.converters.files.paths import natural_key
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
 
@@ -68,62 +71,53 @@ def agree(
     """
     problems = [*_check_images(volumes, names), *_check_names(volumes, asked, names)]
     found = {name: window for volume in volumes for name, window in volume.named.items()}
-    windows = {
-        window.name: window for window in (*asked, *(found[n] for n in sorted(found, key=natural_key)))
-    }
+    windows = {window.name: window for window in (*asked, *(found[name] for name in sorted_names(found)))}
+
+    def promoted(dtypes: Sequence[np.dtype[Any]], what: str, listed: Iterable[str] = ()) -> str:
+        """Name of the smallest dtype that holds every value of all `dtypes`; a Problem if there is none."""
+        dtype = promote(dtypes)
+        if dtype is None:
+            given = ", ".join(dict.fromkeys(listed or map(str, dtypes)))
+            message = f"no dtype holds the values of all of them exactly: {given}"
+            problems.append(Problem(what, message, "convert them apart, or save them in one dtype", "dtype"))
+        return "" if dtype is None else dtype.name
+
     dtypes = list(dict.fromkeys(volume.image.dtype for volume in volumes if volume.image))
     listed = [f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes]
-    image = _promoted(dtypes, listed, "volumes", problems) if dtypes else None
+    image = promoted(dtypes, "volumes", listed) if dtypes else None
     values: dict[str, str] = {}
     scaled: dict[str, str] = {}
     for name in windows:
-        points = [v.sparse[name] for v in volumes if name in v.sparse and name not in v.windows]
-        kinds = [np.dtype(np.uint8) for v in volumes if name in v.windows]
-        kinds += [np.dtype(each.dtype) for each in points]
-        if dtypes:
-            values[name] = image or ""
+        if image is not None:
+            values[name] = image
             continue
+        points = [v.sparse[name] for v in volumes if name in v.sparse and name not in v.windows]
+        files = [v.windows[name].dtype for v in volumes if name in v.windows]
+        kinds = [np.dtype(np.uint8) for _ in files] + [np.dtype(each.dtype) for each in points]
         problems += _check_window(name, found, sparse if points else "auto")
-        values[name] = _promoted(kinds, map(str, kinds), f"window {name!r}", problems) or ""
-        floats = [
-            v.windows[name].dtype for v in volumes if name in v.windows and v.windows[name].dtype.kind == "f"
-        ]
-        if floats:
-            kinds += floats
-            scaled[name] = _promoted(kinds, map(str, kinds), f"window {name!r}", problems) or ""
-    sdf = sorted_names(name for volume in volumes for name in volume.sdf)
-    for name in sdf:
+        values[name] = promoted(kinds, f"window {name!r}")
+        if floats := [dtype for dtype in files if dtype.kind == "f"]:
+            scaled[name] = promoted(kinds + floats, f"window {name!r}")
+    for name in sorted_names(name for volume in volumes for name in volume.sdf):
         kinds = [np.dtype(volume.sdf[name].dtype) for volume in volumes if name in volume.sdf]
-        values[f"{schema.SDF}/{name}"] = _promoted(kinds, map(str, kinds), f"sdf {name!r}", problems) or ""
+        values[f"{schema.SDF}/{name}"] = promoted(kinds, f"sdf {name!r}")
     labels: dict[str, str] = {}
     for name in sorted_names(name for volume in volumes for name in volume.labels):
         given = [volume.labels[name].dtype for volume in volumes if name in volume.labels]
-        whole: list[np.dtype[Any]] = [np.dtype(np.bool_) if each.kind == "f" else each for each in given]
-        labels[name] = _promoted(whole, map(str, whole), f"label {name!r}", problems) or ""
+        whole = [np.dtype(np.bool_) if each.kind == "f" else each for each in given]
+        labels[name] = promoted(whole, f"label {name!r}")
     if problems:
         raise InputError(problems)
     extents = [volume.extent for volume in volumes if volume.extent is not None]
-    shape = np.array(extents or [(0, 0, 0)]).max(axis=0).tolist()
+    depth, height, width = np.array(extents or [(0, 0, 0)]).max(axis=0).tolist()
     return Agreement(
         image=image,
-        shape=(shape[0], shape[1], shape[2]),
+        shape=(depth, height, width),
         windows=tuple(windows.values()),
         values=values,
         scaled=scaled,
         labels=labels,
     )
-
-
-def _promoted(
-    dtypes: Sequence[np.dtype[Any]], listed: Iterable[str], what: str, problems: list[Problem]
-) -> str | None:
-    """Name of the smallest dtype that holds every value of all `dtypes`; a Problem if there is none."""
-    dtype = promote(dtypes)
-    if dtype is not None:
-        return dtype.name
-    message = f"no dtype holds the values of all of them exactly: {', '.join(dict.fromkeys(listed))}"
-    problems.append(Problem(what, message, "convert them apart, or save them in one dtype", "dtype"))
-    return None
 
 
 def _first(volumes: Sequence[ScannedVolume], names: Sequence[str], dtype: np.dtype[Any]) -> str:
@@ -148,7 +142,7 @@ def _check_names(
     for volume, where in zip(volumes, names, strict=True):
         for name, window in volume.named.items():
             first, origin = first_use.setdefault(name, (window, where))
-            if not first.same_range(window):
+            if (first.width, first.level) != (window.width, window.level):
                 message = f"window {window} of its files differs from {first} of {origin}"
                 cure = f"--window {window}, or rename one of them"
                 problems.append(Problem(where, message, cure, "window"))
@@ -170,3 +164,58 @@ def _check_window(name: str, found: Mapping[str, Window], sparse: str) -> list[P
 def sorted_names(names: Iterable[str]) -> list[str]:
     """Each name once, in natural order."""
     return sorted(set(names), key=natural_key)
+
+
+def notes_of(
+    volumes: Sequence[ScannedVolume],
+    agreement: Agreement,
+    asked: Sequence[Window],
+    sparse: str,
+) -> list[str]:
+    """Notes of one line each."""
+    files = [volume.files.path for volume in volumes if not volume.files.path.is_dir()]
+    cases = len(volumes) - len(files)
+    notes = []
+    if cases:
+        notes.append(f"case folders, one volume each: {cases}")
+    endings = Counter(map(suffix_of, files))
+    notes += [f"{ending} files outside case folders, one volume each: {n}" for ending, n in endings.items()]
+    alone = [volume for volume in volumes if volume.image is None and volume.windows]
+    if alone:
+        first = printable(next(iter(alone[0].windows.values())).path.name)
+        notes.append(
+            f"window masks without intensities, by their names: {len(alone)} volumes, such as {first}"
+        )
+    byte = [volume for volume in volumes if volume.image and volume.image.dtype == np.uint8]
+    if byte:
+        name = printable(byte[0].files.path.name)
+        notes.append(f"uint8 images, not HU (no window in their names): {len(byte)} volumes, such as {name}")
+    if agreement.windows:
+        listed = ", ".join(str(window) for window in agreement.windows)
+        form = "points or bits, whichever is smaller" if sparse == "auto" else sparse
+        notes.append(f"windows {listed}: stored as {form}")
+    brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
+    if brought:
+        notes.append(f"windows that are files: {brought}")
+    rows = [volume.metadata for volume in volumes if volume.files.metadata]
+    if "" in rows:
+        notes.append(f"{METADATA}: no row of {rows.count('')} of {len(rows)} volumes, by name")
+    floats = [w for volume in volumes for w in volume.windows.values() if w.dtype.kind == "f"]
+    if floats:
+        first = printable(floats[0].path.name)
+        notes.append(f"windows of floats, masks or scaled to 0…1: {len(floats)} files, such as {first}")
+    for name in sorted_names(name for volume in volumes for name in volume.labels):
+        labelled = [volume for volume in volumes if name in volume.labels and volume.image]
+        for volume in labelled[:1]:
+            label, image = printable(volume.labels[name].path.name), printable(volume.files.path.name)
+            what = f"labels/{name}: {len(labelled)} volumes, paired by names: {label} with {image}"
+            notes.append(what if volume.files.path.is_dir() else f"{what}; as plain arrays: convert rows")
+    for kind in ("windows", "masks", "labels", "sdf"):
+        for name in sorted_names(name for volume in volumes for name in getattr(volume, kind)):
+            missing = sum(name not in getattr(volume, kind) for volume in volumes)
+            if missing and (kind != "windows" or alone):
+                notes.append(f"{kind}/{name}: {missing} of {len(volumes)} volumes have none")
+    unused = sum(bool(v.sparse) and bool(v.image or set(v.sparse) & set(v.windows)) for v in volumes)
+    if unused:
+        notes.append(f"sparse .npz windows of {unused} volumes were not used: dense files have the same")
+    return notes

@@ -14,14 +14,13 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.ct.agreement import Agreement, agree
+from unistore.converters.ct.agreement import agree, notes_of
+from unistore.converters.ct.files import INFO, POINTS
 from unistore.converters.ct.finalize import finalize
 from unistore.converters.ct.find import find_volumes
 from unistore.converters.ct.headers import ScannedVolume, scan_volume
 from unistore.converters.ct.layouts import suffixes
 from unistore.converters.ct.look import look
-from unistore.converters.ct.names import INFO, POINTS
-from unistore.converters.ct.notes import notes_of
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.tables import make_source, make_tables, possible_tables
 from unistore.converters.ct.volume import VolumeReader
@@ -58,6 +57,11 @@ class CtConverter(CtOptions, Converter):
             {"name": window.name, "width": float(window.width), "level": float(window.level)}
             for window in agreement.windows
         ]
+        found: dict[str, Any] = {"windows": windows, "values": dict(agreement.values)}
+        if agreement.scaled:
+            found["scaled"] = dict(agreement.scaled)
+        if agreement.labels:
+            found["labels"] = dict(agreement.labels)
         return Scan(
             family=schema.FAMILY_NAME,
             sources=Sources(
@@ -67,7 +71,7 @@ class CtConverter(CtOptions, Converter):
             tables=make_tables(scanned, agreement, self.tile),
             sample_table=schema.VOLUMES,
             main_table=schema.VOLUMES,
-            options={**self.recorded(), "found": {"windows": windows, **_found_of(agreement)}},
+            options={**self.recorded(), "found": found},
             notes=tuple(notes_of(scanned, agreement, asked, self.sparse)),
             possible=possible_tables(scanned, agreement, self.tile, self.sparse),
             needs_facts=True,
@@ -100,9 +104,3 @@ class CtConverter(CtOptions, Converter):
     ) -> None:
         """Read planes of the row of volumes, masks, labels or windows; see `Converter.read_planes`."""
         VolumeReader.of(scan, source).read_planes(table, lo, hi, out)
-
-
-def _found_of(agreement: Agreement) -> dict[str, Any]:
-    """Dtypes of what is finalized later: of points, and of labels where there are any."""
-    found = {"values": agreement.values, "scaled": agreement.scaled, "labels": agreement.labels}
-    return {name: dict(dtypes) for name, dtypes in found.items() if dtypes or name == "values"}

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Form, Values, array_values, converted
-from unistore.converters.common.stored import row_blocks, source_dtype
+from unistore.converters.common.exported import (
+    File,
+    Form,
+    Values,
+    array_values,
+    converted,
+    row_values,
+    source_dtype,
+)
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
-from unistore.schemas.ct.points import largest_point
+from unistore.schemas.ct.voxels import largest_point
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.schemas.store_view import ArrayView, StoreView
 
@@ -55,9 +61,7 @@ class Volume:
         """Its voxels, (D, H, W), in the store's dtype."""
         if self.dtype is None:
             return None
-        path = f"{VOLUMES}/image"
-        dtype = self.store.array(path).dtype
-        return Values(self.extent, dtype, lambda: self._slabs(path, self.extent[2], dtype.itemsize))
+        return self._voxels(f"{VOLUMES}/image")
 
     def has(self, group: str) -> bool:
         """Whether it has a window, mask or distance field."""
@@ -85,23 +89,21 @@ class Volume:
 
     def stored_label(self, group: str) -> Values:
         """A label in the store's dtype, (D, H, W); u1 where it is stored as bits."""
-        path = f"{group}/label"
-        if not self.store.has(path):
-            return self.mask(group)
-        dtype = self.store.array(path).dtype
-        return Values(self.extent, dtype, lambda: self._slabs(path, self.extent[2], dtype.itemsize))
+        return self._voxels(f"{group}/label") if self.store.has(f"{group}/label") else self.mask(group)
 
     def points(self, group: str) -> tuple[Values, Values]:
         """Coordinates (n, 3) and values (n,) of a window or distance field."""
-        lo, hi = (
-            int(bound[0]) for bound in Column(self.store, f"{group}/offsets").ranges(np.array([self.number]))
-        )
-        found = [self.store.array(f"{group}/{name}") for name in ("coords", "values")]
-        coords, values = (
-            Values((hi - lo, *array.shape[1:]), array.dtype, partial(row_blocks, array, lo, hi))
-            for array in found
-        )
-        return coords, values
+        lo, hi = self._point_range(group)
+        coords, values = (self.store.array(f"{group}/{name}") for name in ("coords", "values"))
+        return row_values(coords, lo, hi), row_values(values, lo, hi)
+
+    def _point_range(self, group: str) -> tuple[int, int]:
+        lo, hi = Column(self.store, f"{group}/offsets").ranges(np.array([self.number]))
+        return int(lo[0]), int(hi[0])
+
+    def _voxels(self, path: str) -> Values:
+        dtype = self.store.array(path).dtype
+        return Values(self.extent, dtype, lambda: self._slabs(path, self.extent[2], dtype.itemsize))
 
     def _slabs(self, path: str, width: int, voxel: int) -> Iterator[NDArray[Any]]:
         """Its part of a padded array, some layers of chunks at a time; `voxel`: its bytes, unpacked."""
@@ -126,7 +128,7 @@ class Volume:
         """Points, which stand in C order, as voxels of 1 or of their values."""
         depth, *plane = self.extent
         points = self._listed(group)
-        done = int(Column(self.store, f"{group}/offsets").ranges(np.array([self.number]))[0][0])
+        done, _ = self._point_range(group)
         listed = next(points, None)
         step = self._step(1)
         for lo in range(0, depth, step):
@@ -189,11 +191,9 @@ def files(store: StoreView) -> Iterator[File]:
             family, _, name = group.partition("/")
             if family not in (WINDOWS, MASKS, LABELS, SDF) or not name or not volume.has(group):
                 continue
-            if family == MASKS:
-                values = volume.label(group) if store.has(f"{group}/label") else volume.mask(group)
-                yield _file(volume, f"masks/{_mask_name(volume, name)}", "npy", {"": values})
-            elif family == LABELS:
-                yield _file(volume, f"labels/{name}.npy", "npy", {"": volume.label(group)})
+            if family in (MASKS, LABELS):
+                inside = f"masks/{_mask_name(volume, name)}" if family == MASKS else f"labels/{name}.npy"
+                yield _file(volume, inside, "npy", {"": volume.label(group)})
             elif family == SDF:
                 yield _file(volume, f"windows/{name}.npz", "npz", _distances(volume, group))
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,7 @@ from unistore.converters.ct.voxels import bit_shape
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct import fields as schema
-from unistore.schemas.ct.windows import Window
-from unistore.schemas.tables import Field, Table, offsets_of, own_axes
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import Field, Table, offsets_of, own_axes, text_arrays
 
 _GEOMETRY = {
     "spacing": (3, "mm", "voxel size as {} states it; NaN where unknown"),
@@ -29,28 +28,46 @@ _GEOMETRY = {
 }
 
 
+Arrays = list[tuple[Field, NDArray[Any]]]
+
+
 def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     """Everything that depends on counts (see `unistore.converters.protocol.Converter.finalize`)."""
+    sources, options = scan.sources, scan.options
     extents = np.array([fact["extent"] for fact in facts], np.int32).reshape(-1, 3)
+    depth, height, width = extents.max(axis=0).tolist()
+    shape, tile = (depth, height, width), tuple(options["tile"])
     arrays = _volume_arrays(scan, facts, extents)
     groups: dict[str, Mapping[str, Any]] = {}
     masks: list[Field] = []
     direct: list[Table] = []
     rows: dict[str, tuple[int, ...]] = {}
-    for window in windows_of(scan).values():
-        group = f"{schema.WINDOWS}/{window.name}"
-        counts = np.array([fact[f"points/{window.name}"] for fact in facts], np.int64)
-        scaled = any(f"scaled/{window.name}" in fact for fact in facts)
-        values = _value_rule(scan, window, scaled=scaled)
-        points = _points_table(scan, group, counts, extents, values)
-        encoding = _encoding(scan, window, counts, extents, points, values)
+    notes: list[str] = []
+    for name, window in windows_of(scan).items():
+        group = f"{schema.WINDOWS}/{name}"
+        counts = np.array([fact[f"points/{name}"] for fact in facts], np.int64)
+        scaled = any(f"scaled/{name}" in fact for fact in facts)
+        values = _value_rule(scan, name, scaled=scaled)
+        kind = (
+            "scaled"
+            if values.startswith("as in") and name in options["found"].get("scaled", {})
+            else "values"
+        )
+        run = int(np.median(counts[counts > 0])) if counts.any() else 1
+        dtype, description = options["found"][kind][name], f"value of each point: {values}"
+        points = points_table(group, int(extents.max(initial=0)), dtype, run, description)
+        encoding = _encoding(options["sparse"], name, int(counts.sum()), extents, points, values)
         if encoding == "coords":
             direct.append(points)
             rows[group] = tuple(counts.tolist())
         else:
-            masks.append(_mask_field(scan, group, extents))
+            description = f"voxels inside window {name!r}, as bits"
+            masks.append(schema.mask_field(group, shape, tile, description))
         arrays.append((schema.offsets_field(group), offsets_of(counts)))
-        arrays += _present(group, [_has_window(source.detail, window.name) for source in scan.sources])
+        details = [source.detail for source in sources]
+        arrays += _present(
+            group, [d["image"] is not None or name in d["windows"] or name in d["sparse"] for d in details]
+        )
         groups[group] = {
             "width": window.width,
             "level": window.level,
@@ -60,20 +77,31 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
             "encoding": encoding,
             "values": values,
         }
+        if scaled and values.startswith("as in"):
+            notes.append(
+                f"{group}: floats scaled to 0…1: the voxels above 0 are its points, with these values"
+            )
+        elif scaled:
+            usage = f'Volumes(window="{name}", scale=True) gives them'
+            notes.append(f"{group}: files of floats scaled to 0…1, as the volumes say; {usage}")
     if masks:
         direct.append(Table(name=schema.WINDOWS, fields=tuple(masks)))
-        rows[schema.WINDOWS] = (1,) * len(scan.sources)
-    classes = [_class_table(scan, family, facts, extents) for family in (schema.MASKS, schema.LABELS)]
-    direct += [table for table in classes if table.fields]
-    rows[schema.LABELS] = (1,) * len(scan.sources)
-    arrays += _class_arrays(scan, schema.LABELS) + _class_arrays(scan, schema.MASKS) + _sdf_arrays(scan)
-    notes = [_scaled_note(name, groups[f"{schema.WINDOWS}/{name}"]) for name in _scaled_names(facts)]
-    notes += [
-        f"{field.path.removesuffix('/label')}: holds more than 0 and 1, so classes, stored as {field.dtype}"
-        for field in classes[0].fields
-        if field.path.endswith("/label")
-    ]
-    nan = int(sum(int(fact["nan"]) for fact in facts))
+        rows[schema.WINDOWS] = (1,) * len(sources)
+    classes = {
+        family: _class_fields(scan, family, facts, shape, tile) for family in (schema.LABELS, schema.MASKS)
+    }
+    for family, fields in classes.items():
+        if fields:
+            direct.append(Table(name=family, fields=fields))
+            rows[family] = (1,) * len(sources)
+        for field in fields:
+            group = field.path.rpartition("/")[0]
+            name = group.partition("/")[2]
+            arrays += _present(group, [name in source.detail[family] for source in sources])
+            if family == schema.MASKS and field.name == "label":
+                notes.append(f"{group}: holds more than 0 and 1, so classes, stored as {field.dtype}")
+    arrays += _sdf_arrays(scan)
+    nan = sum(int(fact["nan"]) for fact in facts)
     if nan:
         groups[schema.VOLUMES] = {"nan_voxels": nan}
         volumes = sum(bool(fact["nan"]) for fact in facts)
@@ -82,86 +110,47 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
         arrays=arrays,
         direct=tuple(direct),
         rows=rows,
-        samples=len(scan.sources),
-        sample_source=np.arange(len(scan.sources), dtype=np.int64),
+        samples=len(sources),
+        sample_source=np.arange(len(sources), dtype=np.int64),
         groups=groups,
         notes=tuple(notes),
     )
 
 
 def _encoding(
-    scan: Scan,
-    window: Window,
-    counts: NDArray[np.int64],
-    extents: NDArray[np.int32],
-    points: Table,
-    values: str,
+    sparse: str, name: str, count: int, extents: NDArray[np.int32], points: Table, values: str
 ) -> str:
     """``"coords"`` or ``"mask"``: the option, or the one with fewer bytes before compression."""
     if values.startswith("as in"):
-        if scan.options["sparse"] == "mask":
+        if sparse == "mask":
             message = "has values of its own, which a mask would lose"
-            raise InputError(Problem(f"window {window.name!r}", message, "--sparse auto or coords", "option"))
+            raise InputError(Problem(f"window {name!r}", message, "--sparse auto or coords", "option"))
         return "coords"
-    if scan.options["sparse"] != "auto":
-        return str(scan.options["sparse"])
-    point_bytes = int(counts.sum()) * sum(field.row_bytes for field in points.fields)
-    mask_bytes = sum(int(np.prod(bit_shape(extent), dtype=np.int64)) for extent in extents.tolist())
-    return "coords" if point_bytes < mask_bytes else "mask"
+    point_bytes = count * sum(field.row_bytes for field in points.fields)
+    mask_bytes = sum(prod(bit_shape(extent)) for extent in extents.tolist())
+    return sparse if sparse != "auto" else "coords" if point_bytes < mask_bytes else "mask"
 
 
-def _value_rule(scan: Scan, window: Window, *, scaled: bool) -> str:
+def _value_rule(scan: Scan, name: str, *, scaled: bool) -> str:
     if any(source.detail["image"] is not None for source in scan.sources):
         return "volumes/image at the point"
-    if any(window.name in source.detail["sparse"] for source in scan.sources):
+    if any(name in source.detail["sparse"] for source in scan.sources):
         return "as in the sparse file; 1 where the source is a mask"
     return "as in the scaled window" if scaled else "1"
 
 
-def _scaled_names(facts: Sequence[Facts]) -> list[str]:
-    """Windows that some volumes have as floats scaled to 0…1."""
-    names = (name for fact in facts for name in fact if name.startswith("scaled/"))
-    return sorted_names(name.removeprefix("scaled/") for name in names)
-
-
-def _scaled_note(name: str, group: Mapping[str, Any]) -> str:
-    if group["values"].startswith("as in"):
-        return f"windows/{name}: floats scaled to 0…1: the voxels above 0 are its points, with these values"
-    usage = f'Volumes(window="{name}", scale=True) gives them'
-    return f"windows/{name}: files of floats scaled to 0…1, as the volumes say; {usage}"
-
-
-def _points_table(
-    scan: Scan, group: str, counts: NDArray[np.int64], extents: NDArray[np.int32], values: str
-) -> Table:
-    run = int(np.median(counts[counts > 0])) if counts.any() else 1
-    name, found = group.rpartition("/")[2], scan.options["found"]
-    dtype = found["scaled" if values.startswith("as in") and name in found.get("scaled", {}) else "values"][
-        name
-    ]
-    return points_table(group, int(extents.max(initial=0)), dtype, run, f"value of each point: {values}")
-
-
-def _mask_field(scan: Scan, group: str, extents: NDArray[np.int32]) -> Field:
-    depth, height, width = extents.max(axis=0).tolist()
-    tile = scan.options["tile"]
-    description = f"voxels inside window {group.rpartition('/')[2]!r}, as bits"
-    return schema.mask_field(group, (depth, height, width), (tile[0], tile[1], tile[2]), description)
-
-
-def _volume_arrays(
-    scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32]
-) -> list[tuple[Field, NDArray[Any]]]:
+def _volume_arrays(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Arrays:
     details = [source.detail for source in scan.sources]
     direct = {field.path for table in scan.tables for field in table.fields}
-    extent = schema.extent_field()
-    arrays: list[tuple[Field, NDArray[Any]]] = [] if extent.path in direct else [(extent, extents)]
-    names = _names(scan)
-    arrays += text_arrays("volumes/name", names, axis="volume", description="name of each volume")
-    if any(detail["dtype"] for detail in details):
-        dtypes = [detail["dtype"] or "" for detail in details]
-        description = "dtype of each source, as numpy writes it"
-        arrays += text_arrays("volumes/source_dtype", dtypes, axis="volume", description=description)
+    extent = schema.EXTENT
+    arrays: Arrays = [] if extent.path in direct else [(extent, extents)]
+
+    def add_text(name: str, strings: Sequence[str], description: str) -> None:
+        if any(strings):
+            arrays.extend(text_arrays(f"volumes/{name}", strings, axis="volume", description=description))
+
+    add_text("name", _names(scan), "name of each volume")
+    add_text("source_dtype", [d["dtype"] or "" for d in details], "dtype of each source, as numpy writes it")
     if any(detail["dtype"] and np.dtype(detail["dtype"]).kind == "f" for detail in details):
         nan = np.array([int(fact["nan"]) for fact in facts], np.int64)
         arrays.append((_column("nan", (), "voxels that are not a number", "int64"), nan))
@@ -172,12 +161,8 @@ def _volume_arrays(
             stated = " or ".join(sorted({d["stated_by"][name] for d in details if name in d["geometry"]}))
             column = _column(name, (count,), description.format(stated), "float64", unit)
             arrays.append((column, values))
-    for name, what in (("info", "info.json"), ("metadata", "row of metadata.csv, as JSON,")):
-        texts = [detail[name] for detail in details]
-        if any(texts):
-            arrays += text_arrays(
-                f"volumes/{name}", texts, axis="volume", description=f"{what} of each volume"
-            )
+    add_text("info", [d["info"] for d in details], "info.json of each volume")
+    add_text("metadata", [d["metadata"] for d in details], "row of metadata.csv, as JSON, of each volume")
     return arrays
 
 
@@ -201,39 +186,28 @@ def _column(
     )
 
 
-def _class_table(scan: Scan, family: str, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Table:
+def _class_fields(
+    scan: Scan, family: str, facts: Sequence[Facts], shape: tuple[int, int, int], tile: tuple[int, int, int]
+) -> tuple[Field, ...]:
     """Masks or labels: stored as bits if all voxels are 0 or 1, else as integers."""
     fields = []
-    depth, height, width = extents.max(axis=0).tolist()
-    tile = tuple(scan.options["tile"])
-    for name in _class_names(scan, family):
+    for name in sorted_names(name for source in scan.sources for name in source.detail[family]):
         group = f"{family}/{name}"
         given = [source.detail[f"{family[:-1]}_dtypes"].get(name) for source in scan.sources]
         dtypes = {"source_dtype": _by_dtype(given)}
         if any(int(fact.get(f"others/{group}", 0)) for fact in facts):
             dtype = promote([np.dtype(each if np.dtype(each).kind != "f" else "?") for each in given if each])
             if dtype is None:
-                message = (
-                    f"no dtype holds the classes of all of them exactly: {', '.join(filter(None, given))}"
-                )
+                listed = ", ".join(filter(None, given))
+                message = f"no dtype holds the classes of all of them exactly: {listed}"
                 raise InputError(Problem(group, message, "save them in one dtype", "dtype"))
-            fields.append(schema.label_field(group, dtype.name, (depth, height, width), tile, dtypes))
-            continue
-        what = (
-            f"label {name!r} of the sources, 0 and 1"
-            if family == schema.LABELS
-            else f"mask {name!r} of the sources"
-        )
-        field = schema.mask_field(group, (depth, height, width), tile, f"{what}, as bits")
-        if family == schema.LABELS:
-            field = replace(field, attributes={**field.attributes, **dtypes})
-        fields.append(field)
-    return Table(name=family, fields=tuple(fields))
-
-
-def _class_names(scan: Scan, family: str) -> list[str]:
-    """Masks or labels of all volumes."""
-    return sorted_names(name for source in scan.sources for name in source.detail[family])
+            fields.append(schema.label_field(group, dtype.name, shape, tile, dtypes))
+        elif family == schema.LABELS:
+            field = schema.mask_field(group, shape, tile, f"label {name!r} of the sources, 0 and 1, as bits")
+            fields.append(replace(field, attributes={**field.attributes, **dtypes}))
+        else:
+            fields.append(schema.mask_field(group, shape, tile, f"mask {name!r} of the sources, as bits"))
+    return tuple(fields)
 
 
 def _by_dtype(dtypes: Sequence[str | None]) -> str | dict[str, list[int]]:
@@ -244,16 +218,8 @@ def _by_dtype(dtypes: Sequence[str | None]) -> str | dict[str, list[int]]:
     return {kind: [at for at, dtype in enumerate(dtypes) if dtype == kind] for kind in kinds}
 
 
-def _class_arrays(scan: Scan, family: str) -> list[tuple[Field, NDArray[Any]]]:
-    return [
-        array
-        for name in _class_names(scan, family)
-        for array in _present(f"{family}/{name}", [name in s.detail[family] for s in scan.sources])
-    ]
-
-
-def _sdf_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
-    arrays: list[tuple[Field, NDArray[Any]]] = []
+def _sdf_arrays(scan: Scan) -> Arrays:
+    arrays: Arrays = []
     for table in scan.tables:
         family, _, name = table.name.partition("/")
         if family != schema.SDF:
@@ -275,11 +241,7 @@ def _sdf_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
     return arrays
 
 
-def _has_window(detail: Mapping[str, Any], name: str) -> bool:
-    return detail["image"] is not None or name in detail["windows"] or name in detail["sparse"]
-
-
-def _present(group: str, present: Sequence[bool]) -> list[tuple[Field, NDArray[Any]]]:
+def _present(group: str, present: Sequence[bool]) -> Arrays:
     """Array ``present`` of a group; no array if all volumes have it."""
     if all(present):
         return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,14 +12,13 @@ from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.files import VolumeFiles, WindowFile, file_location
 from unistore.converters.ct.layouts import open_voxels
-from unistore.converters.ct.layouts.info import read_info
-from unistore.converters.ct.layouts.metadata import read_row
 from unistore.converters.ct.layouts.npz import SPARSE_MEMBERS, Points, read_points_header
 from unistore.converters.ct.source import VoxelSource
+from unistore.converters.ct.texts import read_info, read_row
 from unistore.converters.parts import Part, Scanned
 from unistore.errors import InputError, Problem
-from unistore.schemas.arrays import name_problem
 from unistore.schemas.ct.windows import PRESETS, Window
+from unistore.schemas.tables import name_problem
 
 _LONGEST = (1 << 31) - 1
 
@@ -30,32 +29,22 @@ class ScannedVolume(Scanned):
 
     Attributes
     ----------
-    files
-        Its files.
     image
-        The chosen image.
+        The one of several that ``--resolution`` chooses.
     extent
         D, H, W; None if there are only points.
-    windows
-        Dense windows by name.
-    sparse
-        Sparse windows by name; used if there is no image and no dense window.
-    sdf
-        Distance fields by name.
-    masks
-        Masks by id.
-    labels
-        Label volumes and masks that are paired with the image, by name.
+    windows, sparse
+        Windows by name, as voxels and as points; the latter are used if there is no image and no voxels.
+    sdf, masks, labels
+        Distance fields, masks (by id) and label volumes, by name.
     named
         Width and level that files state for each window name.
     geometry
         ``spacing``, ``origin``, ``direction`` as far as ``info.json`` or else the image's file has them.
     stated_by
         What states each of them: ``"info.json"``, or ``"the volume's file"``.
-    info
-        Text of ``info.json``.
-    metadata
-        Row of ``metadata.csv`` as JSON text; empty: it has none.
+    info, metadata
+        Text of ``info.json``, and its row of ``metadata.csv`` as JSON text; empty: it has none.
     """
 
     files: VolumeFiles
@@ -100,13 +89,18 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
             image = _open_checked(path, "a volume", location(path))
             geometry = image.geometry()
             stated_by = dict.fromkeys(geometry, "the volume's file")
-    windows = _open_windows(files.windows, location, collected)
+    windows = _open_all([(each.name, each.path) for each in files.windows], "window", location, collected)
     named = {item.name: item.window or PRESETS[item.name] for item in files.windows if item.name in windows}
-    masks = _open_named(files.masks, "mask", location, collected)
-    labels = _open_named(files.labels, "label", location, collected)
+    masks = _open_all(files.masks.items(), "mask", location, collected)
+    labels = _open_all(files.labels.items(), "label", location, collected)
     dense = [*([image] if image else []), *windows.values(), *masks.values(), *labels.values()]
     several = len([size for size in files.images if size]) > 1
-    collected.problems += _shape_problems(dense, several)
+    cure = "choose the other --resolution" if several else "make it again from this volume"
+    collected.problems += [
+        Problem(each.location, f"has shape {each.shape}, its volume {dense[0].shape}", cure, "shape")
+        for each in dense
+        if each.shape != dense[0].shape
+    ]
     sparse: dict[str, Points] = {}
     sdf: dict[str, Points] = {}
     for item in files.archives:
@@ -131,10 +125,11 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
         with collected.attempt(where := location(files.metadata)):
             metadata = read_row(files.metadata, files.path.name, where)
     collected.check()
+    depth, height, width = dense[0].shape if dense else (0, 0, 0)
     return ScannedVolume(
         files=files,
         image=image,
-        extent=_extent(dense[0].shape) if dense else None,
+        extent=(depth, height, width) if dense else None,
         windows=windows,
         sparse=sparse,
         sdf=sdf,
@@ -148,29 +143,21 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
     )
 
 
-def _open_windows(
-    files: Sequence[WindowFile], location: Callable[[Path], str], collected: ProblemCollector
+def _open_all(
+    files: Iterable[tuple[str, Path]],
+    kind: str,
+    location: Callable[[Path], str],
+    collected: ProblemCollector,
 ) -> dict[str, VoxelSource]:
-    windows: dict[str, VoxelSource] = {}
-    for item in files:
-        with collected.attempt(where := location(item.path)):
-            if item.name in windows:
-                other = windows[item.name].location
-                message = f"is a second window {item.name!r} of this volume, beside {other}"
-                raise InputError(Problem(where, message, "keep one of them", "window"))
-            windows[item.name] = _open_checked(item.path, "a window", where)
-    return windows
-
-
-def _open_named(
-    files: Mapping[str, Path], kind: str, location: Callable[[Path], str], collected: ProblemCollector
-) -> dict[str, VoxelSource]:
-    """Masks or labels, by name."""
+    """Windows, masks or labels, by name."""
     found: dict[str, VoxelSource] = {}
-    for name, path in files.items():
+    for name, path in files:
         with collected.attempt(where := location(path)):
             if (bad := name_problem(f"{kind}s/{name}")) is not None:
                 raise InputError(Problem(where, f"cannot name a {kind}: {bad}", "rename it", "name"))
+            if name in found:
+                message = f"is a second {kind} {name!r} of this volume, beside {found[name].location}"
+                raise InputError(Problem(where, message, "keep one of them", kind))
             found[name] = _open_checked(path, f"a {kind}", where)
     return found
 
@@ -188,16 +175,6 @@ def _choose_image(images: Mapping[int, Path], resolution: int | None, where: str
         cure = "leave --resolution out, or leave this case out"
         raise InputError(Problem(where, message, cure, "resolution"))
     return images[sizes[0]] if resolution is None else images.get(resolution, images[sizes[0]])
-
-
-def _shape_problems(dense: Sequence[VoxelSource], several: bool) -> list[Problem]:
-    """Files whose shape differs from that of the first one, which is the image if there is one."""
-    cure = "choose the other --resolution" if several else "make it again from this volume"
-    return [
-        Problem(each.location, f"has shape {each.shape}, its volume {dense[0].shape}", cure, "shape")
-        for each in dense
-        if each.shape != dense[0].shape
-    ]
 
 
 def _open_checked(path: Path, what: str, where: str) -> VoxelSource:
@@ -233,8 +210,3 @@ def _window_of_points(item: WindowFile, where: str, is_window: bool) -> Window |
         message = "does not say its window: expected a name like lung_w1500_l-600_sparse.npz"
         raise InputError(Problem(where, message, "rename it", "window"))
     return item.window or PRESETS[item.name]
-
-
-def _extent(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    depth, height, width = shape
-    return depth, height, width

@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffixes
-from unistore.converters.ct.layouts.cases import folder_of
-from unistore.converters.ct.layouts.foreign import FOREIGN_CURE, foreign_message, known_formats
-from unistore.converters.ct.layouts.info import read_info
-from unistore.converters.ct.layouts.metadata import tables_of
-from unistore.converters.ct.layouts.npz import members_of
-from unistore.converters.ct.names import (
+from unistore.converters.ct.files import (
     INFO,
     METADATA,
     POINTS,
@@ -24,7 +18,19 @@ from unistore.converters.ct.names import (
     mask_id,
     window_of,
 )
+from unistore.converters.ct.find import folder_of
+from unistore.converters.ct.layouts import (
+    FOREIGN_CURE,
+    foreign_message,
+    format_of,
+    known_formats,
+    open_voxels,
+    stem_of,
+    suffixes,
+)
+from unistore.converters.ct.layouts.npz import members_of
 from unistore.converters.ct.source import Format, VoxelSource
+from unistore.converters.ct.texts import metadata_paths, read_info
 from unistore.converters.files.pairs import images_of_label, label_name, label_paths, row_label_paths
 from unistore.converters.files.paths import is_inside
 from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
@@ -57,7 +63,7 @@ def look(file: Candidate) -> Verdict:
     if path.name == INFO and _in_case(path.parent, file.roots):
         read_info(path, location)
         return Taken("cases", "describes the volume of a case folder")
-    if path.name == METADATA and any(_lists(path, case, file.roots) for case in _cases_beside(path)):
+    if path.name == METADATA and any(_has_row_in(path, case, file.roots) for case in _cases_beside(path)):
         return Taken("cases", "has a row for each of these case folders")
     foreign = foreign_message(path)
     return LeftOut(f"{foreign}: {FOREIGN_CURE}" if foreign else f"is no {known_formats()} file")
@@ -216,9 +222,9 @@ def _cases_beside(table: Path) -> Iterator[Path]:
             yield from (each for each in folder.iterdir() if each.is_dir())
 
 
-def _lists(table: Path, case: Path, roots: Sequence[Path]) -> bool:
-    """Whether a folder is a case, and this the table that it takes its row of."""
-    found = (each for each in tables_of(case) if each.exists() and is_inside(each, roots))
+def _has_row_in(table: Path, case: Path, roots: Sequence[Path]) -> bool:
+    """Whether a folder is a case, and this the ``metadata.csv`` that it takes its row of."""
+    found = (each for each in metadata_paths(case) if each.exists() and is_inside(each, roots))
     return _in_case(case, roots) and next(found, None) == table
 
 

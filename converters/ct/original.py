@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.comparing import blocks_difference, difference
 from unistore.converters.common.exported import Values
-from unistore.converters.common.originals import Compared
-from unistore.converters.ct.export import Volume, volumes
+from unistore.converters.common.originals import Compared, blocks_difference, difference
+from unistore.converters.ct.counting import scaled_tolerance
+from unistore.converters.ct.export import volumes
 from unistore.converters.ct.layouts import format_of
+from unistore.converters.ct.layouts.npz import SDF_MEMBERS, SPARSE_MEMBERS
 from unistore.converters.ct.source import Planes
-from unistore.converters.ct.survey import scaled_tolerance
 from unistore.converters.ct.tables import windows_of
 from unistore.converters.protocol import Scan
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
@@ -43,44 +42,35 @@ class Originals:
 
         image = volume.stored()
         if detail["image"] is not None and image is not None:
-            original = _opened(source.files[detail["image"]])
-            found = blocks_difference(image, lambda lo, hi: original[lo:hi])
-            yield compared(detail["image"], prod(image.shape), _shapes(image, original) or found)
+            found = _difference(image, _opened(source.files[detail["image"]]))
+            yield compared(detail["image"], prod(image.shape), found)
         for name, file in detail["windows"].items():
             group, ones = f"{WINDOWS}/{name}", _opened(source.files[file])
-            mask = volume.mask(group)
             if str(self._store.group(group)["values"]).startswith("as in"):
-                found = blocks_difference(volume.scaled(group), partial(_planes, ones))
+                found = _difference(volume.scaled(group), ones)
             elif ones[:0].dtype.kind == "f" and image is not None:
                 found = _scaled_difference(image, ones, windows_of(self._scan)[name])
             else:
-                found = _mask_difference(mask, ones)
-            yield compared(file, prod(mask.shape), _shapes(mask, ones) or found)
+                found = _difference(volume.mask(group), ones, lambda block: (block != 0).astype(np.uint8))
+            yield compared(file, prod(volume.extent), found)
         for family in (MASKS, LABELS):
             for name, file in detail[family].items():
-                label, given = volume.stored_label(f"{family}/{name}"), _opened(source.files[file])
-                found = _shapes(label, given) or blocks_difference(label, partial(_planes, given))
-                yield compared(file, prod(label.shape), found)
-        for name, file in detail["sparse"].items():
-            coords, values = _points(source.files[file], "indices", "values")
-            order = np.lexsort(coords.T[::-1])
-            yield self._points(volume, f"{WINDOWS}/{name}", compared, file, coords[order], values[order])
-        for name, file in detail["sdf"].items():
-            coords, values = _points(source.files[file], "sparse_index", "sparse_sdf")
-            yield self._points(volume, f"{SDF}/{name}", compared, file, coords, values)
+                found = _difference(volume.stored_label(f"{family}/{name}"), _opened(source.files[file]))
+                yield compared(file, prod(volume.extent), found)
+        for family, kind, members in ((WINDOWS, "sparse", SPARSE_MEMBERS), (SDF, "sdf", SDF_MEMBERS)):
+            for name, file in detail[kind].items():
+                with np.load(source.files[file], allow_pickle=False) as archive:
+                    coords, values = archive[members[0]], archive[members[1]].reshape(-1)
+                if family == WINDOWS:
+                    order = np.lexsort(coords.T[::-1])
+                    coords, values = coords[order], values[order]
+                stored_coords, stored_values = (each.whole() for each in volume.points(f"{family}/{name}"))
+                found = difference(stored_coords, coords) or difference(stored_values, values)
+                yield compared(file, coords.size + values.size, found)
 
     def left_out(self, number: int) -> list[str]:
         """Nothing: every array of a volume's files is in the store, and ``info.json`` as its text."""
         return []
-
-    @staticmethod
-    def _points(
-        volume: Volume, group: str, compared: Any, file: int, coords: NDArray[Any], values: NDArray[Any]
-    ) -> Compared:
-        stored_coords, stored_values = (each.whole() for each in volume.points(group))
-        found = difference(stored_coords, coords) or difference(stored_values, values)
-        result: Compared = compared(file, coords.size + values.size, found)
-        return result
 
 
 def _opened(path: Path) -> Planes:
@@ -89,23 +79,18 @@ def _opened(path: Path) -> Planes:
     return found.original(path)
 
 
-def _points(path: Path, first: str, second: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as members:
-        return members[first], members[second].reshape(-1)
-
-
-def _shapes(values: Values, original: Planes) -> str | None:
-    if values.shape == original.shape:
-        return None
-    return f"shapes {values.shape} and {original.shape}"
-
-
-def _planes(original: Planes, lo: int, hi: int) -> NDArray[Any]:
-    return original[lo:hi]
+def _difference(
+    values: Values, original: Planes, convert: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray
+) -> str | None:
+    if values.shape != original.shape:
+        return f"shapes {values.shape} and {original.shape}"
+    return blocks_difference(values, lambda lo, hi: convert(original[lo:hi]))
 
 
 def _scaled_difference(image: Values, scaled: Planes, window: Window) -> str | None:
     """Where an image, limited to a window and scaled to 0…1, differs from a file, or its mask does."""
+    if image.shape != scaled.shape:
+        return f"shapes {image.shape} and {scaled.shape}"
     at = 0
     for block in image.blocks():
         given, exact = scaled[at : at + len(block)], block.astype(np.float64)
@@ -116,8 +101,3 @@ def _scaled_difference(image: Values, scaled: Planes, window: Window) -> str | N
             return f"planes {at} to {at + len(block)} differ"
         at += len(block)
     return None
-
-
-def _mask_difference(mask: Values, ones: Planes) -> str | None:
-    """Where a mask differs from the voxels that are not 0."""
-    return blocks_difference(mask, lambda lo, hi: (ones[lo:hi] != 0).astype(np.uint8))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.geometry import read_geometry
+from unistore.converters.ct.ome_zarr import read_geometry
 from unistore.converters.preview import Measure, Preview, bare, parts_of
 from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES, WINDOWS
 from unistore.schemas.indices import Column, whole
@@ -49,12 +49,8 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
         else:
             _show_points(store, axes, sample, extent, axis)
         for number, path in enumerate(overlays):
-            _show_overlay(
-                axes,
-                _slice(store, path, sample, extent, axis),
-                f"C{number + 1}",
-                outline=path.startswith(WINDOWS),
-            )
+            mask = _slice(store, path, sample, extent, axis)
+            _show_overlay(axes, mask, f"C{number + 1}", outline=path.startswith(WINDOWS))
     figure.suptitle(f"volume {sample}: {' × '.join(map(str, extent))}{caption}{''.join(ranges[:1])}")
     if overlays:
         marks = [
@@ -79,21 +75,19 @@ PREVIEW = Preview(draw=draw, measures=measures)
 
 def _widths(extent: list[int], spacing: list[float]) -> list[float]:
     """Widths of the panels at one height, within reason."""
-    sizes = np.maximum(np.multiply(extent, spacing), 1e-9)
-    widths = np.array([sizes[2] / sizes[1], sizes[2] / sizes[0], sizes[1] / sizes[0]])
-    clipped: list[float] = np.clip(widths, widths.max() / 4, None).tolist()
-    return clipped
+    depth, height, width = np.maximum(np.multiply(extent, spacing), 1e-9).tolist()
+    widths = [width / height, width / depth, height / depth]
+    return [max(each, max(widths) / 4) for each in widths]
 
 
 def _slice(store: StoreView, path: str, sample: int, extent: list[int], axis: int) -> NDArray[Any]:
     """The middle slice of an axis, (rows, columns); bits are unpacked."""
-    array = store.array(path)
     bits = path.endswith("/mask")
     lo, hi = [0, 0, 0], list(extent)
     lo[axis], hi[axis] = extent[axis] // 2, extent[axis] // 2 + 1
     if bits:
         lo[2], hi[2] = lo[2] // 8, -(-hi[2] // 8)
-    box = array.read_box([sample, *lo], [sample + 1, *hi])[0]
+    box = store.array(path).read_box([sample, *lo], [sample + 1, *hi])[0]
     if bits:
         box = np.unpackbits(box, axis=2, bitorder="little")
         at = extent[2] // 2 % 8

@@ -7,9 +7,8 @@ needed in order is a Fortran-ordered file read several times, once for each `BAN
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,42 +22,49 @@ BAND = 32 << 20
 """Bytes of planes that one pass over a Fortran-ordered file reads."""
 
 Box = tuple[slice, slice, slice]
+_EVERY = slice(None)
 
 
-@dataclass(frozen=True, slots=True)
-class Slab:
-    """A part of a volume, or of some of its planes.
+def slabs(
+    files: Sequence[VoxelSource], lo: int = 0, hi: int | None = None, share: int = 0, of: int = 1
+) -> Iterator[tuple[Box, list[NDArray[Any]]]]:
+    """Planes ``lo:hi`` of several files of one shape in slabs along the slowest axis; each is read once.
 
-    Attributes
+    If the files have different orders, Fortran-ordered ones are read once for each `BAND`.
+
+    Parameters
     ----------
-    box
-        Its depth (counted from the first plane read), height and width ranges. Width ranges begin at
-        multiples of 8.
-    values
-        Its voxels, (d, h, w), native byte order; overwritten by the next slab.
-    """
+    share, of
+        Read part number `share` of `of` equal parts, one for each thread. `of` must be 1 for files of
+        different orders.
 
-    box: Box
-    values: NDArray[Any]
-
-
-def slabs(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[Slab]:
-    """Slabs of planes ``lo:hi`` along the file's slowest axis (depth; width in Fortran order).
-
-    Raises
+    Yields
     ------
-    InputError
-        The file ends early.
+    box, values
+        Depth (counted from `lo`), height and width ranges; width ranges begin at multiples of 8. The voxels
+        of every file there, (d, h, w), in native byte order; overwritten by the next slab.
     """
-    depth, _, width = file.shape
+    depth, _, width = files[0].shape
     hi = depth if hi is None else hi
-    every, count = slice(None), _count(file)
-    if file.fortran_order:
-        for first, values in _slices(file, 0, width, count):
-            yield Slab((every, every, slice(first, first + values.shape[2])), values[lo:hi])
+    if not same_order(files):
+        for first, last in _bands(files, lo, hi):
+            yield (
+                (slice(first - lo, last - lo), _EVERY, _EVERY),
+                [_planes_at(file, first, last) for file in files],
+            )
         return
-    for first, values in _slices(file, lo, hi, count):
-        yield Slab((slice(first - lo, first - lo + len(values)), every, every), values)
+    fortran, count = files[0].fortran_order, min(map(_count, files))
+    begin, end = (0, width) if fortran else (lo, hi)
+    cuts = -(-(end - begin) // count)
+    first, last = (min(end, begin + cuts * number // of * count) for number in (share, share + 1))
+    for several in zip(*(_slices(file, first, last, count) for file in files), strict=True):
+        at = several[0][0]
+        if fortran:
+            values = [block[lo:hi] for _, block in several]
+            yield (_EVERY, _EVERY, slice(at, at + values[0].shape[2])), values
+        else:
+            values = [block for _, block in several]
+            yield (slice(at - lo, at - lo + len(values[0])), _EVERY, _EVERY), values
 
 
 def _slices(file: VoxelSource, begin: int, end: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -80,7 +86,7 @@ def slab_bytes(file: VoxelSource) -> int:
 
 def band_bytes(file: VoxelSource) -> int:
     """Bytes of a band of planes of a file: more than `BAND` if one plane is larger."""
-    return max(BAND, math.prod(file.shape[1:]) * file.dtype.itemsize)
+    return max(BAND, prod(file.shape[1:]) * file.dtype.itemsize)
 
 
 def _count(file: VoxelSource) -> int:
@@ -94,40 +100,6 @@ def _plane_bytes(file: VoxelSource) -> int:
     return height * (depth if file.fortran_order else width) * file.dtype.itemsize
 
 
-def read_together(
-    files: Sequence[VoxelSource], share: int = 0, of: int = 1
-) -> Iterator[tuple[Box, list[NDArray[Any]]]]:
-    """Read the same boxes of several files of one shape; each file is read once.
-
-    If the files have different orders, Fortran-ordered ones are read once for each `BAND`.
-
-    Parameters
-    ----------
-    share, of
-        Read part number `share` of `of` equal parts, one for each thread. `of` must be 1 for files of
-        different orders.
-
-    Yields
-    ------
-    box, values
-        As in `Slab`, with the voxels of every file.
-    """
-    every = slice(None)
-    if same_order(files):
-        fortran, count = files[0].fortran_order, min(map(_count, files))
-        extent = files[0].shape[2 if fortran else 0]
-        cuts = -(-extent // count)
-        begin, end = (min(extent, cuts * number // of * count) for number in (share, share + 1))
-        for several in zip(*(_slices(file, begin, end, count) for file in files), strict=True):
-            first, values = several[0]
-            last = first + values.shape[2 if fortran else 0]
-            box = (every, every, slice(first, last)) if fortran else (slice(first, last), every, every)
-            yield box, [values for _, values in several]
-        return
-    for lo, hi in _bands(files, 0, files[0].shape[0]):
-        yield (slice(lo, hi), every, every), [_box(file, lo, hi) for file in files]
-
-
 def same_order(files: Sequence[VoxelSource]) -> bool:
     """Whether all files have the same slowest axis."""
     return len({file.fortran_order for file in files}) == 1
@@ -137,22 +109,22 @@ def planes(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[tu
     """Planes ``lo:hi`` in order, some at a time: index of the first, and (n, H, W), C-contiguous."""
     hi = file.shape[0] if hi is None else hi
     if not file.fortran_order:
-        for slab in slabs(file, lo, hi):
-            yield lo + int(slab.box[0].start), slab.values
+        for box, (values,) in slabs([file], lo, hi):
+            yield lo + int(box[0].start), values
         return
     for first, last in _bands([file], lo, hi):
-        yield first, _box(file, first, last)
+        yield first, _planes_at(file, first, last)
 
 
 def _bands(files: Sequence[VoxelSource], lo: int, hi: int) -> Iterator[tuple[int, int]]:
     """Ranges of planes ``lo:hi`` with `BAND` bytes in all files together, at least one plane each."""
-    plane = sum(math.prod(file.shape[1:]) * file.dtype.itemsize for file in files)
+    plane = sum(prod(file.shape[1:]) * file.dtype.itemsize for file in files)
     step = max(1, BAND // max(1, plane))
     for first in range(lo, hi, step):
         yield first, min(first + step, hi)
 
 
-def _box(file: VoxelSource, lo: int, hi: int) -> NDArray[Any]:
+def _planes_at(file: VoxelSource, lo: int, hi: int) -> NDArray[Any]:
     block = np.empty((hi - lo, *file.shape[1:]), file.dtype.newbyteorder("="))
     read_image(file, block, lo, hi)
     return block
@@ -171,5 +143,5 @@ def read_image(file: VoxelSource, out: NDArray[Any], lo: int = 0, hi: int | None
         with file.open() as read:
             read(lo, corner)
         return
-    for slab in slabs(file, lo, hi):
-        corner[slab.box] = slab.values
+    for box, (values,) in slabs([file], lo, hi):
+        corner[box] = values

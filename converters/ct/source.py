@@ -31,10 +31,8 @@ class VoxelSource(ABC):
 
     Attributes
     ----------
-    path
-        The file.
-    location
-        Name of the file in messages.
+    path, location
+        The file, and what messages call it.
     shape
         (D, H, W); the scan reports other numbers of axes.
     dtype

@@ -1,4 +1,4 @@
-"""Sources and tables of a scan."""
+"""Sources of a CT scan, and the tables that are known from headers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.ct.agreement import Agreement, sorted_names
+from unistore.converters.ct.counting import max_threads
 from unistore.converters.ct.headers import ScannedVolume
 from unistore.converters.ct.layouts.npz import BLOCK
 from unistore.converters.ct.slabs import band_bytes, slab_bytes
-from unistore.converters.ct.survey import max_threads
 from unistore.converters.ct.voxels import bit_shape, list_bytes
+from unistore.converters.files.paths import split_of
 from unistore.converters.protocol import Scan, Source
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
@@ -22,7 +23,6 @@ from unistore.schemas.tables import Field, Table
 
 _BUFFERS = 2 << 20
 """Bytes in memory besides the voxels while files are read: counts, headers, allocator."""
-_SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing")
 
 
 def windows_of(scan: Scan) -> dict[str, Window]:
@@ -98,12 +98,10 @@ def _reading_memory(volume: ScannedVolume) -> tuple[int, int]:
 
 
 def _split_of(path: Path, roots: Sequence[Path]) -> str | None:
-    """Name of the innermost folder called train, val, test or similar, inside the given paths."""
+    """Split named by a folder inside the given paths."""
     for root in (root.resolve() for root in roots):
         if root.is_dir() and path.is_relative_to(root):
-            for part in reversed((root.name, *path.relative_to(root).parts[:-1])):
-                if part.lower() in _SPLITS:
-                    return part
+            return split_of("/".join((root.name, *path.relative_to(root).parts[:-1], "")))
     return None
 
 
@@ -111,27 +109,25 @@ def make_tables(
     volumes: Sequence[ScannedVolume], agreement: Agreement, tile: tuple[int, int, int]
 ) -> tuple[Table, ...]:
     """Tables with rows known from headers: volumes, distance fields, masks (unless they hold classes)."""
-    fields: tuple[Field, ...] = (schema.extent_field(),)
+    fields: tuple[Field, ...] = (schema.EXTENT,)
     if agreement.image is not None:
         fields = (schema.image_field(agreement.image, agreement.shape, tile),)
     tables = [Table(name=schema.VOLUMES, fields=fields)]
-    masks = sorted_names(name for volume in volumes for name in volume.masks)
+    masks = [
+        schema.mask_field(
+            f"{schema.MASKS}/{name}", agreement.shape, tile, f"mask {name!r} of the sources, as bits"
+        )
+        for name in sorted_names(name for volume in volumes for name in volume.masks)
+    ]
     if masks:
-        columns = [
-            schema.mask_field(
-                f"{schema.MASKS}/{name}", agreement.shape, tile, f"mask {name!r} of the sources, as bits"
-            )
-            for name in masks
-        ]
-        tables.append(Table(name=schema.MASKS, fields=tuple(columns)))
+        tables.append(Table(name=schema.MASKS, fields=tuple(masks)))
     for name in sorted_names(name for volume in volumes for name in volume.sdf):
         group = f"{schema.SDF}/{name}"
-        present = [volume.sdf[name] for volume in volumes if name in volume.sdf]
-        run = int(np.median([points.count for points in present]))
-        longest = max(*agreement.shape, *(points.resolution for points in present))
-        known = all(volume.extent or volume.sdf[name].resolution for volume in volumes if name in volume.sdf)
-        description = "signed distance at each point, as in the source"
-        edge = longest if known else 1 << 31
+        having = [volume for volume in volumes if name in volume.sdf]
+        run = int(np.median([volume.sdf[name].count for volume in having]))
+        known = all(volume.extent or volume.sdf[name].resolution for volume in having)
+        longest = max(*agreement.shape, *(volume.sdf[name].resolution for volume in having))
+        edge, description = longest if known else 1 << 31, "signed distance at each point, as in the source"
         tables.append(points_table(group, edge, agreement.values[group], run, description))
     return tuple(tables)
 
@@ -149,24 +145,22 @@ def possible_tables(
 ) -> tuple[tuple[Table, int], ...]:
     """Possible tables of windows and labels, with their maximum of rows; `finalize` chooses among them."""
     names = [window.name for window in agreement.windows]
+    extents = [volume.extent for volume in volumes if volume.extent is not None]
     found: list[tuple[Table, int]] = []
-    if agreement.labels:
-        labels = [
-            schema.label_field(f"{schema.LABELS}/{name}", dtype, agreement.shape, tile)
-            for name, dtype in agreement.labels.items()
-        ]
-        found.append((Table(name=schema.LABELS, fields=tuple(labels)), len(volumes)))
+    labels = tuple(
+        schema.label_field(f"{schema.LABELS}/{name}", dtype, agreement.shape, tile)
+        for name, dtype in agreement.labels.items()
+    )
+    if labels:
+        found.append((Table(name=schema.LABELS, fields=labels), len(volumes)))
     for name in names:
         listed = sum(volume.sparse[name].count for volume in volumes if name in volume.sparse)
-        points = sum(prod(volume.extent) for volume in volumes if volume.extent is not None)
+        points = sum(map(prod, extents))
         group = f"{schema.WINDOWS}/{name}"
         dtype = agreement.scaled.get(name, agreement.values[name])
         table = points_table(group, max(agreement.shape), dtype, 1, "")
-        if (
-            sparse == "auto" and not listed and name not in agreement.scaled
-        ):  # masks are smaller where there are more
-            bits = sum(prod(bit_shape(volume.extent)) for volume in volumes if volume.extent is not None)
-            points = bits // sum(field.row_bytes for field in table.fields)
+        if sparse == "auto" and not listed and name not in agreement.scaled:  # more would be stored as bits
+            points = sum(map(prod, map(bit_shape, extents))) // sum(field.row_bytes for field in table.fields)
         if sparse != "mask" or listed:
             found.append((table, points + listed))
     if names and sparse != "coords":

@@ -11,8 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.ct.counting import (
+    MaskComparison,
+    State,
+    VoxelCounts,
+    cached_counts,
+    cached_ones,
+    scaled_differences,
+    state_of,
+)
 from unistore.converters.ct.files import file_location
-from unistore.converters.ct.inside import inside
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.npz import (
     SDF_MEMBERS,
@@ -24,20 +33,11 @@ from unistore.converters.ct.layouts.npz import (
 )
 from unistore.converters.ct.slabs import read_image
 from unistore.converters.ct.source import VoxelSource
-from unistore.converters.ct.survey import (
-    MaskComparison,
-    State,
-    Survey,
-    cached_ones,
-    cached_survey,
-    scaled_differences,
-    state_of,
-)
 from unistore.converters.ct.tables import windows_of
-from unistore.converters.ct.voxels import point_coords, read_bits, read_points
+from unistore.converters.ct.voxels import inside, point_coords, read_bits, read_points
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
-from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES
+from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.windows import Window
 
 Extent = tuple[int, int, int]
@@ -78,38 +78,38 @@ class VolumeReader:
         InputError
             With every problem of the volume's values.
         """
-        problems: list[Problem] = []
+        collected = ProblemCollector()
         counts = dict.fromkeys(self.windows, 0)
-        nan = 0
+        others: dict[str, int] = {}
         image = self._image
-        scaled = [name for name, file in self._files("windows") if self._is_scaled(file)]
-        if image is None:
-            for name, file in self._files("windows"):
-                counts[name] = self._check_mask(file, problems)
-            for name, file in self._files("sparse"):
-                counts[name] = self._check_sparse(name, file, problems)
-        else:
-            found = self._survey_image(image)
-            nan = found.nan
+        found = None if image is None else self._count_image(image)
+        if found is not None:
             counts |= {name: int(planes.sum()) for name, planes in found.counts.items()}
-            for name, agreed in found.masks.items():
-                self._check_window(name, image, agreed, counts[name], problems)
-        others = {
-            f"{family}/{name}": self._check_classes(family, file, problems)
-            for family in (MASKS, LABELS)
-            for name, file in self._files(family)
-        }
-        for name, file in self._files("sdf"):
-            index = (index for index, _ in point_blocks(self._path(file), SDF_MEMBERS, self._location(file)))
-            self._collect(problems, check_range, index, self._point_bounds(name), self._location(file))
-        if problems:
-            raise InputError(problems)
-        facts = {f"points/{name}": np.int64(count) for name, count in counts.items()}
-        facts |= {f"scaled/{name}": np.int64(1) for name in scaled}
-        facts |= {"nan": np.int64(nan)} | {f"others/{name}": np.int64(n) for name, n in others.items()}
-        return {name: np.asarray(value) for name, value in facts.items()} | {
-            "extent": np.array(self.extent())
-        }
+        for name, file in self._files(WINDOWS):
+            with collected.attempt(self._location(file)):
+                if image is None or found is None:
+                    counts[name] = self._count_mask(file)
+                else:
+                    self._check_window(name, image, found.masks[name], counts[name])
+        for name, file in self._files("sparse"):
+            with collected.attempt(where := self._location(file)):
+                index, values = load_points(self._path(file), SPARSE_MEMBERS, where)
+                check_range([index], self._point_bounds(name), where)
+                counts[name] = len(sort_points(index, values, where)[0])
+        for family in (MASKS, LABELS):
+            for name, file in self._files(family):
+                with collected.attempt(self._location(file)):
+                    others[f"others/{family}/{name}"] = self._count_classes(family, file)
+        for name, file in self._files(SDF):
+            with collected.attempt(self._location(file)):
+                blocks = point_blocks(self._path(file), SDF_MEMBERS, self._location(file))
+                check_range((index for index, _ in blocks), self._point_bounds(name), self._location(file))
+        collected.check()
+        numbers = {f"points/{name}": count for name, count in counts.items()} | others
+        numbers |= {f"scaled/{name}": 1 for name, file in self._files(WINDOWS) if self._is_scaled(file)}
+        numbers["nan"] = 0 if found is None else found.nan
+        facts: dict[str, NDArray[Any]] = {name: np.array(count, np.int64) for name, count in numbers.items()}
+        return facts | {"extent": np.array(self.extent())}
 
     def extent(self) -> Extent:
         """D, H, W: of the image or a mask, else of the cube that point files state, else of all points."""
@@ -141,30 +141,20 @@ class VolumeReader:
         hi = depth if hi is None else min(hi, depth)
         if hi <= lo:
             return
-        if table in (LABELS, MASKS):
-            self._read_classes(table, lo, hi, out)
-            return
-        blocks = {column.removesuffix("/mask"): block[0] for column, block in out.items()}
-        image = self._image
-        if table == VOLUMES:
-            assert image is not None
-            read_image(image, blocks["image"], lo, hi)
-            return
-        for name, file in self._files("windows"):
-            mask = self._file(file)
-            if name in blocks and (image is None or mask.dtype.kind != "f"):
-                read_bits(mask, {name: inside(None, mask.dtype)}, {name: blocks.pop(name)}, lo, hi)
-        if blocks and image is not None:
-            tests = {name: inside(self.windows[name], image.dtype) for name in blocks}
-            read_bits(image, tests, blocks, lo, hi)
-
-    def _read_classes(self, family: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
-        for name, file in self._files(family):
-            if f"{name}/label" in out:
-                read_image(self._file(file), out[f"{name}/label"][0], lo, hi)
-            if f"{name}/mask" in out:
-                label = self._file(file)
-                read_bits(label, {name: inside(None, label.dtype)}, {name: out[f"{name}/mask"][0]}, lo, hi)
+        image, computed = self._image, dict[str, NDArray[Any]]()
+        files = {} if table == VOLUMES else dict(self._files(table))
+        for column, (block,) in out.items():
+            name, _, form = column.rpartition("/")
+            file = image if table == VOLUMES else self._file(files[name]) if name in files else None
+            if file is not None and form != "mask":
+                read_image(file, block, lo, hi)
+            elif file is not None and (table != WINDOWS or image is None or file.dtype.kind != "f"):
+                read_bits(file, {name: inside(None, file.dtype)}, {name: block}, lo, hi)
+            elif table == WINDOWS and image is not None:
+                computed[name] = block
+        if computed and image is not None:
+            tests = {name: inside(self.windows[name], image.dtype) for name in computed}
+            read_bits(image, tests, computed, lo, hi)
 
     def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Read points ``lo:hi`` of a window, in C order."""
@@ -179,7 +169,7 @@ class VolumeReader:
         file, window, counts = self._image, None, None
         if file is not None:
             window = self.windows[name]
-            counts = self._survey_image(file).counts[name] if lo else None
+            counts = self._count_image(file).counts[name] if lo else None
         else:
             file = self._file(self.source.detail["windows"][name])
             counts = cached_ones(file, state_of([file.path])).counts if lo else None
@@ -197,10 +187,8 @@ class VolumeReader:
             out["values"][at : at + len(index)] = values
             at += len(index)
 
-    def _check_window(
-        self, name: str, image: VoxelSource, agreed: MaskComparison, count: int, problems: list[Problem]
-    ) -> None:
-        """Collect a Problem if a window's file is not a mask, or differs from the image."""
+    def _check_window(self, name: str, image: VoxelSource, agreed: MaskComparison, count: int) -> None:
+        """Raise if a window's file is not a mask, or differs from the image."""
         file = self.source.detail["windows"][name]
         location, differing = self._location(file), agreed.differing
         detail = f"it has {agreed.ones} ones, the volume {count} voxels inside"
@@ -208,58 +196,43 @@ class VolumeReader:
             differing = scaled_differences(image, self._file(file), self.windows[name])
             detail = "it holds floats from 0 to 1, but not (value - low) / width"
         elif agreed.others:
-            problems.append(_not_a_mask(agreed.others, location))
-            return
+            raise _not_a_mask(agreed.others, location)
         if differing:
             window = f"window {self.windows[name]} of {image.location}"
             message = f"differs from {window} in {differing} voxels: {detail}"
             cure = "make it again from this volume, or remove it: it is computed anyway"
-            problems.append(Problem(location, message, cure, "window"))
+            raise InputError(Problem(location, message, cure, "window"))
 
     def _is_scaled(self, file: int) -> bool:
         """Whether a window came as floats scaled to 0…1."""
         mask = self._file(file)
         return mask.dtype.kind == "f" and cached_ones(mask, state_of([mask.path])).scaled
 
-    def _check_mask(self, file: int, problems: list[Problem]) -> int:
-        """Count ones of a mask, or voxels above 0 of a scaled window; collect a Problem if it is neither."""
+    def _count_mask(self, file: int) -> int:
+        """Count ones of a mask, or voxels above 0 of a scaled window; raise if it is neither."""
         mask = self._file(file)
         found = cached_ones(mask, state_of([mask.path]))
         if found.others and not found.scaled:
-            problems.append(_not_a_mask(found.others, self._location(file)))
+            raise _not_a_mask(found.others, self._location(file))
         return int(found.counts.sum())
 
-    def _check_classes(self, family: str, file: int, problems: list[Problem]) -> int:
-        """Count voxels of a label or mask other than 0 and 1; collect a Problem if they are floats."""
+    def _count_classes(self, family: str, file: int) -> int:
+        """Count voxels of a label or mask other than 0 and 1; raise if they are floats."""
         label = self._file(file)
         others = cached_ones(label, state_of([label.path])).others
-        if others and label.dtype.kind == "f" and family == MASKS:
-            problems.append(_not_a_mask(others, self._location(file)))
-        elif others and label.dtype.kind == "f":
+        if others and label.dtype.kind == "f":
+            if family == MASKS:
+                raise _not_a_mask(others, self._location(file))
             message = f"is taken for a label by its name, but is {label.dtype} and not a mask of 0 and 1"
             cure = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
-            problems.append(Problem(self._location(file), message, cure, "dtype"))
+            raise InputError(Problem(self._location(file), message, cure, "dtype"))
         return others
 
-    def _survey_image(self, image: VoxelSource) -> Survey:
+    def _count_image(self, image: VoxelSource) -> VoxelCounts:
         """Counts of all windows in the image, and how it agrees with windows that are files, too."""
         masks = tuple((name, self._file(file)) for name, file in self._files("windows"))
         state = state_of([image.path, *(file.path for _, file in masks)])
-        return cached_survey(image, masks, tuple(self.windows.items()), state)
-
-    def _check_sparse(self, name: str, file: int, problems: list[Problem]) -> int:
-        location = self._location(file)
-        index, values = load_points(self._path(file), SPARSE_MEMBERS, location)
-        self._collect(problems, check_range, [index], self._point_bounds(name), location)
-        self._collect(problems, sort_points, index, values, location)
-        return len(index)
-
-    @staticmethod
-    def _collect(problems: list[Problem], check: Any, *arguments: Any) -> None:
-        try:
-            check(*arguments)
-        except InputError as error:
-            problems += error.problems
+        return cached_counts(image, masks, tuple(self.windows.items()), state)
 
     def _point_bounds(self, name: str) -> Extent | None:
         """Bounds of a point file's indices: the cube that it states, else its volume; None: unknown."""
@@ -287,10 +260,10 @@ class VolumeReader:
         return file_location(self._path(file), self.source.path, self.source.name)
 
 
-def _not_a_mask(others: int, location: str) -> Problem:
+def _not_a_mask(others: int, location: str) -> InputError:
     message = f"holds {others} values that are neither 0 nor 1: it is not a mask"
     cure = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
-    return Problem(location, message, cure, "values")
+    return InputError(Problem(location, message, cure, "values"))
 
 
 @lru_cache(maxsize=1)

@@ -13,22 +13,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.attributes import Attributes, objects_of, read_attributes
+from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
 from unistore.converters.files.npy.array import (
-    NpyHeader,
     flat_reader,
     map_values,
     open_flat,
     open_header,
     read_header,
 )
+from unistore.converters.files.npy.header import NpyHeader
 from unistore.errors import InputError, Problem
 
 SUFFIXES = (*hdf5.SUFFIXES, ".npy", ".npz")
@@ -101,10 +101,8 @@ def list_arrays(
 
     Parameters
     ----------
-    path
-        The file.
-    name
-        Its name in messages.
+    path, name
+        The file, and its name in messages.
     roots
         Folders that links inside HDF5 files may lead to.
     attributes
@@ -130,21 +128,18 @@ def list_arrays(
         return ArrayFile(arrays, (path,), compressed, _steps(in_place), max(whole, default=0))
     with hdf5.open_hdf5(path, name) as file:
         tree = walk(file, name, roots)
-        found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-        problems, reading = tree.problems, 0
+        found = ArrayFile({}, (path, *sorted(tree.files)), problems=tree.problems)
+        reading = 0
         for key, dataset in tree.datasets.items():
-            dataset_problems = hdf5.check_dataset(dataset, hdf5.location_of(name, key))
-            problems += dataset_problems
-            if not dataset_problems:
-                found[key] = (dataset.shape, dataset.dtype)
-                reading = max(reading, hdf5.chunk_memory(dataset))
-        chunks = {key: (tree.datasets[key].chunks or (1,))[0] for key in found}
-        steps = {key: max(step, chunks[key]) for key, step in _steps(found).items()}
-        files = (path, *sorted(tree.files))
-        kept = Attributes()
-        if attributes is not None:
-            kept = read_attributes(objects_of(file, tree, attributes))
-        return ArrayFile(found, files, steps=steps, reading=reading, problems=problems, attributes=kept)
+            if problems := hdf5.check_dataset(dataset, hdf5.location_of(name, key)):
+                found.problems.extend(problems)
+                continue
+            found.arrays[key] = (dataset.shape, dataset.dtype)
+            reading = max(reading, hdf5.chunk_memory(dataset))
+        for key, step in _steps(found.arrays).items():
+            found.steps[key] = max(step, (tree.datasets[key].chunks or (1,))[0])
+        kept = Attributes() if attributes is None else read_attributes(objects_of(file, tree, attributes))
+        return replace(found, reading=reading, attributes=kept)
 
 
 def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, int]:
@@ -160,12 +155,7 @@ def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[
 def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterator[ReadRows]:
     """Open a file to read row ranges of its arrays.
 
-    Parameters
-    ----------
-    path, name
-        The file, and its name in messages.
-    reverse_axes
-        Whether the rows of HDF5 datasets are on the last axis.
+    With `reverse_axes`, the rows of HDF5 datasets are on the last axis.
 
     Raises
     ------
@@ -176,42 +166,37 @@ def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterato
     if kind == "npy":
         with open_header(path, name) as (header, npy):
             read = flat_reader(npy, header, name)
-            yield lambda _, lo, hi, out: _npy_rows(path, header, name, read, lo, hi, out)
+
+            def npy_rows(_: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
+                if header.fortran_order:
+                    return _native(np.ascontiguousarray(map_values(path, header, name)[lo:hi]))
+                return _in_place(header, read, lo, hi, out)
+
+            yield npy_rows
     elif kind == "npz":
         members = npz_members(path, name)
-        yield lambda key, lo, hi, out: _npz_rows(path, members[key], name, lo, hi, out)
+
+        def npz_rows(key: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
+            member = members[key]
+            if member.header.fortran_order:
+                return _native(np.ascontiguousarray(open_member(path, member, name)[lo:hi]))
+            if member.compressed:
+                return _native(_streamed(path, member, name, lo, hi))
+            with open_flat(path, member.header, hdf5.location_of(name, key)) as read:
+                return _in_place(member.header, read, lo, hi, out)
+
+        yield npz_rows
     else:
         with hdf5.open_hdf5(path, name) as file:
-            if reverse_axes:
-                yield lambda key, lo, hi, _: hdf5.read_reversed(
-                    file[key], hdf5.location_of(name, key), lo, hi
-                )
-                return
-            yield lambda key, lo, hi, out: _hdf5_rows(file[key], hdf5.location_of(name, key), lo, hi, out)
 
+            def hdf5_rows(key: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
+                dataset, location = file[key], hdf5.location_of(name, key)
+                if reverse_axes:
+                    return hdf5.read_reversed(dataset, location, lo, hi)
+                fits = out is not None and out.dtype == native(dataset.dtype)
+                return hdf5.read_rows(dataset, location, lo, hi, out if fits else None)
 
-def _hdf5_rows(dataset: h5py.Dataset, where: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
-    fits = out is not None and out.dtype == hdf5.native(dataset.dtype)
-    return hdf5.read_rows(dataset, where, lo, hi, out if fits else None)
-
-
-def _npy_rows(
-    path: Path, header: NpyHeader, name: str, read: Read, lo: int, hi: int, out: NDArray[Any] | None
-) -> NDArray[Any]:
-    if header.fortran_order:
-        return _native(np.ascontiguousarray(map_values(path, header, name)[lo:hi]))
-    return _in_place(header, read, lo, hi, out)
-
-
-def _npz_rows(
-    path: Path, member: NpzMember, name: str, lo: int, hi: int, out: NDArray[Any] | None
-) -> NDArray[Any]:
-    if member.header.fortran_order:
-        return _native(np.ascontiguousarray(open_member(path, member, name)[lo:hi]))
-    if member.compressed:
-        return _native(_streamed(path, member, name, lo, hi))
-    with open_flat(path, member.header, hdf5.location_of(name, member.name)) as read:
-        return _in_place(member.header, read, lo, hi, out)
+            yield hdf5_rows
 
 
 def _in_place(header: NpyHeader, read: Read, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
@@ -226,10 +211,9 @@ def _in_place(header: NpyHeader, read: Read, lo: int, hi: int, out: NDArray[Any]
 def _streamed(path: Path, member: NpzMember, name: str, lo: int, hi: int) -> NDArray[Any]:
     shape = (hi - lo, *member.header.shape[1:])
     width = math.prod(shape[1:])
-    rows = np.empty(0, member.header.dtype)
+    runs = member_runs(path, member, lo * width, hi * width, max(1, (hi - lo) * width), name)
     try:
-        for run in member_runs(path, member, lo * width, hi * width, max(1, (hi - lo) * width), name):
-            rows = run
+        rows = next(runs, np.empty(0, member.header.dtype))
     except InputError as error:
         where, wrong = hdf5.location_of(name, member.name), error.problems[0]
         message = f"rows {lo}:{hi} cannot be read: {wrong.message}"

@@ -14,56 +14,51 @@ _DOCUMENT = re.compile(
 )
 _FILE_LIST = re.compile(r".*(files|file_?list)\.(txt|lst)|metadata\.(csv|json)", re.IGNORECASE)
 
-_FORMAT_NAMES = {
-    ".nii": "NIfTI",
-    ".nii.gz": "NIfTI",
-    ".dcm": "DICOM",
-    ".mha": "MetaImage",
-    ".mhd": "MetaImage",
-    ".nrrd": "NRRD",
-    ".las": "LAS",
-    ".laz": "LAZ",
-    ".ply": "PLY",
-    ".pcd": "PCD",
-    ".e57": "E57",
-    ".bag": "ROS bag",
-    ".mcap": "MCAP",
-    ".db3": "ROS 2 bag",
-    ".parquet": "Parquet",
-    ".arrow": "Arrow",
-    ".feather": "Feather",
-    ".csv": "CSV",
-    ".tfrecord": "TFRecord",
-    ".lmdb": "LMDB",
-    ".mp4": "MP4 video",
-    ".avi": "AVI video",
-    ".mkv": "Matroska video",
-    ".mov": "QuickTime video",
-    ".tif": "TIFF",
-    ".tiff": "TIFF",
-    ".exr": "OpenEXR",
-    ".png": "a picture",
-    ".jpg": "a picture",
-    ".jpeg": "a picture",
-    ".bmp": "a picture",
-    ".webp": "a picture",
-    ".pt": "a PyTorch file",
-    ".pth": "a PyTorch file",
-    ".pkl": "a pickle",
-    ".pickle": "a pickle",
-    ".zip": "an archive",
-    ".tar": "an archive",
-    ".gz": "a compressed file",
-    ".json": "JSON",
-    ".yaml": "YAML",
-    ".yml": "YAML",
-    ".txt": "text",
+_FORMATS = {
+    "NIfTI": (".nii", ".nii.gz"),
+    "DICOM": (".dcm",),
+    "MetaImage": (".mha", ".mhd"),
+    "NRRD": (".nrrd",),
+    "LAS": (".las",),
+    "LAZ": (".laz",),
+    "PLY": (".ply",),
+    "PCD": (".pcd",),
+    "E57": (".e57",),
+    "ROS bag": (".bag",),
+    "MCAP": (".mcap",),
+    "ROS 2 bag": (".db3",),
+    "Parquet": (".parquet",),
+    "Arrow": (".arrow",),
+    "Feather": (".feather",),
+    "CSV": (".csv",),
+    "TFRecord": (".tfrecord",),
+    "LMDB": (".lmdb",),
+    "MP4 video": (".mp4",),
+    "AVI video": (".avi",),
+    "Matroska video": (".mkv",),
+    "QuickTime video": (".mov",),
+    "TIFF": (".tif", ".tiff"),
+    "OpenEXR": (".exr",),
+    "a picture": (".png", ".jpg", ".jpeg", ".bmp", ".webp"),
+    "a PyTorch file": (".pt", ".pth"),
+    "a pickle": (".pkl", ".pickle"),
+    "an archive": (".zip", ".tar"),
+    "a compressed file": (".gz",),
+    "JSON": (".json",),
+    "YAML": (".yaml", ".yml"),
+    "text": (".txt",),
 }
-"""By lower-case suffix; the longest one that matches counts."""
-
+_FORMAT_NAMES = {suffix: name for name, suffixes in _FORMATS.items() for suffix in suffixes}
 
 _LFS_POINTER = b"version https://git-lfs"
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+NPY_SIGNATURE = b"\x93NUMPY"
+_LOOKALIKES = (
+    (HDF5_SIGNATURE, "an HDF5 file", "give it the ending .h5"),
+    (NPY_SIGNATURE, "a .npy file", "give it the ending .npy"),
+    (b"PK\x03\x04", "a zip archive", "give it the ending .npz"),
+    (b"\x80", "a Python pickle, which is never opened", "load it where it was made and save with np.save"),
+)
 _HDF5_SUFFIX = ".h5"
 _HDF5_OFFSETS = (0, 512, 1024, 2048)
 """Offsets of the signature: behind a user block, such as that of MATLAB."""
@@ -102,6 +97,14 @@ def _is_hdf5(path: Path) -> bool:
     except OSError:
         return False
     return any(head.startswith(HDF5_SIGNATURE, offset) for offset in _HDF5_OFFSETS)
+
+
+def lookalike_problem(head: bytes, location: str) -> Problem | None:
+    """Problem of a file whose first bytes are those of another format, or None."""
+    for start, what, cure in _LOOKALIKES:
+        if head.startswith(start):
+            return Problem(location, f"is {what}", cure, "format")
+    return lfs_pointer_problem(head, location)
 
 
 def lfs_pointer_problem(head: bytes, location: str) -> Problem | None:

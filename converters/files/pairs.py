@@ -28,17 +28,8 @@ _LABELS = {
 }
 """Field name for each word in a file or folder name."""
 _IMAGE_WORDS = (
-    "image",
-    "images",
-    "img",
-    "imgs",
-    "imaging",
-    "data",
-    "volume",
-    "volumes",
-    "vol",
-    "scan",
-    "scans",
+    *("image", "images", "img", "imgs", "imaging", "data"),
+    *("volume", "volumes", "vol", "scan", "scans"),
 )
 _MODALITIES = ("t1", "t1ce", "t1gd", "t1c", "t1n", "t2", "t2w", "t2f", "flair")
 _CHANNELS = (

@@ -72,6 +72,11 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def file_version(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file does: device, inode, size and times."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def is_inside(path: Path, roots: Sequence[Path]) -> bool:
     """Whether a path, after resolving every link, is one of the roots or lies below one."""
     real = real_path(path)
@@ -84,7 +89,7 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[Path]:
 
 
 def expanded(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[str]:
-    """Given files, and files in given folders, in natural order, each once.
+    """Given files, and files in given folders, in natural order, each once, links in their parents resolved.
 
     Parameters
     ----------
@@ -92,11 +97,6 @@ def expanded(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[str]:
         Files (of any suffix) and folders (searched recursively, without hidden names).
     suffixes
         Lower-case suffixes of the files to take from folders: ``(".h5", ".hdf5")``; see `has_ending`.
-
-    Returns
-    -------
-    sequence of str
-        Links in their parent folders are resolved.
 
     Raises
     ------
@@ -210,14 +210,17 @@ def _list_folder(folder: Path) -> _FolderListing:
                 unfinished = current.name.endswith(_BUILD)
                 found.skipped.append((current, _UNFINISHED if unfinished else "Zarr, which is no source"))
                 continue
-            with os.scandir(current) as entries:
-                visible = [entry for entry in entries if not _is_hidden(entry, found)]
+            with os.scandir(current) as scanned:
+                entries = list(scanned)
         except OSError as error:
             message = f"cannot be listed: {error.strerror}"
             problem = Problem(printable(str(current)), message, "check the rights", "unreadable")
             found.problems.append(problem)
             continue
-        for entry in visible:
+        for entry in entries:
+            if entry.name.startswith("."):
+                found.skipped.append((Path(entry.path), "hidden"))
+                continue
             if entry.is_file(follow_symlinks=False):
                 found.files.append(entry.path)
                 continue
@@ -232,13 +235,6 @@ def _list_folder(folder: Path) -> _FolderListing:
                 visited.add(real)
                 stack.append(real)
     return found
-
-
-def _is_hidden(entry: os.DirEntry[str], found: _FolderListing) -> bool:
-    if entry.name.startswith("."):
-        found.skipped.append((Path(entry.path), "hidden"))
-        return True
-    return False
 
 
 def is_store(folder: Path) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Values
-from unistore.converters.common.stored import SourceRows, sources_of
+from unistore.converters.common.exported import File, SourceRows, Values, sources_of
+from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.errors import StoreError
 from unistore.schemas.indices import contradiction, whole
@@ -29,10 +29,6 @@ class Cloud:
     ----------
     store, source
         Store and source; its points are rows ``source.lo:source.hi`` of ``points``.
-    layout
-        Layout of the file, from ``sources/layout``.
-    header
-        Attributes of the file's header.
     first, last
         Range of its segments, including the one of number -1.
     bounds
@@ -41,8 +37,6 @@ class Cloud:
         (last - first,) numbers of its segments.
     quantum
         Scale and offset, (2, 3) f8, of quantised coordinates; None if they are floats.
-    decimal
-        Whether coordinates are quantised as decimals.
     """
 
     store: StoreView
@@ -103,6 +97,10 @@ class Cloud:
     def segment_column(self, name: str) -> NDArray[Any]:
         """A column of its segments, (S, …)."""
         return self.store.array(f"{SEGMENTS}/{name}").read_ranges([self.first], [self.last])
+
+    def row_shape(self, name: str) -> tuple[int, ...]:
+        """Row shape of a column of the points."""
+        return self.store.array(f"{POINTS}/{name}").shape[1:]
 
     def own_dtype(self, name: str) -> np.dtype[Any]:
         """Dtype that a column of the points had in the source."""
@@ -165,3 +163,9 @@ def hdf5_file(
 def lazy_values(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
     """Values that are read on demand, all at once."""
     return Values(shape, dtype, lambda: iter([read().astype(dtype)]))
+
+
+def kept_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:
+    """Attributes that a source had, by path and name."""
+    count = len(cloud.store.array("sources/rows"))
+    return parse_attributes(attribute_texts(cloud.store, count)[cloud.source.number])

@@ -31,16 +31,9 @@ from unistore.converters.parts import (
     Taken,
     Verdict,
 )
-from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
-from unistore.converters.point_cloud.buckets import Read
-from unistore.converters.point_cloud.classes import (
-    class_notes,
-    folder_classes,
-    have_labels,
-    with_folder_label,
-)
+from unistore.converters.point_cloud import layouts
 from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
-from unistore.converters.point_cloud.derive import derive_points
+from unistore.converters.point_cloud.derive import derive_memory, derive_points
 from unistore.converters.point_cloud.finalize import (
     column_fields,
     finalize_points,
@@ -48,12 +41,21 @@ from unistore.converters.point_cloud.finalize import (
     segment_columns,
     tables,
 )
-from unistore.converters.point_cloud.layouts import arrays
-from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
-from unistore.converters.point_cloud.memory import derive_memory
+from unistore.converters.point_cloud.folders import (
+    FolderInfo,
+    Lists,
+    class_notes,
+    folder_classes,
+    have_labels,
+    read_lists,
+    room_names,
+    with_folder_label,
+)
+from unistore.converters.point_cloud.layouts import arrays, no_format, recognise
+from unistore.converters.point_cloud.names import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
-from unistore.converters.point_cloud.recognise import format_of, recognise, suffixes
-from unistore.converters.point_cloud.segments import Partition, consecutive
+from unistore.converters.point_cloud.order import Partition
+from unistore.converters.point_cloud.sorting import Read
 from unistore.converters.point_cloud.source import LABEL, Layout, Match, to_json
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
@@ -82,7 +84,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
     @property
     def suffixes(self) -> tuple[str, ...]:
         """Endings of all registered formats."""
-        return suffixes()
+        return tuple(dict.fromkeys(suffix for each in layouts.FORMATS for suffix in each.SUFFIXES))
 
     def look(self, file: Candidate) -> Verdict:
         """Take a file that certainly has one of the formats with its suffix; it may still have problems."""
@@ -92,10 +94,10 @@ class PointCloudConverter(PointCloudOptions, Converter):
             return Taken(arrays.NAME, f"is a column of {printable(owner.name)}")
         if file.path.suffix.lower() == ".npy" and coordinate_word(file.path) is None:
             return LeftOut("is not called like a point cloud")
-        found = format_of(file, self.map, Match.CERTAIN)
-        if found is None and format_of(file, self.map, Match.EITHER) is not None:
+        found, match = recognise(file, self.map)
+        if match is Match.EITHER:
             raise InputError(_either(file))
-        if found is None:
+        if found is None or match is Match.POSSIBLE:
             return LeftOut("is no point cloud of a known format")
         return Taken(found.NAME, f"is a point cloud of layout {found.NAME}")
 
@@ -108,16 +110,14 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kept, left_out = _choose_clouds(found.parts, paths)
         lists = read_lists([part.files[0] for part in kept], paths)
 
-        def listed(part: Part, of_class: tuple[int, str] | None) -> Listed:
-            split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
-            return Listed(split, tuple(lists.files), of_class)
-
         classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
 
+        def with_info(part: Part, of_class: tuple[int, str] | None) -> Part:
+            split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
+            return replace(part, detail=FolderInfo(split, tuple(lists.files), of_class))
+
         return Found(
-            parts=Parts(
-                replace(part, detail=listed(part, each)) for part, each in zip(kept, classes, strict=True)
-            ),
+            parts=Parts(map(with_info, kept, classes)),
             left_out=left_out,
             notes=lists.notes,
             problems=lists.problems,
@@ -126,35 +126,36 @@ class PointCloudConverter(PointCloudOptions, Converter):
     def scan(self, part: Part) -> _Described:
         """Recognise a file's layout and columns; see `Converter.scan`."""
         with Candidate(part.files[0], part.roots, part.name) as file:
-            certain = format_of(file, self.map, Match.CERTAIN)
-            layout = recognise(file, self.map) if certain is None else certain.describe(file, self.map)
-            return _Described(layout=layout, certain=certain is not None)
+            found, match = recognise(file, self.map)
+            if found is None:
+                raise InputError(no_format(file))
+            return _Described(layout=found.describe(file, self.map), certain=match is Match.CERTAIN)
 
     def gather(self, parts: Parts, scanned: Sequence[_Described]) -> Scan:
         """Reconcile the columns of all files, and add the names of rooms from lists."""
         labelled = LABEL in self.map or have_labels(each.layout for each in scanned)
 
         def found() -> Iterator[tuple[str, Layout]]:
-            for name, listed, each in zip(parts.names, parts.details, scanned, strict=True):
-                yield name, with_folder_label(each.layout, None if labelled else listed.of_class)
+            for name, info, each in zip(parts.names, parts.details, scanned, strict=True):
+                yield name, with_folder_label(each.layout, None if labelled else info.of_class)
 
         seen, lists = _Seen(), Lists()
         counted = (seen.add(*each) for each in found())
         of_points, differing = reconcile(_forms(counted, attrgetter("columns")), self.columns)
-        of_segments, wrong = reconcile(_forms(found(), attrgetter("segment_columns")), self.columns)
+        of_segments, unlike = reconcile(_forms(found(), attrgetter("segment_columns")), self.columns)
         if seen.listed:
             rows = (
                 (files[0], seen.listed.get(name))
                 for name, files in zip(parts.names, parts.files(), strict=True)
             )
             room_names(lists, {Path(path): count for path, count in rows if count is not None}, parts.roots)
-        if problems := [*differing, *wrong, *lists.problems]:
+        if problems := [*differing, *unlike, *lists.problems]:
             raise InputError(problems)
         run = max(1, seen.points // max(1, seen.segments))
         texts = AttributeCollector()
         sources, roots = Sources(), [str(root.resolve()) for root in parts.roots]
-        for (name, layout), files, listed in zip(found(), parts.files(), parts.details, strict=True):
-            self._add(sources, name, layout, files, listed, lists, texts, roots)
+        for (name, layout), files, info in zip(found(), parts.files(), parts.details, strict=True):
+            self._add(sources, name, layout, files, info, lists, texts, roots)
         classes = dict(sorted({tuple(each["class"]) for each in sources.details if "class" in each}))
         return Scan(
             family=FAMILY_NAME,
@@ -189,7 +190,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
         name: str,
         layout: Layout,
         files: Sequence[str],
-        listed: Listed,
+        info: FolderInfo,
         lists: Lists,
         texts: AttributeCollector,
         roots: Sequence[str],
@@ -205,14 +206,14 @@ class PointCloudConverter(PointCloudOptions, Converter):
         by_folder = layout.segmented is None and LABEL in layout.segment_columns
         sources.add(
             name=name,
-            files=list(map(str, (files[0], *layout.files, *listed.lists, *lists.files))),
-            split=listed.split,
+            files=list(map(str, (files[0], *layout.files, *info.lists, *lists.files))),
+            split=info.split,
             detail={
                 **to_json(layout),
                 **texts.detail(name, layout.attributes),
                 "roots": roots,
                 **({} if rooms is None else {"names": rooms}),
-                **({"class": list(listed.of_class)} if listed.of_class and by_folder else {}),
+                **({"class": list(info.of_class)} if info.of_class and by_folder else {}),
             },
             memory=memory(in_core=False),
             memory_in_core=memory(in_core=True),
@@ -254,7 +255,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def _make_windows(self, points: int, read_all: Callable[[], Read], work: Workspace) -> Partition:
         if self.segment is None:
-            return consecutive(np.array([points]), np.zeros(1, np.int64))
+            return Partition(None, np.array([points]), np.zeros(1, np.int64))
         size = parse_window(self.segment)
         return by_windows(read_all(), points, size, self.min_points, self.max_points, work)
 
@@ -302,7 +303,7 @@ class _Seen:
         else:
             self.uncut += 1
             self.first_uncut = self.first_uncut or name
-        if each.listed:
+        if each.segments_are_rooms:
             self.listed[name] = each.segments
         for note in each.notes:
             self.remarked += 1
@@ -320,17 +321,18 @@ def _forms(
 
 def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
     """File of coordinates that a ``.npy`` file is a column of, or None."""
-    if path.suffix.lower() != ".npy":
-        return None
-    owner = coordinate_file(path, roots)
-    if owner is None:
-        return None
-    with Candidate(owner, roots) as file:
+    owner = coordinate_file(path, roots) if path.suffix.lower() == ".npy" else None
+    return owner if owner is not None and _match(owner, roots) in (Match.CERTAIN, None) else None
+
+
+def _match(path: Path, roots: Sequence[Path]) -> Match | None:
+    """How sure it is that arrays are a cloud; None if they cannot be read, which `scan` reports."""
+    with Candidate(path, roots) as file:
         try:
-            with as_problem(str(owner)):
-                return owner if arrays.match(file, {}) is Match.CERTAIN else None
-        except InputError:  # reported for that file; its name is enough here
-            return owner
+            with as_problem(str(path)):
+                return arrays.match(file, {})
+        except InputError:
+            return None
 
 
 def _choose_clouds(
@@ -344,7 +346,7 @@ def _choose_clouds(
     plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
     if not plain:
         return parts, []
-    matches = {part.name: _match(part) for part in plain}
+    matches = {part.name: _match(part.files[0], part.roots) or Match.EITHER for part in plain}
     unsure = [part for part in plain if matches[part.name] is not Match.CERTAIN]
     owned = {part.name for part in unsure if _owner(part.files[0], paths) is not None}
     sure = len(plain) < len(parts) or any(each >= Match.EITHER for each in matches.values())
@@ -359,16 +361,6 @@ def _choose_clouds(
         beside = column_files(path, paths) if path.suffix.lower() == ".npy" else {}
         kept.append(replace(part, files=(path, *beside.values())))
     return (kept, left_out) if kept else (list(parts), [])
-
-
-def _match(part: Part) -> Match:
-    """How sure it is that arrays are a cloud; `scan` reports files that cannot be read."""
-    with Candidate(part.files[0], part.roots, part.name) as file:
-        try:
-            with as_problem(part.name):
-                return arrays.match(file, {})
-        except InputError:
-            return Match.EITHER
 
 
 def _either(file: Candidate) -> Problem:

@@ -34,8 +34,6 @@ def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float])
     ----------
     xyz
         (n, 3); only f8 can be quantised.
-    scale, offset
-        Of x, y and z.
     """
     if xyz.dtype != np.float64 or 0 in scale or not np.isfinite((*scale, *offset)).all():
         return None
@@ -129,14 +127,12 @@ class FiniteCheck:
 
     Parameters
     ----------
-    places
-        Locations of x, y and z for messages.
-    rows
-        Rows of the source.
+    locations
+        Of x, y and z, for messages.
     """
 
-    def __init__(self, places: Sequence[str], rows: int) -> None:
-        self._places, self._rows = places, rows
+    def __init__(self, locations: Sequence[str], rows: int) -> None:
+        self._locations, self._rows = locations, rows
         self._wrong = [0, 0, 0]
         self._first: dict[int, tuple[int, Any]] = {}
 
@@ -154,7 +150,7 @@ class FiniteCheck:
         """One problem per axis with such values: how many, and the first row."""
         return [
             Problem(
-                self._places[axis],
+                self._locations[axis],
                 f"{self._wrong[axis]} of {self._rows} coordinates are not finite, "
                 f"first at row {row}: {value}",
                 "remove these points from every column",
@@ -162,12 +158,6 @@ class FiniteCheck:
             )
             for axis, (row, value) in sorted(self._first.items())
         ]
-
-
-def minimum_maximum(rows: NDArray[Any]) -> NDArray[Any]:
-    """Minimum and maximum of each column of rows (n, k), as (2, k); faster than ``min(axis=0)``."""
-    axes = [rows[:, axis] for axis in range(rows.shape[1])]
-    return np.array([[axis.min() for axis in axes], [axis.max() for axis in axes]], rows.dtype)
 
 
 def bounds_of(axes: Sequence[NDArray[Any]], offsets: NDArray[np.int64]) -> Floats:

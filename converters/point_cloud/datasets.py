@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,21 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.originals import dataset_paths, names_without_numbers, open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.attributes import attribute_text
+from unistore.converters.files.hdf5.attributes import (
+    Attributes,
+    Entry,
+    attribute_text,
+    objects_of,
+    read_attributes,
+)
 from unistore.converters.files.hdf5.file import location_of, names_in
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out
-from unistore.converters.files.hdf5.tree import Tree, walk
+from unistore.converters.files.hdf5.tree import Tree, unlinked, walk
 from unistore.converters.parts import Candidate
-from unistore.converters.point_cloud.attributes import COUNT, file_attributes
-from unistore.converters.point_cloud.columns import Chosen
-from unistore.converters.point_cloud.pointsuite import segment_names, segment_problems
+from unistore.converters.point_cloud.pointsuite import COUNT, segment_names, segment_problems
 from unistore.converters.point_cloud.source import AXES, Layout, Original, PointSource, column_paths
 from unistore.converters.scan import Source
-from unistore.errors import InputError, printable
+from unistore.errors import InputError
 
 Open = Callable[[Source], AbstractContextManager[PointSource]]
 
@@ -79,33 +84,54 @@ def open_checked(file: Candidate) -> OpenFile:
     return found
 
 
-def make_layout(found: OpenFile, chosen: Chosen, **known: Any) -> Layout:
-    """Layout of a file with its chosen columns; `known` are further fields of `Layout`."""
+def make_layout(found: OpenFile, chosen: Layout, members: Sequence[str] = (), **known: Any) -> Layout:
+    """Layout of a file with its chosen columns.
+
+    Parameters
+    ----------
+    members
+        Datasets of each group in ``segments`` that are read.
+    """
     datasets = found.tree.datasets
-    header = header_of(found.file, found.name)
-    scalars = tuple(f"left out, being no column: {printable(path)}" for path in chosen.left_out)
-    read = [path for path in _column_paths(chosen) if path in datasets and known.get("segmented") != "ranges"]
-    members = {"indices": ["indices"], "ranges": _column_paths(chosen)}.get(known.get("segmented", ""), [])
-    known["notes"] = (*known.get("notes", ()), *chosen.notes, *scalars)
+    header = _header(found.file, found.name)
+    segment_columns = known.get("segment_columns", {})
+    paths = [*chosen.xyz, *(path for path, _ in (*chosen.columns.values(), *segment_columns.values()))]
+    read = [path for path in paths if path in datasets and path not in members]
+    known["notes"] = (*known.get("notes", ()), *chosen.notes)
     known["memory"] = known.get("memory", 0) + 2 * sum(hdf5.chunk_memory(datasets[path]) for path in read)
-    return Layout(
-        **{"points": chosen.rows, **known},
-        xyz=chosen.xyz,
-        xyz_stored=chosen.xyz_stored,
-        columns=chosen.columns,
+    return replace(
+        chosen,
+        **known,
         scale=_triple(header, "scale"),
         offset=_triple(header, "offset"),
         header=header,
-        attributes=file_attributes(found.file, found.tree, read, found.segments, members),
+        attributes=_attributes(found, read, members),
         files=tuple(sorted(found.tree.files)),
     )
 
 
-def _column_paths(chosen: Chosen) -> list[str]:
-    return [*chosen.xyz, *(path for path, _ in chosen.columns.values())]
+def _attributes(found: OpenFile, columns: Sequence[str], members: Sequence[str]) -> Attributes:
+    """Attributes of the groups, columns and segments of a file."""
+
+    def in_segments() -> Iterator[tuple[str, h5py.HLObject]]:
+        for key in found.segments:
+            for names in ((key,), *((key, each) for each in members)):
+                item = unlinked(found.file["segments"], *names)
+                if isinstance(item, h5py.Group if len(names) == 1 else h5py.Dataset):
+                    yield "/".join(("segments", *names)), item
+
+    def is_recounted(path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
+        """Whether an export writes the same value anyway."""
+        if name != COUNT or not path.startswith("segments/") or not isinstance(item, h5py.Group):
+            return False
+        shape = getattr(unlinked(item, *members[:1]), "shape", None) or (None,)
+        return entry == {"dtype": "<i8", "value": shape[0]}
+
+    objects = objects_of(found.file, found.tree, columns.__contains__)
+    return read_attributes(chain(objects, in_segments()), is_recounted)
 
 
-def header_of(file: h5py.File, name: str) -> dict[str, Any]:
+def _header(file: h5py.File, name: str) -> dict[str, Any]:
     """All attributes of the group ``header``, as JSON; empty if there is none."""
     group = file.get("header")
     if group is None:

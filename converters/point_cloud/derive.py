@@ -11,25 +11,21 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.files.hdf5.file import location_of
-from unistore.converters.point_cloud.buckets import reader
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, bounds_of, quantise
-from unistore.converters.point_cloud.recognise import format_named
-from unistore.converters.point_cloud.segments import Partition, blocks
-from unistore.converters.point_cloud.source import PointSource, segment_values
+from unistore.converters.point_cloud.layouts import format_named
+from unistore.converters.point_cloud.names import is_label
+from unistore.converters.point_cloud.order import blocks
+from unistore.converters.point_cloud.sorting import reader
+from unistore.converters.point_cloud.source import Layout, segment_values
 from unistore.converters.point_cloud.stored import Segmenter, StoredPoints
-from unistore.converters.point_cloud.voxels import VoxelGrid, largest_cell
-from unistore.converters.point_cloud.workspace import Workspace
+from unistore.converters.point_cloud.voxels import VoxelGrid
+from unistore.converters.point_cloud.workspace import STEP, Workspace
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
 from unistore.schemas.tables import Field
 
 _XYZ = "xyz"
-
-
-def is_label(key: str) -> bool:
-    """Whether a column holds classes, by its name."""
-    return key.lower() in ("classification", "label", "labels")
 
 
 def derive_points(
@@ -51,12 +47,6 @@ def derive_points(
         The file, with `to_json` of its layout.
     columns, segment_columns
         Columns of points and segments in the store; those that the file lacks are filled.
-    voxel_sizes
-        Edges of the voxel grids.
-    segmenter
-        Makes segments if the file has none.
-    emit
-        As of `Converter.derive`.
     folder
         For temporary columns of more than a step of points; None: all points are in memory.
 
@@ -94,7 +84,12 @@ def derive_points(
                 facts[f"labelled/{key}"] = np.array(labelled)
         points.check()
         for key, field in segment_columns.items():
-            facts[f"segments/{key}"] = _segment_column(points, key, field, stored.partition, source.detail)
+            if key in source.detail["segment_columns"]:
+                values = segment_values(source.detail, key, points.segment_column)
+            else:
+                shape = (len(stored.partition.lengths), *field.row_shape)
+                values = np.full(shape, missing_value(field.dtype), field.dtype)
+            facts[f"segments/{key}"] = values
         return facts
 
 
@@ -158,10 +153,7 @@ class _Emitter:
                     bounds[:, 0] = np.minimum(bounds[:, 0], self._bounds[first:last, 0])
                     bounds[:, 1] = np.maximum(bounds[:, 1], self._bounds[first:last, 1])
                 self._bounds[first:last] = bounds
-        if self._stored.wrong:
-            return
-        self._check_sizes(first, last)
-        for size in sizes:
+        for size in () if self._stored.wrong else sizes:
             read = reader(xyz if kept is None else kept)
             grid = VoxelGrid(read, np.diff(offsets), self._bounds[first:last], size, self._work)
             for coords, counts in grid.voxels():
@@ -180,20 +172,40 @@ class _Emitter:
         self._emit(POINTS, _XYZ, xyz if exact is None else exact)
         return xyz
 
-    def _check_sizes(self, first: int, last: int) -> None:
-        for size in self._sizes:
-            cells = largest_cell(self._bounds[first:last], size)
-            if cells >= 1 << 31:
-                message = f"a segment is {cells:.3g} voxels of {size:g} wide, more than int32 can count"
-                raise InputError(
-                    Problem(location_of(self._source.name), message, "give a larger voxel size", "voxel")
-                )
+
+_FIXED = 16 << 20
+_POINT = 90
+"""Coordinates, their cells or positions, order, a column."""
+_VOXELS = 80
+"""Points whose voxels are counted: cells, keys, order, inverse, voxels of another."""
+_WINDOWS = 50
+"""Points that are cut into windows: x, y, window, order, of up to two steps."""
+_ORDER = 6
+"""Rows in storage order: row, masks."""
+_CELLS = 24
+"""Points of a segment of more than a step: cells, positions, voxel."""
 
 
-def _segment_column(
-    points: PointSource, key: str, field: Field, partition: Partition, detail: Mapping[str, Any]
-) -> NDArray[Any]:
-    if key in detail["segment_columns"]:
-        return segment_values(detail, key, points.segment_column)
-    shape = (len(partition.lengths), *field.row_shape)
-    return np.full(shape, missing_value(field.dtype), field.dtype)
+def derive_memory(layout: Layout, *, voxels: bool, windows: bool, parts: bool, in_core: bool) -> int:
+    """Bytes that `derive_points` holds at its peak.
+
+    Parameters
+    ----------
+    windows, parts
+        Whether files without segments are divided into windows, and whether `max_points` halves these.
+    in_core
+        Whether all points are one block in memory; if not, the result is the same for larger files.
+    """
+    forms = [form for _, form in layout.columns.values()]
+    widest = max((np.dtype(form.dtype).itemsize * int(np.prod(form.row_shape)) for form in forms), default=0)
+    axis = np.dtype(layout.xyz_dtype).itemsize
+    in_windows = windows and layout.segmented is None
+    step = _POINT + 3 * widest + (_VOXELS if voxels else 0) + (_WINDOWS if in_windows else 0)
+    block = 3 * axis + _CELLS if voxels and layout.points > STEP else 0
+    if in_windows:  # coordinates; row, window, x and y of each point, and of both halves of large windows
+        row = 4 + 2 * axis
+        block = 3 * axis + _ORDER + max(row + 8 + (2 * row if parts else 0), block, widest)
+    elif layout.segmented == "indices":  # one column after the other
+        block = _ORDER + max(3 * axis + block, widest)
+    points = min(layout.points, STEP) * step + (layout.points * block if in_core else 0)
+    return _FIXED + points + layout.memory

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values
 from unistore.converters.point_cloud import layouts
-from unistore.converters.point_cloud.attributes import COUNT, pointsuite_attributes
-from unistore.converters.point_cloud.cloud import Cloud, clouds, hdf5_file, lazy_values
+from unistore.converters.point_cloud.cloud import Cloud, clouds, hdf5_file, kept_attributes, lazy_values
 from unistore.converters.point_cloud.layouts import pointsuite_indices
+from unistore.converters.point_cloud.pointsuite import COUNT, segment_number
 from unistore.converters.point_cloud.source import Exported
-from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS
+from unistore.schemas.point_cloud.fields import NO_SEGMENT
 from unistore.schemas.store_view import StoreView
 
 _CLASSES = "classification"
@@ -39,7 +39,7 @@ def _pointsuite(cloud: Cloud) -> File:
             partial(cloud.coordinates, axis), (rows,), cloud.coordinate_dtype(axis)
         )
     for name in cloud.layout["columns"]:
-        shape = (rows, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
+        shape = (rows, *cloud.row_shape(name))
         values[f"data/{name}"] = lazy_values(partial(cloud.column, name), shape, cloud.own_dtype(name))
     classes = cloud.column(_CLASSES) if _CLASSES in cloud.layout["columns"] else None
     labelled = classes is not None and classes.ndim == 1 and classes.dtype.kind in "iu"
@@ -57,9 +57,9 @@ def _pointsuite(cloud: Cloud) -> File:
         if labelled and classes is not None:
             labels = np.unique(classes[cloud.indices(segment)])
             values[f"{group}/unique_labels"] = array_values(labels)
-    for path, own in pointsuite_attributes(cloud).items():
-        place = next((array for array in values if path.startswith(f"{array}/")), path)
-        attributes[place] = {**attributes.get(place, {}), **own}
+    for path, own in _pointsuite_attributes(cloud).items():
+        target = next((array for array in values if path.startswith(f"{array}/")), path)
+        attributes[target] = {**attributes.get(target, {}), **own}
     return hdf5_file(cloud, values, attributes)
 
 
@@ -73,3 +73,39 @@ def _summaries(
         pairs = zip(*(each.tolist() for each in np.unique(classes, return_counts=True)), strict=True)
         found["label_statistics"] = {f"label_{label}": count for label, count in pairs}
     return {**found, "segments": {"num_segments": segments}}
+
+
+def _pointsuite_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:
+    """Attributes that a source had, at the paths of a PointSuite file.
+
+    If the columns of several segments become one, it has the attributes of the first that has any.
+    """
+    targets = _pointsuite_paths(cloud.layout)
+    found: dict[str, dict[str, Any]] = {}
+    for path, values in kept_attributes(cloud).items():
+        for target in _exported_paths(path, targets):
+            found[target] = {**values, **found.get(target, {})}
+    return found
+
+
+def _pointsuite_paths(layout: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Paths in a PointSuite file, by path of the column (or of the group of columns) in the source."""
+    xyz = layout["xyz"]
+    axes = [f"data/{axis}" for axis in "xyz"]
+    targets = (
+        dict(zip(xyz, [(axis,) for axis in axes], strict=True)) if len(xyz) == 3 else {xyz[0]: tuple(axes)}
+    )
+    targets |= {path: (f"data/{name}",) for name, (path, _, _) in layout["columns"].items()}
+    group = xyz[0].rpartition("/")[0]
+    return {**targets, group: ("data",)} if group else targets
+
+
+def _exported_paths(path: str, targets: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    group, _, rest = path.partition("/")
+    if group != "segments" or not rest:
+        return targets.get(path, (path,))
+    key, _, column = rest.partition("/")
+    if column in targets:
+        return targets[column]
+    segment = f"segments/segment_{segment_number(key):04d}"
+    return (f"{segment}/{column}" if column else segment,)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import Merged
 from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.point_cloud.coordinates import decimal_of
-from unistore.converters.point_cloud.derive import is_label
+from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.source import LABEL
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.errors import InputError, Problem
@@ -31,8 +31,7 @@ from unistore.schemas.point_cloud.fields import (
     voxel_offsets_field,
     xyz_field,
 )
-from unistore.schemas.tables import Field, Table, offsets_of
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
 from unistore.system.sizes import count_of
 
 _AT_ONCE = 256
@@ -63,16 +62,8 @@ def tables(
 
     Parameters
     ----------
-    columns
-        Fields of the points' own columns.
-    sizes
-        Edges of the voxel grids.
-    xyz_dtype, unit
-        Dtype and unit of the coordinates.
     run, voxel_runs
         Points of a typical segment, and its voxels in each grid.
-    decimal
-        Scale and offset of decimals.
     """
     grids = [
         voxel_fields(size, voxel_run, run, unit) for size, voxel_run in zip(sizes, voxel_runs, strict=True)
@@ -118,15 +109,6 @@ def finalize_points(
 ) -> Finalized:
     """Index arrays and the final tables of all sources.
 
-    Parameters
-    ----------
-    scan, facts
-        The scan, and the facts of each source.
-    sizes
-        Edges of the voxel grids.
-    unit
-        Unit of the coordinates.
-
     Raises
     ------
     InputError
@@ -141,10 +123,21 @@ def finalize_points(
         raise InputError(Problem(count_of(len(facts), "file"), message, "lower min_points", "empty"))
     run = _typical(lengths[real])
     voxels = [found[voxel_group(size)] for size in sizes]
-    dtype = _xyz_dtype(scan.sources, found["quantised"])
-    decimal = _decimal(found) if dtype == "float64" else None
-    dtype = dtype if decimal is None else "int32"
-    columns = [_described(key, field, found) for key, field in point_columns(scan).items()]
+    kinds = {
+        "int32" if quantised else detail["xyz_dtype"]
+        for detail, quantised in zip(scan.sources.details, found["quantised"], strict=True)
+    }
+    dtype, decimal = kinds.pop() if len(kinds) == 1 else "float64", None
+    if dtype == "float64":
+        bounds = found["bounds"][lengths > 0]
+        decimal = decimal_of(found["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
+        dtype = dtype if decimal is None else "int32"
+    columns = [
+        replace(field, attributes={**field.attributes, "unlabelled": "every value is 0"})
+        if is_label(key) and not found[f"labelled/{key}"].any()
+        else field
+        for key, field in point_columns(scan).items()
+    ]
     arrays = _segment_arrays(scan, found, of_source, unit)
     arrays += [
         (voxel_offsets_field(size), offsets_of(counts)) for size, counts in zip(sizes, voxels, strict=True)
@@ -226,28 +219,6 @@ def _source_arrays(sources: Sources) -> Arrays:
         texts = (json.dumps(detail["header"], sort_keys=True) for detail in sources.details)
         arrays += text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
     return [*arrays, *attribute_arrays(sources.details)]
-
-
-def _xyz_dtype(sources: Sources, quantised: NDArray[np.bool_]) -> str:
-    """int32 or float32 if all sources have that dtype, else float64, which can represent both."""
-    kinds = {
-        "int32" if each else detail["xyz_dtype"]
-        for detail, each in zip(sources.details, quantised, strict=True)
-    }
-    return kinds.pop() if len(kinds) == 1 else "float64"
-
-
-def _decimal(found: Facts) -> Decimal | None:
-    """Common scale and offset if the coordinates of all sources are decimals, or None."""
-    bounds = found["bounds"][found["lengths"] > 0]
-    return decimal_of(found["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
-
-
-def _described(key: str, field: Field, found: Facts) -> Field:
-    """Mark a label column whose values are all 0."""
-    if not is_label(key) or found[f"labelled/{key}"].any():
-        return field
-    return replace(field, attributes={**field.attributes, "unlabelled": "every value is 0"})
 
 
 def _typical(lengths: NDArray[np.int64]) -> int:

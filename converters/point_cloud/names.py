@@ -1,12 +1,16 @@
-"""Usual names of coordinates and columns, and how sure they make that arrays are a point cloud."""
+"""Usual names of coordinates, columns and files, and how sure they make that arrays are a point cloud."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from unistore.converters.files.paths import is_inside
 from unistore.converters.point_cloud.source import AXES, Match
 
 COORDINATES = ("xyz", "coord", "coords", "points", "point_cloud", "pointcloud", "vertices", "pos")
@@ -38,9 +42,21 @@ class ArrayHeader(Protocol):
         """Byte order included."""
 
 
+def own_names(paths: Iterable[str], group: str) -> dict[str, str]:
+    """Path of each dataset directly in a group, by its name there."""
+    prefix = f"{group}/" if group else ""
+    found = {path.removeprefix(prefix): path for path in paths if path.startswith(prefix)}
+    return {key: path for key, path in found.items() if "/" not in key}
+
+
 def is_column(name: str) -> bool:
     """Whether a name is usual for a column of points: colours, normals, classes."""
     return name.lower() in COLUMNS
+
+
+def is_label(key: str) -> bool:
+    """Whether a column holds classes, by its name."""
+    return key.lower() in ("classification", "label", "labels")
 
 
 def is_coordinates(shaped: ArrayHeader, *, wide: bool = True) -> bool:
@@ -98,3 +114,44 @@ def distinct_names(names: Collection[str], kept: Collection[str] = ()) -> dict[s
         renamed[name] = f"{name}_{number}"
         taken.add(renamed[name].lower())
     return renamed
+
+
+_FILES = (*COORDINATES, "coordinates", "cloud", "pts")
+"""Words in names of files that hold coordinates."""
+_FOLDERS = (*_FILES, "clouds", "pointclouds", "point_clouds")
+
+
+def _pattern(words: Sequence[str]) -> re.Pattern[str]:
+    listed = "|".join(sorted(words, key=len, reverse=True))
+    return re.compile(rf"(?P<before>|.*[-_. ])(?P<word>{listed})(?P<after>|[-_. ]?\d+)", re.IGNORECASE)
+
+
+_COORDINATES, _COLUMNS, _FOLDER_NAMES = _pattern(_FILES), _pattern(COLUMNS), _pattern(_FOLDERS)
+
+
+def coordinate_word(path: Path) -> str | None:
+    """Word in the name of a file or its folder that says that it holds coordinates, or None."""
+    match = _COORDINATES.fullmatch(path.stem) or _FOLDER_NAMES.fullmatch(path.parent.name)
+    return None if match is None else match["word"].lower()
+
+
+def column_files(coordinates: Path, roots: Sequence[Path]) -> dict[str, Path]:
+    """Files beside a file of coordinates whose names have the word of a column instead, by that word."""
+    return _files_with_other_word(coordinates, _COORDINATES, COLUMNS, roots)
+
+
+def coordinate_file(column: Path, roots: Sequence[Path]) -> Path | None:
+    """The file of coordinates beside a file of a column, by their names, or None."""
+    return next(iter(_files_with_other_word(column, _COLUMNS, _FILES, roots).values()), None)
+
+
+def _files_with_other_word(
+    path: Path, own: re.Pattern[str], others: Sequence[str], roots: Sequence[Path]
+) -> dict[str, Path]:
+    """Existing files whose names have one of the words `others` in place of the matched one."""
+    match = own.fullmatch(path.stem)
+    if match is None:
+        return {}
+    named = {word: path.parent / f"{match['before']}{word}{match['after']}{path.suffix}" for word in others}
+    there = {word: each for word, each in named.items() if os.path.exists(each)}  # noqa: PTH110  three times as fast as Path.exists
+    return {word: each for word, each in there.items() if is_inside(each, roots)}

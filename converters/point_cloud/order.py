@@ -1,4 +1,4 @@
-"""Bring the columns of a source into storage order.
+"""Bring the columns of a source into storage order: segment by segment.
 
 A column of one block is read into memory, and its rows are taken from there. With more blocks, the order is
 first distributed to buckets of source rows. Then every block of source rows is read once, and its points are
@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.buckets import BucketOrder, Buckets, Read, Rows, index_dtype, reader
+from unistore.converters.point_cloud.sorting import BucketOrder, Buckets, Read, Rows, index_dtype, reader
 from unistore.converters.point_cloud.workspace import Column, ColumnType, Workspace
+from unistore.schemas.point_cloud.fields import NO_SEGMENT
+from unistore.schemas.tables import offsets_of
 
+Ints = NDArray[np.int64]
 Integers = NDArray[np.integer[Any]]
 
 
@@ -26,12 +29,8 @@ class StorageOrder:
 
     Parameters
     ----------
-    points
-        Rows of the source.
     pieces
         Source rows of each piece (a segment), each in parts of any size; a row may occur several times.
-    work
-        Creates the columns.
     rest
         Whether rows that are in no piece follow, in the source's order.
 
@@ -39,7 +38,7 @@ class StorageOrder:
     ----------
     lengths
         Rows of each piece, (P,).
-    rest
+    unlisted
         How many rows follow the pieces.
     rows
         Source row of each stored row, (M,) u4, or i8 if u4 is too small.
@@ -61,12 +60,12 @@ class StorageOrder:
         self._ends = [total]
         for block, lo in enumerate(range(0, points if rest else 0, work.block)):
             self._ends.append(self._write(self._ends[-1], self._unlisted(block) + lo))
-        self.rest = self._ends[-1] - total
+        self.unlisted = self._ends[-1] - total
 
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def of(self, block: int) -> Iterator[tuple[Integers, Integers]]:
+    def in_block(self, block: int) -> Iterator[tuple[Integers, Integers]]:
         """Rows of a source block, counted inside the block, and their storage positions; both ascending."""
         for part in self._blocks[block].steps(self._work.step):
             yield part.read("row"), part.read("at")
@@ -113,12 +112,8 @@ def in_storage_order(
 
     Parameters
     ----------
-    order
-        The order.
     columns
         Type of each column, and the function that reads its rows in the source's order.
-    work
-        Creates the columns.
 
     Returns
     -------
@@ -135,7 +130,7 @@ def in_storage_order(
     buckets = Buckets(work, sizes, {**types, "": ("<u4", ())})
     for number, lo in enumerate(range(0, order.points, block)):
         moved = []
-        for rows, at in order.of(number):
+        for rows, at in order.in_block(number):
             moved.append((rows, BucketOrder(at // block)))
             buckets.put(moved[-1][1], {"": at % block})
         for key, (_, read) in columns.items():
@@ -194,3 +189,57 @@ class _BlockCache:
             self._current = None
             self._current = block, self._load(block)
         return self._current[1](lo, hi)
+
+
+class Partition(NamedTuple):
+    """Segments of one source in storage order; the segment of number -1 comes last.
+
+    Attributes
+    ----------
+    order
+        Rows of the source, segment by segment; None: all rows in the source's order.
+    lengths
+        (S,) points of each segment.
+    numbers
+        (S,) number of each segment.
+    """
+
+    order: StorageOrder | None
+    lengths: Ints
+    numbers: Ints
+
+    @property
+    def offsets(self) -> Ints:
+        """(S + 1,) bounds of the segments in the storage order."""
+        return offsets_of(self.lengths)
+
+
+def by_indices(
+    indices: Iterable[Iterable[Ints]], numbers: Ints | None, rows: int, work: Workspace
+) -> Partition:
+    """Segments given as sorted row indices; rows of no segment come last, as one segment of number -1.
+
+    Parameters
+    ----------
+    indices
+        Rows of each segment, in parts.
+    numbers
+        Number of each segment, (S,); None: 0, 1, ….
+    """
+    order = StorageOrder(rows, indices, work, rest=True)
+    numbers = np.arange(len(order.lengths), dtype=np.int64) if numbers is None else numbers
+    if not order.unlisted:
+        return Partition(order, order.lengths, numbers)
+    return Partition(order, np.append(order.lengths, order.unlisted), np.append(numbers, NO_SEGMENT))
+
+
+def blocks(lengths: Ints, limit: int) -> Iterator[tuple[int, int]]:
+    """Ranges of segments with at most `limit` points together, or one segment with more points."""
+    first, points = 0, 0
+    for segment, length in enumerate(lengths.tolist()):
+        if segment > first and points + length > limit:
+            yield first, segment
+            first, points = segment, 0
+        points += length
+    if first < len(lengths):
+        yield first, len(lengths)

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.comparing import difference
-from unistore.converters.common.originals import Compared
+from unistore.converters.common.originals import Compared, difference
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.hdf5.original_attributes import compare_attributes
 from unistore.converters.point_cloud.cloud import Cloud, clouds
-from unistore.converters.point_cloud.recognise import format_named
+from unistore.converters.point_cloud.layouts import format_named
 from unistore.converters.point_cloud.source import Original, coordinate_names, segment_values
 from unistore.converters.scan import Scan
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
@@ -25,13 +24,13 @@ class Originals:
 
     def __init__(self, store: StoreView, scan: Scan) -> None:
         self._scan = scan
-        self._choose_clouds = {cloud.source.number: cloud for cloud in clouds(store)}
-        self._attributes = attribute_texts(store, len(self._choose_clouds))
+        self._clouds = {cloud.source.number: cloud for cloud in clouds(store)}
+        self._attributes = attribute_texts(store, len(self._clouds))
 
     def compare(self, number: int) -> Iterator[Compared]:
         """Coordinates, every column, the rows of every segment, and the attributes of an HDF5 file."""
         source = self._scan.sources[number]
-        cloud = self._choose_clouds.pop(number)
+        cloud = self._clouds.pop(number)
         detail = source.detail
         with format_named(detail["layout"]).open_original(source) as original:
 

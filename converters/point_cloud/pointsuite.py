@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import h5py
@@ -13,9 +12,11 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import location_of, names_in
-from unistore.converters.files.hdf5.tree import follow
+from unistore.converters.files.hdf5.tree import follow, unlinked
 from unistore.errors import InputError, Problem
 
+COUNT = "num_points"
+"""Attribute of every segment of a PointSuite file."""
 CURE = "write the segments again"
 SEGMENT_MEMORY = 1 << 10
 """Bytes in memory per segment with a group of its own: name, number, bounds."""
@@ -32,15 +33,7 @@ def segment_names(group: h5py.Group, name: str) -> list[str]:
 
 
 def segment_problems(group: h5py.Group, name: str) -> list[Problem]:
-    """Problems of members of ``segments``: names without a number, or the same number twice.
-
-    Parameters
-    ----------
-    group
-        ``segments``.
-    name
-        Name of the file in messages.
-    """
+    """Problems of members of ``segments``: names without a number, or the same number twice."""
     problems = []
     first: dict[int, str] = {}
     for key in names_in(group, location_of(name, "segments")):
@@ -71,13 +64,6 @@ def segment_number(key: str) -> int:
 class Segments:
     """The groups of the segments of an open file, by number.
 
-    Parameters
-    ----------
-    file, name
-        The open file and how messages call it.
-    roots
-        Where links may lead.
-
     Raises
     ------
     InputError
@@ -95,43 +81,24 @@ class Segments:
         """Number of each segment, (S,)."""
         return np.array([segment_number(key) for key in self.keys], np.int64)
 
-    def groups(self) -> Iterator[tuple[str, h5py.Group]]:
-        """Path and group of each segment."""
-        return map(self.group, range(len(self.keys)))
-
-    def group(self, number: int) -> tuple[str, h5py.Group]:
-        """Path and group of one segment."""
-        key = self.keys[number]
-        path = f"segments/{key}"
-        group = follow(self._parent, key, location_of(self.name, path), self._roots)
-        if isinstance(group, Problem):
-            raise InputError(group)
+    def group(self, number: int) -> h5py.Group:
+        """The group of a segment."""
+        location = location_of(self.name, f"segments/{self.keys[number]}")
+        group = follow(self._parent, self.keys[number], location, self._roots)
         if not isinstance(group, h5py.Group):
-            raise InputError(Problem(location_of(self.name, path), "is no group", CURE, "format"))
-        return path, group
+            wrong = Problem(location, "is no group", CURE, "format")
+            raise InputError(group if isinstance(group, Problem) else wrong)
+        return group
 
     def member(self, number: int, key: str) -> h5py.Dataset | Problem:
-        """A dataset of a segment; opened by its path if that has no links, which is faster."""
-        links = self._parent.id.links
-        name = self.keys[number].encode("utf-8", "surrogateescape")
-        inside = name + b"/" + key.encode("utf-8", "surrogateescape")
-        with suppress(KeyError, OSError, RuntimeError):  # reported below
-            if {links.get_info(each).type for each in (name, inside)} == {h5py.h5l.TYPE_HARD}:
-                item = h5py.h5o.open(self._parent.id, inside)
-                if isinstance(item, h5py.h5d.DatasetID):
-                    dataset = h5py.Dataset(item)
-                    location = location_of(self.name, f"segments/{self.keys[number]}/{key}")
-                    problems = hdf5.check_dataset(dataset, location)
-                    return problems[0] if problems else dataset
-        path, group = self.group(number)
-        return self.dataset(group, path, key)
-
-    def dataset(self, group: h5py.Group, path: str, key: str) -> h5py.Dataset | Problem:
         """A dataset of a segment, if it is there and its values can be read."""
-        location = location_of(self.name, f"{path}/{key}")
-        if key not in group:
-            return Problem(location, "is missing", CURE, "missing")
-        item = follow(group, key, location, self._roots)
+        location = location_of(self.name, f"segments/{self.keys[number]}/{key}")
+        item: object = unlinked(self._parent, self.keys[number], key)  # faster
+        if not isinstance(item, h5py.Dataset):
+            group = self.group(number)
+            if key not in group:
+                return Problem(location, "is missing", CURE, "missing")
+            item = follow(group, key, location, self._roots)
         if not isinstance(item, h5py.Dataset):
             return item if isinstance(item, Problem) else Problem(location, "is no dataset", CURE, "format")
         problems = hdf5.check_dataset(item, location)
@@ -141,10 +108,7 @@ class Segments:
 def raise_first(found: Iterable[Problem], name: str) -> None:
     """Raise the first problems of a file and the number of further ones, if there are any."""
     problems = list(found)
-    if not problems:
-        return
-    rest = len(problems) - _SHOWN
-    more = (
-        [Problem(location_of(name), f"{rest} further segments have problems like these")] if rest > 0 else []
-    )
-    raise InputError([*problems[:_SHOWN], *more])
+    if (rest := len(problems) - _SHOWN) > 0:
+        problems[_SHOWN:] = [Problem(location_of(name), f"{rest} further segments have problems like these")]
+    if problems:
+        raise InputError(problems)

@@ -47,7 +47,7 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
         _scatter(axes, xyz[:, across], xyz[:, up], xyz[:, 2], labels)
     if labels is not None and len(np.unique(labels)) <= _LEGEND:
         marks = [
-            panels[0].plot([], [], "o", color=_colour(i), label=str(label))[0]
+            panels[0].plot([], [], "o", color=f"C{i % 10}", label=str(label))[0]
             for i, label in enumerate(np.unique(labels))
         ]
         figure.legend(handles=marks, loc="outside right upper", title=colours)
@@ -122,11 +122,7 @@ def _scatter(
         return
     for number, label in enumerate(np.unique(labels)):
         of = labels == label
-        axes.scatter(across[of], up[of], s=size, color=_colour(number), linewidths=0)
-
-
-def _colour(number: int) -> str:
-    return f"C{number % 10}"
+        axes.scatter(across[of], up[of], s=size, color=f"C{number % 10}", linewidths=0)
 
 
 def _grid(store: StoreView, extent: float) -> str | None:

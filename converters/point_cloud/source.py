@@ -47,8 +47,6 @@ class Layout:
 
     Attributes
     ----------
-    format
-        Name of the format.
     points, segments
         Number of points and segments; one segment if the file has none of its own.
     segmented
@@ -65,18 +63,14 @@ class Layout:
         Scale and offset of x, y, z in the file's header; None if it has none.
     unit
         Unit of the coordinates; None if the format does not define it.
-    header
-        All attributes of the header (JSON).
     attributes
         Attributes of the HDF5 file, its groups and the datasets of columns.
-    listed
+    segments_are_rooms
         Whether lists of rooms have one line for each of its segments.
     files
         Further files that are read.
     memory
         Bytes in memory while rows are read, besides the rows: decoded chunks, names of segments.
-    notes
-        Remarks about this file.
     """
 
     format: str
@@ -92,7 +86,7 @@ class Layout:
     unit: str | None = None
     header: Mapping[str, Any] = field(default_factory=dict)
     attributes: Attributes = field(default_factory=Attributes)
-    listed: bool = False
+    segments_are_rooms: bool = False
     files: tuple[Path, ...] = ()
     memory: int = 0
     notes: tuple[str, ...] = ()
@@ -169,7 +163,6 @@ class PointSource(Protocol):
 
         Columns have their stored names, coordinates those of `coordinate_names`.
         """
-        ...
 
     def segments(self) -> Ranges | Indices | None:
         """Segments of the file, or None."""
@@ -223,20 +216,16 @@ class Format(Protocol):
     @property
     def NAME(self) -> str:  # noqa: N802  a constant of a module
         """Name in ``sources/layout`` of a store."""
-        ...
 
     @property
     def SUFFIXES(self) -> tuple[str, ...]:  # noqa: N802
         """Lower-case endings of the names of its files."""
-        ...
 
     def match(self, file: Candidate, mapping: Mapping[str, str]) -> Match:
         """How sure it is that a file has this format, by its content. Damaged files match, to be reported.
 
         Parameters
         ----------
-        file
-            The file, with its name for messages.
         mapping
             Stored names of columns, as `choose` takes them.
 
@@ -245,7 +234,6 @@ class Format(Protocol):
         InputError
             If the file cannot be read.
         """
-        ...
 
     def describe(self, file: Candidate, mapping: Mapping[str, str]) -> Layout:
         """Describe what a file holds, without reading values; `file` and `mapping` as in `match`.
@@ -255,7 +243,6 @@ class Format(Protocol):
         InputError
             With every problem that can be found without reading values.
         """
-        ...
 
     def open_points(self, source: Source) -> AbstractContextManager[PointSource]:
         """Open a file; ``source.detail`` has the JSON of its layout.
@@ -265,11 +252,9 @@ class Format(Protocol):
         InputError
             If the file cannot be opened.
         """
-        ...
 
     def open_original(self, source: Source) -> AbstractContextManager[Original]:
         """Open a file to read its values by other means than `open_points`: h5py or numpy alone."""
-        ...
 
 
 @runtime_checkable
@@ -284,4 +269,3 @@ class Exported(Protocol):
         StoreError
             If the store contradicts itself.
         """
-        ...

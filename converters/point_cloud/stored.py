@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.files.hdf5.file import location_of
-from unistore.converters.point_cloud.buckets import Read, reader
 from unistore.converters.point_cloud.coordinates import FiniteCheck
-from unistore.converters.point_cloud.order import in_storage_order
-from unistore.converters.point_cloud.segments import Partition, blocks, by_indices, consecutive
+from unistore.converters.point_cloud.order import Partition, blocks, by_indices, in_storage_order
+from unistore.converters.point_cloud.sorting import Read, reader
 from unistore.converters.point_cloud.source import PointSource, Ranges, coordinate_names
 from unistore.converters.point_cloud.workspace import Column, ColumnType, Workspace
 from unistore.converters.protocol import Source
@@ -29,17 +28,6 @@ Segmenter = Callable[[int, Callable[[], Read], Workspace], Partition]
 
 class StoredPoints:
     """The points of an open file in storage order, some rows at a time.
-
-    Parameters
-    ----------
-    points, source
-        The open file, and its source.
-    columns
-        Columns of the store.
-    segmenter
-        Makes segments if the file has none.
-    work
-        Creates temporary columns.
 
     Raises
     ------
@@ -61,7 +49,13 @@ class StoredPoints:
         self._reads: dict[str, Read] = {
             key: partial(self._source.column, key) for key in columns if key in types
         }
-        self.partition = _own_segments(points, work) or segmenter(points.rows, self._source.read_all, work)
+        own = points.segments()
+        if own is None:
+            self.partition = segmenter(points.rows, self._source.read_all, work)
+        elif isinstance(own, Ranges):
+            self.partition = Partition(None, own.lengths, own.numbers)
+        else:
+            self.partition = by_indices(own.rows, own.numbers, points.rows, work)
         self.offsets = self.partition.offsets
         self.xyz: Read = self._source.xyz
         """Coordinates, (hi - lo, 3)."""
@@ -106,8 +100,8 @@ class _SourcePoints:
 
     def __init__(self, points: PointSource, source: Source, work: Workspace) -> None:
         paths = source.detail["xyz"]
-        places = [location_of(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
-        self.finite = FiniteCheck(places, points.rows)
+        locations = [location_of(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
+        self.finite = FiniteCheck(locations, points.rows)
         self._points, self._work = points, work
         self._names = coordinate_names(source.detail)
         self._dtype = np.dtype(source.detail["xyz_dtype"])
@@ -150,16 +144,6 @@ class _SourcePoints:
         self.check()
         self._kept = kept
         return reader(kept)
-
-
-def _own_segments(points: PointSource, work: Workspace) -> Partition | None:
-    """Segments of the file, or None."""
-    found = points.segments()
-    if found is None:
-        return None
-    if isinstance(found, Ranges):
-        return consecutive(found.lengths, found.numbers)
-    return by_indices(found.rows, found.numbers, points.rows, work)
 
 
 def _form(dtype: str, row_shape: Sequence[int]) -> ColumnType:

@@ -8,24 +8,19 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.buckets import BucketOrder, Buckets, Read, Rows, index_dtype, key_ranges
-from unistore.converters.point_cloud.tuples import unique_tuples
+from unistore.converters.point_cloud.sorting import (
+    BucketOrder,
+    Buckets,
+    Read,
+    Rows,
+    index_dtype,
+    key_ranges,
+    unique_tuples,
+)
 from unistore.converters.point_cloud.workspace import Workspace
+from unistore.errors import InputError
 
 _AXES = ("x", "y", "z")
-
-
-def largest_cell(bounds: NDArray[np.float64], size: float) -> float:
-    """Largest cell index of any segment; above 2³¹ − 1 it cannot be stored.
-
-    Parameters
-    ----------
-    bounds
-        (S, 2, 3) minimum and maximum of each segment.
-    size
-        Edge of a voxel.
-    """
-    return float(np.floor((bounds[:, 1] - bounds[:, 0]).max(initial=0.0) / size))
 
 
 class VoxelGrid:
@@ -39,15 +34,16 @@ class VoxelGrid:
         Points of each segment, (S,): one segment, or several with at most a step of points together.
     bounds
         (S, 2, 3) minimum and maximum of each segment.
-    size
-        Edge of a voxel.
-    work
-        Creates the columns.
 
     Attributes
     ----------
     lengths
         Voxels of each segment, (S,); complete after `voxels`.
+
+    Raises
+    ------
+    InputError
+        If a segment is 2^31 voxels wide or more.
     """
 
     def __init__(
@@ -59,8 +55,12 @@ class VoxelGrid:
         work: Workspace,
     ) -> None:
         self._xyz = lru_cache(1)(xyz)  # read once for each axis
-        self._bounds, self._size, self._work = bounds, size, work
+        self._origin, self._size, self._work = bounds[:, 0], size, work
         self._points = int(points.sum())
+        self._largest = np.floor((bounds[:, 1] - bounds[:, 0]).max(axis=0, initial=0) / size)
+        if (most := self._largest.max()) >= 1 << 31:
+            msg = f"voxel_size={size:g}: a segment is {most:.3g} voxels wide, more than int32 can count"
+            raise InputError(msg)
         self.lengths = np.zeros(len(points), np.int64)
         self._segment = np.repeat(np.arange(len(points)), points) if len(points) > 1 else None
         self._numbers: list[NDArray[np.int32]] | Buckets = []
@@ -72,11 +72,9 @@ class VoxelGrid:
             sizes = np.diff([*range(0, self._points, step), self._points])
             self._numbers = Buckets(self._work, sizes, {"inside": ("<u4", ()), "voxel": ("<i4", ())})
         cells = {key: partial(self._cells, axis) for axis, key in enumerate(_AXES)}
-        everything = Rows({**cells, "at": np.arange}, 0, self._points)
-        largest = np.floor((self._bounds[:, 1] - self._bounds[:, 0]).max(axis=0, initial=0) / self._size)
-        ends = {key: (0, int(last)) for key, last in zip(_AXES, largest, strict=True)}
+        ends = {key: (0, int(last)) for key, last in zip(_AXES, self._largest, strict=True)}
         types = {**dict.fromkeys(_AXES, ("<i4", ())), "at": (index_dtype(self._points), ())}
-        for points in key_ranges(everything, ends, types, self._work):
+        for points in key_ranges(Rows({**cells, "at": np.arange}, 0, self._points), ends, types, self._work):
             for part in points.steps(step):  # several steps only if all points are in one voxel
                 axes = [part.read(key).astype(np.int64, copy=False) for key in _AXES]
                 first, voxel, counts = unique_tuples(
@@ -101,7 +99,7 @@ class VoxelGrid:
                 yield numbers
 
     def _cells(self, axis: int, lo: int, hi: int) -> NDArray[np.int64]:
-        origin = self._bounds[:, 0, axis]
+        origin = self._origin[:, axis]
         if self._segment is not None:
             origin = origin.take(self._segment)
         values = np.asarray(self._xyz(lo, hi)[:, axis], np.float64)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.buckets import (
+from unistore.converters.point_cloud.order import Partition, by_indices
+from unistore.converters.point_cloud.sorting import (
     BucketOrder,
     Buckets,
     Read,
     Rows,
+    extremes,
     index_dtype,
     key_ranges,
     reader,
+    sort_tuples,
 )
-from unistore.converters.point_cloud.coordinates import minimum_maximum
-from unistore.converters.point_cloud.segments import Partition, by_indices
-from unistore.converters.point_cloud.tuples import sort_tuples
 from unistore.converters.point_cloud.workspace import ColumnType, Workspace
 from unistore.errors import InputError
 
-_DIGIT = 16
-"""Bits of a coordinate that each pass of `_smallest` compares."""
+_AXES, _WINDOW = ("x", "y"), ("window_x", "window_y")
 
 
 def by_windows(
@@ -42,8 +41,6 @@ def by_windows(
     ----------
     read
         Reads rows of the coordinates, (n, 3).
-    rows
-        Points of the cloud.
 
     Raises
     ------
@@ -51,22 +48,19 @@ def by_windows(
         If the cloud is more than 2^31 windows wide.
     """
     read = lru_cache(1)(read)  # read once for each column
-    columns: dict[str, Read] = {"row": np.arange, "xy": lambda lo, hi: read(lo, hi)[:, :2]}
-    low, high = _ends(Rows(columns, 0, rows), work.step)
-    last = np.floor((high.astype(np.float64) - low) / size)
-    if last.max() >= 1 << 31:
-        msg = f"segment=window:{size:g}: the cloud is more than 2^31 windows wide"
-        raise InputError(msg)
-
-    def window(axis: int) -> Read:
-        return lambda lo, hi: np.floor((read(lo, hi)[:, axis].astype(np.float64) - low[axis]) / size).astype(
-            np.int64
-        )
-
-    types: dict[str, ColumnType] = {"row": (index_dtype(rows), ()), "xy": (low.dtype.str, (2,))}
-    columns |= {"x": window(0), "y": window(1)}
-    ends = {"x": (0, int(last[0])), "y": (0, int(last[1]))}
-    ranges = key_ranges(Rows(columns, 0, rows), ends, types | dict.fromkeys("xy", ("<i4", ())), work)
+    columns: dict[str, Read] = {"row": np.arange}
+    columns |= {key: partial(_coordinates, read, axis) for axis, key in enumerate(_AXES)}
+    form = columns["x"](0, 0).dtype.str
+    types: dict[str, ColumnType] = {"row": (index_dtype(rows), ()), "x": (form, ()), "y": (form, ())}
+    ends: dict[str, tuple[int, int]] = {}
+    for axis, key in zip(_AXES, _WINDOW, strict=True):
+        low, high = map(np.float64, extremes(Rows(columns, 0, rows), axis, work.step))
+        if (last := np.floor((high - low) / size)) >= 1 << 31:
+            msg = f"segment=window:{size:g}: the cloud is more than 2^31 windows wide"
+            raise InputError(msg)
+        ends[key] = 0, int(last)
+        columns[key] = partial(_windows_of, columns[axis], low, size)
+    ranges = key_ranges(Rows(columns, 0, rows), ends, types | dict.fromkeys(_WINDOW, ("<i4", ())), work)
     parts = (
         part
         for points in ranges
@@ -79,13 +73,22 @@ def by_windows(
     return by_indices(pieces, None, rows, work)
 
 
+def _coordinates(read: Read, axis: int, lo: int, hi: int) -> NDArray[Any]:
+    return read(lo, hi)[:, axis]
+
+
+def _windows_of(coordinates: Read, low: float, size: float, lo: int, hi: int) -> NDArray[np.int64]:
+    """Window of each point along one axis, (hi - lo,)."""
+    return np.floor((coordinates(lo, hi).astype(np.float64) - low) / size).astype(np.int64)
+
+
 def _windows(points: Rows, step: int) -> Iterator[Rows]:
     """Points of each window in a range of windows, in the order of their rows."""
     if len(points) > step:
         yield points
         return
-    order, begins = sort_tuples([points.read(key).astype(np.int64, copy=False) for key in ("x", "y")])
-    columns = {key: reader(points.read(key).take(order, axis=0)) for key in ("row", "xy")}
+    order, begins = sort_tuples([points.read(key).astype(np.int64, copy=False) for key in _WINDOW])
+    columns = {key: reader(points.read(key).take(order)) for key in ("row", *_AXES)}
     for lo, hi in pairwise([*np.flatnonzero(begins).tolist(), len(order)]):
         yield Rows(columns, lo, hi)
 
@@ -97,19 +100,22 @@ def _halve(
     if max_points is None or len(window) <= max_points:
         yield window
         return
-    low, high = _ends(window, work.step)
-    axis = 0 if high[0] - low[0] >= high[1] - low[1] else 1
+    ends = {axis: extremes(window, axis, work.step) for axis in _AXES}
+    axis = max(_AXES, key=lambda axis: ends[axis][1] - ends[axis][0])
 
-    def keys() -> Iterator[NDArray[np.uint64]]:
-        return (_sortable(part.read("xy")[:, axis]) for part in window.steps(work.step))
+    def key(lo: int, hi: int) -> NDArray[np.uint64]:
+        return _sortable(window.columns[axis](lo, hi))
 
     half = len(window) // 2
-    middle, equal = _smallest(keys, len(window), half, work.step)
     with work.nested() as nested:
+        lowest, highest = _sortable(np.array(ends[axis])).tolist()
+        keys = Rows({"key": key}, window.lo, window.hi)
+        middle, equal = _smallest(keys, (lowest, highest), half, nested)
         sides = Buckets(nested, np.array([half, len(window) - half]), types)
-        for part, key in zip(window.steps(work.step), keys(), strict=True):
-            second = (key >= middle).astype(np.uint16)
-            ties = np.flatnonzero(key == middle)[:equal]
+        for part in window.steps(work.step):
+            keys_of_part = key(part.lo, part.hi)
+            second = (keys_of_part >= middle).astype(np.uint16)
+            ties = np.flatnonzero(keys_of_part == middle)[:equal]
             second[ties] = 0
             equal -= len(ties)
             sides.put(BucketOrder(second), {name: part.read(name) for name in types})
@@ -117,34 +123,16 @@ def _halve(
             yield from _halve(side, max_points, types, nested)
 
 
-def _ends(points: Rows, step: int) -> NDArray[Any]:
-    """Minimum and maximum of x and y, (2, 2)."""
-    ends = np.array([minimum_maximum(part.read("xy")) for part in points.steps(step)])
-    return np.array([ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)])
-
-
-def _smallest(
-    keys: Callable[[], Iterator[NDArray[np.uint64]]], count: int, rank: int, step: int
-) -> tuple[int, int]:
-    """The largest of the `rank` smallest of `count` keys, and how many of these are equal to it."""
-    found, shift = 0, 64
-    while count > step and shift:
-        shift -= _DIGIT
-        counts = np.zeros(1 << _DIGIT, np.int64)
-        for key in keys():
-            digits = key >> shift
-            digits = digits[digits >> _DIGIT == found] & ((1 << _DIGIT) - 1)
-            counts += np.bincount(digits.astype(np.int64), minlength=len(counts))
-        upto = np.cumsum(counts)
-        digit = int(np.searchsorted(upto, rank))
-        count = int(counts[digit])
-        rank -= int(upto[digit]) - count
-        found = found << _DIGIT | digit
-    if not shift:
-        return found, rank
-    among = np.concatenate([key if shift == 64 else key[key >> shift == found] for key in keys()])
-    middle = int(np.partition(among, rank - 1)[rank - 1])
-    return middle, rank - int(np.count_nonzero(among < middle))
+def _smallest(keys: Rows, ends: tuple[int, int], rank: int, work: Workspace) -> tuple[int, int]:
+    """The largest of the `rank` smallest keys between `ends`, and how many of these are equal to it."""
+    parts = key_ranges(keys, {"key": ends}, {"key": ("<u8", ())}, work)
+    smaller, part = 0, next(parts)
+    while smaller + len(part) < rank:
+        smaller, part = smaller + len(part), next(parts)
+    among = next(part.steps(work.step)).read("key")  # of more than a step all are equal
+    at = min(rank - smaller, len(among)) - 1
+    middle = int(np.partition(among, at)[at])
+    return middle, rank - smaller - int(np.count_nonzero(among < middle))
 
 
 def _sortable(values: NDArray[Any]) -> NDArray[np.uint64]:

@@ -7,8 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +60,7 @@ Column = NDArray[Any] | FileColumn
 """Rows that are written and read by ``[lo:hi]``; do not modify what is read."""
 
 
-class Workspace:
+class Workspace(ExitStack):
     """Creates temporary columns; their files are unnamed, and deleted on exit or when the process dies.
 
     Parameters
@@ -78,18 +77,10 @@ class Workspace:
     """
 
     def __init__(self, folder: Path | None) -> None:
+        super().__init__()
         self.step = STEP
         self.block = sys.maxsize if folder is None else STEP
         self._folder = folder
-        self._files = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.close()
 
     def nested(self) -> Workspace:
         """A workspace in the same folder, whose files are deleted earlier."""
@@ -101,7 +92,7 @@ class Workspace:
             return np.empty((rows, *form[1]), form[0])
         with _sorting(self._folder):
             file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
-        return FileColumn(self._files.enter_context(file), form, self._folder)
+        return FileColumn(self.enter_context(file), form, self._folder)
 
 
 @contextmanager

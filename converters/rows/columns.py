@@ -13,7 +13,7 @@ import numpy as np
 from unistore.converters.common.columns import Column, length_table, storable
 from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import Problem, printable
-from unistore.schemas.arrays import name_problem
+from unistore.schemas.tables import name_problem
 
 
 def how_to_take(names: Iterable[str]) -> str:

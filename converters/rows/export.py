@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Values, converted
-from unistore.converters.common.stored import SourceRows, row_values, source_dtype, sources_of
+from unistore.converters.common.exported import (
+    File,
+    SourceRows,
+    Values,
+    converted,
+    row_values,
+    source_dtype,
+    sources_of,
+)
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.schemas.rows.fields import TABLE
 from unistore.schemas.store_view import StoreView

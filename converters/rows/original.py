@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.comparing import blocks_difference
+from unistore.converters.common.exported import row_values, sources_of
 from unistore.converters.common.originals import (
     Compared,
+    blocks_difference,
     dataset_paths,
     names_without_numbers,
     open_with_h5py,
 )
-from unistore.converters.common.stored import row_values, sources_of
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out, compare_attributes
 from unistore.converters.protocol import Scan

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.spike.frames import file_name
 from unistore.converters.spike.scan import ScannedFrame, first_frames
 from unistore.converters.spike.source import Extent, FrameSource
-from unistore.errors import Problem
+from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import bin_edges, voxelize
 
 _CHECKED_RECORDINGS = 8
@@ -20,33 +18,39 @@ _SAME = 0.999
 """Least correlation of a grid with sums of bytes; scaled grids are recognised, too."""
 
 
-def detect_orientation(
-    frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSource]
-) -> tuple[bool, list[str], list[Problem]]:
-    """Whether row 0 of existing grids is the bottom row, with notes and problems.
+def detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSource]) -> tuple[bool, str]:
+    """Whether row 0 of existing grids is the bottom row, and a note.
 
     The first grid of some sequences is compared with voxels counted from its spikes, given by the frame's
     name.
+
+    Raises
+    ------
+    InputError
+        If it is the bottom row of some grids, and the top row of others.
     """
     seen: dict[str, str] = {}
     for each in first_frames(each for each in frames if each.frame.name in spikes)[:_CHECKED_RECORDINGS]:
         source = spikes[each.frame.name]
         assert each.voxel is not None
-        counted = voxelize(source.packed(), source.extent.width, each.voxel.bins)
-        seen.setdefault(_orientation(each.voxel.values(), counted), file_name(each.frame, "voxel"))
-    seen.pop("either way", None)
-    if set(seen) == {"top first", "bottom first"}:
-        message = f"holds its bottom row first, but {seen['top first']} its top row"
+        counted, found = voxelize(source.packed(), source.extent.width, each.voxel.bins), each.voxel.values()
+        upright, flipped = np.array_equal(found, counted), np.array_equal(found[:, ::-1], counted)
+        if not (upright and flipped):
+            way = "top" if upright else "bottom" if flipped else "other"
+            seen.setdefault(way, file_name(each.frame, "voxel"))
+    if set(seen) == {"top", "bottom"}:
+        message = f"holds its bottom row first, but {seen['top']} its top row"
         cure = "remove the existing voxels and use --voxel-bins"
-        return False, [], [Problem(seen["bottom first"], message, cure, "orientation")]
-    if set(seen) == {"bottom first"}:
-        return True, ["existing voxels equal the spikes' upside down: flipped in the store"], []
-    if set(seen) == {"top first"}:
-        return False, ["existing voxels equal those counted from the spikes"], []
+        raise InputError(Problem(seen["bottom"], message, cure, "orientation"))
     if "other" in seen:
         note = f"existing voxels are kept as they are; {seen['other']} differs from sums of its spikes"
-        return False, [note], []
-    return False, ["existing voxels are kept as they are; row 0 is taken as the top"], []
+    elif "bottom" in seen:
+        note = "existing voxels equal the spikes' upside down: flipped in the store"
+    elif seen:
+        note = "existing voxels equal those counted from the spikes"
+    else:
+        note = "existing voxels are kept as they are; row 0 is taken as the top"
+    return set(seen) == {"bottom"}, note
 
 
 def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> list[Problem]:
@@ -75,13 +79,6 @@ def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Ex
         cure = "count them from the spikes: --voxel-dir none --voxel-bins 5"
         problems.append(Problem("existing voxels", message, cure, "shape"))
     return problems
-
-
-def _orientation(found: NDArray[Any], counted: NDArray[Any]) -> str:
-    upright, flipped = np.array_equal(found, counted), np.array_equal(found[:, ::-1], counted)
-    if upright and flipped:
-        return "either way"
-    return "top first" if upright else "bottom first" if flipped else "other"
 
 
 def misread_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> str | None:

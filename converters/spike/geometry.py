@@ -69,6 +69,15 @@ def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
     return size // frame if size % frame == 0 else None
 
 
+def fitting_layouts(sizes: Sequence[int], height: int, width: int, layouts: Sequence[str]) -> list[str]:
+    """Those of `layouts` in which every size is a whole number of frames."""
+    return [
+        layout
+        for layout in layouts
+        if all(frames_in(size, height, width, layout) is not None for size in sizes)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Resolution chosen for a recording, and why."""
@@ -78,7 +87,7 @@ class Choice:
     reason: str
 
 
-def choose(
+def choose_resolutions(
     sizes: Mapping[str, Sequence[int]], layout: str, height: int | None = None, width: int | None = None
 ) -> tuple[dict[str, Choice], list[Problem]]:
     """Choose a known camera for every recording from the `sizes` of its files in bytes.

@@ -65,21 +65,26 @@ def read_image_header(path: Path, name: str) -> ImageHeader:
     Raises
     ------
     InputError
-        If it is unreadable, empty, of another format, or truncated.
+        If it is empty, of another format, or truncated.
     """
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL))
-            tail = file.read()
-            file.seek(0)
-            head = file.read(32)
-            if head.startswith(_PNG):
-                return _png(file, size, tail, name)
-            if head.startswith(_JPEG):
-                return _jpeg(file, size, tail, name)
-    except OSError as error:
-        raise InputError(_unreadable(name, error)) from error
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL))
+        tail = file.read()
+        file.seek(0)
+        head = file.read(32)
+        if head.startswith((_PNG, _JPEG)):
+            found = _png(file, tail) if head.startswith(_PNG) else _jpeg(file, size - len(tail), tail)
+            if found is None:
+                raise InputError(_truncated(name, size))
+            height, width, colour, bits, least = found
+            if not width or not height or colour is None:
+                message = f"has a damaged header ({width} x {height}, unknown or no colour)"
+                raise InputError(Problem(name, message, _CURE, "corrupt"))
+            if least > size:  # before memory is allocated
+                message = f"is damaged: {size} bytes cannot hold the {width} x {height} pixels of its header"
+                raise InputError(Problem(name, message, _CURE, "corrupt"))
+            return ImageHeader(height, width, colour, bits, size)
     if not size:
         raise InputError(Problem(name, "is empty (0 bytes)", _CURE, "empty"))
     if (pointer := lfs_pointer_problem(head, name)) is not None:
@@ -87,47 +92,42 @@ def read_image_header(path: Path, name: str) -> ImageHeader:
     raise InputError(Problem(name, f"is not a PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"))
 
 
-def _png(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageHeader:
+_Header = tuple[int, int, str | None, int, float]
+"""Height, width, colour, bits a channel, and the fewest bytes that such an image takes."""
+
+
+def _png(file: IO[bytes], tail: bytes) -> _Header | None:
     file.seek(len(_PNG))
     header = file.read(25)
     if len(header) < 25 or header[4:8] != b"IHDR" or _PNG_END not in tail:
-        raise InputError(_truncated(name, size))
+        return None
     width, height, bits, colour = struct.unpack(">IIBB", header[8:18])
-    kind = _COLOURS.get(colour)
-    if not width or not height or kind is None:
-        message = f"has a damaged header ({width} x {height}, colour type {colour})"
-        raise InputError(Problem(name, message, _CURE, "corrupt"))
-    claimed = height * (1 + width * _CHANNELS[colour] * bits // 8)
-    _check_size(height, width, claimed, _MAX_DEFLATE_RATIO * size, name, size)
-    return ImageHeader(height, width, kind, bits, size)
+    least = height * (1 + width * _CHANNELS.get(colour, 1) * bits // 8) / _MAX_DEFLATE_RATIO
+    return height, width, _COLOURS.get(colour), bits, least
 
 
-def _jpeg(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageHeader:
+def _jpeg(file: IO[bytes], tail_at: int, tail: bytes) -> _Header | None:
     position = 2
     while True:
         file.seek(position)
         segment = file.read(10)
         if len(segment) < 10 or segment[0] != 0xFF or segment[1] in {0xD9, 0xDA}:
-            raise InputError(_truncated(name, size))
+            return None
         if segment[1] in _START_OF_FRAME:
             break
         position += 1 if segment[1] == 0xFF else 2 + int.from_bytes(segment[2:4], "big")
     bits, height, width, components = struct.unpack(">BHHB", segment[4:10])
-    if size - len(tail) + tail.rfind(_JPEG_END) <= position:
-        raise InputError(_truncated(name, size))
-    if not width or not height or components not in _COMPONENTS:
-        message = f"has a damaged header ({width} x {height}, {components} components)"
-        raise InputError(Problem(name, message, _CURE, "corrupt"))
-    if segment[1] < _ARITHMETIC_CODING:
-        _check_size(height, width, height * width, _MAX_JPEG_PIXELS_PER_BYTE * size, name, size)
-    return ImageHeader(height, width, _COMPONENTS[components], bits, size)
-
-
-def _check_size(height: int, width: int, claimed: int, most: int, name: str, size: int) -> None:
-    """Refuse a header that claims more pixels than the file can hold, before memory is allocated."""
-    if claimed > most:
-        message = f"is damaged: {size} bytes cannot hold the {width} x {height} pixels that its header says"
-        raise InputError(Problem(name, message, _CURE, "corrupt"))
+    end = tail.rfind(_JPEG_END)
+    if end < 0 or tail_at + end <= position:
+        return None
+    huffman = segment[1] < _ARITHMETIC_CODING
+    return (
+        height,
+        width,
+        _COMPONENTS.get(components),
+        bits,
+        height * width / _MAX_JPEG_PIXELS_PER_BYTE if huffman else 0,
+    )
 
 
 def read_image(path: Path, name: str) -> bytes:
@@ -136,12 +136,9 @@ def read_image(path: Path, name: str) -> bytes:
     Raises
     ------
     InputError
-        If it is unreadable or truncated, or a PNG chunk contradicts its checksum.
+        If it is truncated, or a PNG chunk contradicts its checksum.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(_unreadable(name, error)) from error
+    data = path.read_bytes()
     if data.startswith(_PNG):
         _check_chunks(data, name)
     elif _JPEG_END not in data[-_TAIL:]:
@@ -153,8 +150,6 @@ def _check_chunks(data: bytes, name: str) -> None:
     """Check the chunks of a PNG: length, type, data, CRC-32 over type and data (5.3)."""
     view, position, kind = memoryview(data), len(_PNG), b""
     while kind != b"IEND":
-        if position + 12 > len(data):
-            raise InputError(_truncated(name, len(data)))
         end = position + 8 + int.from_bytes(view[position : position + 4], "big")
         if end + 4 > len(data):
             raise InputError(_truncated(name, len(data)))
@@ -200,7 +195,3 @@ def decode(data: bytes, name: str, out: NDArray[np.uint8]) -> None:
 
 def _truncated(name: str, size: int) -> Problem:
     return Problem(name, f"is truncated: {size} bytes, without its end", _CURE, "truncated")
-
-
-def _unreadable(name: str, error: OSError) -> Problem:
-    return Problem(name, f"cannot be read: {error.strerror}", "check the file and its rights", "unreadable")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.spike.geometry import frames_in
+from unistore.converters.spike.geometry import fitting_layouts
 from unistore.converters.spike.source import StreamSource
 from unistore.errors import Problem, first_few
 from unistore.schemas.spike.bits import row_bytes
@@ -76,12 +76,8 @@ def _detect_from_all_bytes(
     if ones >= _MIN_SET_BITS:
         reason = f"all {total:,} bytes are 0 or 1, {ones:,} of them 1: one byte a pixel"
         return DetectedLayout("bytes", reason), []
-    fitting = [
-        layout
-        for layout in ("packed", "bytes")
-        if height and width
-        if all(frames_in(stream.size, height, width, layout) is not None for stream in streams)
-    ]
+    sizes = [stream.size for stream in streams]
+    fitting = fitting_layouts(sizes, height, width, ("packed", "bytes")) if height and width else []
     if len(fitting) == 1:
         reason = f"too dark to tell, but {height} x {width} fits no other layout"
         return DetectedLayout(fitting[0], reason), []

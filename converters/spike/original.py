@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.comparing import difference
-from unistore.converters.common.originals import Compared
+from unistore.converters.common.originals import Compared, difference
 from unistore.converters.protocol import Scan
 from unistore.converters.spike.export import frames
 from unistore.converters.spike.layouts import format_of
@@ -37,11 +36,11 @@ class Originals:
             return Compared(f"{source.name}: {path.name}", path, original.size, difference(stored, original))
 
         if "spike" in files:
-            original = self._spikes(files["spike"], detail["spike"])
-            yield compared(files["spike"], frame.spikes(), original)
+            yield compared(files["spike"], frame.spikes(), self._spikes(files["spike"], detail["spike"]))
         if "voxel" in files and self._is_stored(detail["voxel"]["bins"]):
             stored = frame.voxels(voxel_path(detail["voxel"]["bins"]))
-            yield compared(files["voxel"], stored, _original(files["voxel"], detail["voxel"]["key"]))
+            original = format_of(files["voxel"]).original(files["voxel"], detail["voxel"]["key"])
+            yield compared(files["voxel"], stored, original)
         for image in ("blur", "sharp"):
             if image in files:
                 stored = frame.image(image)
@@ -61,7 +60,7 @@ class Originals:
     def _spikes(self, path: Path, form: Mapping[str, Any]) -> NDArray[np.uint8]:
         """Spikes as pixels (T, H, W), row 0 = top."""
         length, height, width = form["extent"]
-        raw = _original(path, form["key"])
+        raw = format_of(path).original(path, form["key"])
         if form["layout"] == "array":
             return np.asarray(raw != 0, np.uint8)
         pixels = raw if form["layout"] == "bytes" else np.unpackbits(raw, bitorder="little")
@@ -69,10 +68,6 @@ class Originals:
             pixels = pixels[: length * height * width]
         pixels = pixels.reshape(length, height, -1)[:, :, :width]
         return pixels[:, ::-1] if self._flip else pixels
-
-
-def _original(path: Path, key: str) -> NDArray[Any]:
-    return format_of(path).original(path, key)
 
 
 def _image(path: Path, as_bytes: bool) -> NDArray[np.uint8]:

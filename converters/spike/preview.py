@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, Preview, bare, evenly
 from unistore.converters.spike.export import Frame, images_in
-from unistore.converters.spike.firing import SATURATED, firing_rate
+from unistore.converters.spike.notes import SATURATED, firing_rate
 from unistore.errors import StoreError
 from unistore.schemas.indices import whole
 from unistore.schemas.spike.bits import unpack, voxelize

@@ -10,14 +10,14 @@ import numpy as np
 from unistore.converters.spike.geometry import (
     CAMERAS,
     Choice,
-    choose,
+    choose_resolutions,
     find_misread_camera,
+    fitting_layouts,
     frames_in,
     row_correlation,
 )
 from unistore.converters.spike.layout_detection import DetectedLayout, detect_layout, detect_padding
-from unistore.converters.spike.source import Extent, StreamSource
-from unistore.converters.spike.stream_reader import ShapedStream
+from unistore.converters.spike.source import Extent, ShapedStream, StreamSource
 from unistore.errors import Problem
 from unistore.schemas.spike.bits import row_bytes
 from unistore.system.sizes import count_of
@@ -70,7 +70,7 @@ def resolve_streams(
         choices, padding, more = _with_given_resolution(left, decided, height, width, suspicious=suspicious)
     else:
         sizes = {name: [stream.size for stream in each] for name, each in left.items()}
-        choices, more = choose(sizes, decided.layout, height, width)
+        choices, more = choose_resolutions(sizes, decided.layout, height, width)
     notes = [f"{count_of(len(streams), 'spike stream')} in {_LAYOUT_NAMES[padding.layout]}: {decided.reason}"]
     if padding != decided:
         notes.append(padding.reason)
@@ -113,11 +113,7 @@ def _with_given_resolution(
     choices = {name: Choice(height, width, "") for name in recordings}
     if decided.layout == "bytes" or width % 8 == 0:
         return choices, decided, []
-    fitting = [
-        layout
-        for layout in ("packed", "stream")
-        if all(frames_in(stream.size, height, width, layout) is not None for stream in streams)
-    ]
+    fitting = fitting_layouts([stream.size for stream in streams], height, width, ("packed", "stream"))
     if fitting == ["stream"]:
         reason = f"rows of {width} pixels are not padded to whole bytes: only so the sizes divide"
         return choices, DetectedLayout("stream", reason), []

@@ -20,7 +20,7 @@ from unistore.converters.spike.frames import (
     suffixes_of,
 )
 from unistore.converters.spike.images import ImageHeader, read_image_header
-from unistore.converters.spike.layouts import format_of, open_spikes, open_voxels
+from unistore.converters.spike.layouts import format_of, open_voxels
 from unistore.converters.spike.source import FrameSource, StreamSource, VoxelGrid
 from unistore.errors import InputError, Problem, printable
 
@@ -77,7 +77,7 @@ def scan_frame(info: FrameInfo, *, convert_images: bool) -> ScannedFrame:
                 voxel = open_voxels(path, name)
                 problems += _voxel_problems(voxel.dtype, name)
             else:
-                spikes = open_spikes(path, name)
+                spikes = format_of(path).open(path, name)
                 problems += spikes.check() if isinstance(spikes, FrameSource) else []
     problems += _size_problems(images, file_name(frame, "sharp")) if len(images) > 1 else []
     problems = with_source(frame.name, problems)

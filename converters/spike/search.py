@@ -1,4 +1,4 @@
-"""Searching one of the given paths for recordings."""
+"""Search of one of the given paths; `unistore.converters.spike.recordings` puts all of them together."""
 
 from __future__ import annotations
 

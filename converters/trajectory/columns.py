@@ -21,7 +21,7 @@ from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, i
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Array, Group
 from unistore.errors import InputError, Problem, printable
-from unistore.schemas.arrays import name_problem
+from unistore.schemas.tables import name_problem
 
 Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable"]
 """How the rows of a dataset are converted to those of a column.

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Values, array_values, converted
-from unistore.converters.common.stored import row_blocks, row_values
+from unistore.converters.common.exported import File, Values, array_values, converted, row_blocks, row_values
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.source import Format, RestoredFile

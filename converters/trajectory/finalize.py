@@ -15,8 +15,7 @@ from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.trajectory.derive import frame_sizes, summaries_of
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.tables import MergedColumns
-from unistore.schemas.tables import Field, Table, offsets_of
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
 from unistore.schemas.trajectory.fields import (
     EPISODES,
     FINAL,

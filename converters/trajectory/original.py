@@ -10,9 +10,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.comparing import blocks_difference
 from unistore.converters.common.exported import Values
-from unistore.converters.common.originals import Compared, names_without_numbers
+from unistore.converters.common.originals import Compared, blocks_difference, names_without_numbers
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.hdf5.original_attributes import compare_attributes
 from unistore.converters.protocol import Scan

@@ -21,7 +21,7 @@ from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Contents, Group, Mask, SourceFile
 from unistore.errors import InputError, Problem
-from unistore.schemas.arrays import name_problem
+from unistore.schemas.tables import name_problem
 
 
 @dataclass(frozen=True, kw_only=True)

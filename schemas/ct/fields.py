@@ -50,17 +50,15 @@ def image_field(dtype: str, row_shape: tuple[int, ...], tile: tuple[int, int, in
     )
 
 
-def extent_field() -> Field:
-    """Field of ``volumes/extent``, (V, 3) i4."""
-    return Field(
-        path=f"{VOLUMES}/extent",
-        dtype="int32",
-        row_shape=(3,),
-        axes=("volume", "axis"),
-        unit="voxel",
-        description="true depth, height and width of each volume",
-        attributes={"components": _DHW},
-    )
+EXTENT = Field(
+    path=f"{VOLUMES}/extent",
+    dtype="int32",
+    row_shape=(3,),
+    axes=("volume", "axis"),
+    unit="voxel",
+    description="true depth, height and width of each volume",
+    attributes={"components": _DHW},
+)
 
 
 def label_field(

@@ -1,15 +1,17 @@
-"""What the arrays of a CT store must be: volumes, their extents, windows, masks, labels, distance fields."""
+"""What the arrays of a CT store must be (`SPECS`), and what must hold of their values (`RULES`)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unistore.errors import Problem
-from unistore.schemas.array_spec import SAMPLES, ArraySpec, Limit
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec, Limit
 from unistore.schemas.array_specs import ArraySpecs
-from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.schemas.rules import Rule, View, broken, first_row
 
 _ROWS = (SAMPLES, 0)
 _IMAGE = f"{VOLUMES}/image"
@@ -18,7 +20,7 @@ _IMAGE = f"{VOLUMES}/image"
 def _spec(path: str, paths: Collection[str]) -> ArraySpec:
     group, _, name = path.rpartition("/")
     if path == _IMAGE:
-        return ArraySpec(row_shape=(None, None, None), rows=_ROWS)
+        return ArraySpec(kinds="biuf", row_shape=(None, None, None), rows=_ROWS)
     if path == f"{VOLUMES}/extent":
         limits = [Limit(_IMAGE, (1, 2, 3))] if _IMAGE in paths else []
         limits += [Limit(each, (1, 2, 3), 8) for each in sorted(paths) if _is_mask(each)]
@@ -28,10 +30,10 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         return ArraySpec(dtypes=("bool",) if name == "present" else (), rows=_ROWS)
     if path.partition("/")[0] not in (WINDOWS, MASKS, LABELS, SDF):
         return ArraySpec()
-    if _is_label(path):
-        return ArraySpec(row_shape=(None, None, None), rows=_ROWS)
-    if _is_mask(path):
-        return ArraySpec(dtypes=("uint8",), row_shape=(None, None, None), rows=_ROWS)
+    if _is_label(path) or _is_mask(path):
+        dtypes, voxels = (("uint8",), 8) if _is_mask(path) else ((), 1)
+        like = (Limit(_IMAGE, (1, 2, 3), voxels),) if _IMAGE in paths else ()
+        return ArraySpec(dtypes=dtypes, row_shape=(None, None, None), rows=_ROWS, like=like)
     coords = f"{group}/coords"
     points = coords if coords in paths else Limit(f"{group}/mask", (1, 2, 3), 8)
     known = {
@@ -51,13 +53,6 @@ def _is_label(path: str) -> bool:
     return path.endswith("/label") and path.startswith((f"{MASKS}/", f"{LABELS}/"))
 
 
-SPECS = ArraySpecs(
-    required=(f"{VOLUMES}/extent", f"{VOLUMES}/name/data", f"{VOLUMES}/name/offsets"),
-    others=_spec,
-    main_rows=SAMPLES,
-    text={VOLUMES: (SAMPLES, 1)},
-)
-
 _POINTS = {"coords", "values", "offsets"}
 _CONTENTS: Mapping[str, list[set[str]]] = {
     WINDOWS: [_POINTS, {"mask", "offsets"}],
@@ -68,27 +63,111 @@ _CONTENTS: Mapping[str, list[set[str]]] = {
 """Arrays that a group has beside ``present`` and ``resolution``: one of these sets."""
 
 
-def validate(arrays: Mapping[str, ArrayInfo], _attributes: Mapping[str, Any]) -> list[Problem]:
-    """Images are numbers; windows, masks, labels and fields are complete; masks and labels fit the image."""
-    problems: list[Problem] = []
-    image = arrays.get(_IMAGE)
-    if image is not None and image.kind not in "biuf":
-        problems.append(Problem(_IMAGE, f"is {image.dtype}, expected numbers", kind="dtype"))
-    known = set().union(*(content for contents in _CONTENTS.values() for content in contents))
+def _incomplete_groups(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
     for group in dict.fromkeys(path.rpartition("/")[0] for path in arrays):
         contents = _CONTENTS.get(group.partition("/")[0])
-        if contents is None:
-            continue
-        found = {name for name in known if f"{group}/{name}" in arrays}
-        if found not in contents:
+        found = {name for name in (*_POINTS, "mask", "label") if f"{group}/{name}" in arrays}
+        if contents is not None and found not in contents:
             expected = " or ".join(", ".join(sorted(content)) for content in contents)
             listed = ", ".join(sorted(found)) or "neither"
-            problems.append(Problem(group, f"holds {listed}, expected {expected}", kind="missing"))
-    for path, info in arrays.items():
-        if image is not None and (_is_mask(path) or _is_label(path)):
-            *outer, width = image.shape
-            shape = (*outer, -(-width // 8) if _is_mask(path) else width)
-            if info.shape != shape:
-                message = f"has shape {info.shape}, expected {shape}"
-                problems.append(Problem(path, message, kind="shape"))
-    return problems
+            yield Problem(group, f"holds {listed}, expected {expected}", kind="missing")
+
+
+SPECS = ArraySpecs(
+    required=(f"{VOLUMES}/extent", f"{VOLUMES}/name/data", f"{VOLUMES}/name/offsets"),
+    others=_spec,
+    check=_incomplete_groups,
+    main_rows=SAMPLES,
+    text={VOLUMES: (SAMPLES, 1)},
+)
+
+
+def points(view: View) -> Iterator[Problem]:
+    """Points lie in their volume; those of windows are in C order."""
+    extent = view.whole(f"{VOLUMES}/extent").astype(np.int64)
+    for path in [*view.under(f"{WINDOWS}/"), *view.under(f"{SDF}/")]:
+        group = path.removesuffix("/coords")
+        if group == path:
+            continue
+        offsets, ordered = view.whole(f"{group}/offsets"), group.startswith(f"{WINDOWS}/")
+        yield from _inside(view, path, offsets, _limits(view, group, extent), ordered=ordered)
+
+
+def _limits(view: View, group: str, extent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Upper bounds of the points of each volume, (V, 3): its extent or, if stored, its resolution."""
+    if not view.store.has(f"{group}/resolution"):
+        return extent
+    cube = np.repeat(view.whole(f"{group}/resolution").astype(np.int64)[:, None], 3, axis=1)
+    return np.where(cube > 0, cube, np.iinfo(np.int64).max)
+
+
+def _inside(
+    view: View, path: str, offsets: NDArray[np.int64], limits: NDArray[np.int64], *, ordered: bool
+) -> Iterator[Problem]:
+    last_volume, last_flat = -1, -1
+    for lo, block in view.blocks(path):
+        hi = lo + len(block)
+        for volume in range(int(np.searchsorted(offsets, lo, "right")) - 1, len(limits)):
+            begin, end = max(lo, int(offsets[volume])), min(hi, int(offsets[volume + 1]))
+            if begin >= hi:
+                break
+            if begin == end:
+                continue
+            coords = block[begin - lo : end - lo]
+            columns = tuple(coords.T)
+            if any(c.min() < 0 or c.max() >= most for c, most in zip(columns, limits[volume], strict=True)):
+                at = first_row(((coords < 0) | (coords >= limits[volume])).any(axis=1))
+                message = f"row {begin + at} is {coords[at].tolist()}, outside volume {volume}"
+                yield broken(path, f"{message} of {limits[volume].tolist()}")
+                return
+            if not ordered:
+                continue
+            flat = np.ravel_multi_index(columns, tuple(limits[volume].tolist()))
+            again = volume == last_volume and flat[0] <= last_flat
+            falling = np.concatenate([[again], flat[1:] <= flat[:-1]])
+            if falling.any():
+                message = f"row {begin + first_row(falling)} does not follow the one before it in C order"
+                yield broken(path, message)
+                return
+            last_volume, last_flat = volume, int(flat[-1])
+
+
+def masks(view: View) -> Iterator[Problem]:
+    """Bit masks have no bit outside the volume, and those of windows as many as the offsets count."""
+    extent = view.whole(f"{VOLUMES}/extent").tolist()
+    for path in [path for path in view.under("") if path.endswith("/mask") and view.shape(path)[1:]]:
+        group = path.removesuffix("/mask")
+        if view.array(path).attributes.get("packed_axis") != "width":
+            continue
+        counts = np.diff(view.whole(f"{group}/offsets")) if view.store.has(f"{group}/offsets") else None
+        for volume, (depth, height, width) in enumerate(extent):
+            ones = total = 0
+            for lo, bits in view.planes(path, volume):
+                ones += _count(bits[: max(0, depth - lo), :height], width)
+                total += _count(bits, 8 * bits.shape[2])
+            if ones != total:
+                yield broken(path, f"volume {volume} has {total - ones} bits outside its extent")
+            if counts is not None and ones != counts[volume]:
+                yield broken(path, f"volume {volume} has {ones} voxels, its offsets count {counts[volume]}")
+
+
+def _count(bits: NDArray[np.uint8], width: int) -> int:
+    """Number of set bits among the first `width` bits of the last axis."""
+    whole, rest = divmod(width, 8)
+    ones = int(np.bitwise_count(bits[:, :, :whole]).sum(dtype=np.int64))
+    return ones + int(np.bitwise_count(bits[:, :, whole : whole + 1] & ((1 << rest) - 1)).sum(dtype=np.int64))
+
+
+def presence(view: View) -> Iterator[Problem]:
+    """Volumes without a window or field have no points of it."""
+    for path in view.under(""):
+        group = path.removesuffix("/present")
+        if group != path and view.store.has(f"{group}/offsets"):
+            counts = np.diff(view.whole(f"{group}/offsets"))
+            wrong = ~view.whole(path) & (counts != 0)
+            if wrong.any():
+                at = first_row(wrong)
+                yield broken(path, f"volume {at} is said not to have it, but has {counts[at]} points")
+
+
+RULES: tuple[Rule, ...] = (points, masks, presence)

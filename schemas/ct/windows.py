@@ -41,10 +41,6 @@ class Window:
     def __str__(self) -> str:
         return f"{self.name}:{self.width:g}:{self.level:g}"
 
-    def same_range(self, other: Window) -> bool:
-        """Whether another window has the same width and level."""
-        return (self.width, self.level) == (other.width, other.level)
-
 
 PRESETS: Mapping[str, Window] = {
     window.name: window

@@ -1,15 +1,18 @@
-"""What the arrays of a point cloud store must be: points, segments, voxel grids."""
+"""What the arrays of a point cloud store must be (`SPECS`), and what must hold of their values (`RULES`)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
 
 from unistore.errors import Problem
-from unistore.schemas.array_spec import ArraySpec
+from unistore.schemas.array_spec import ArrayInfo, ArraySpec
 from unistore.schemas.array_specs import ArraySpecs
-from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS
+from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS, SEGMENTS
+from unistore.schemas.point_cloud.quantum import quantum_errors
+from unistore.schemas.rules import Rule, View, broken, first_row
 
 _XYZ = "points/xyz"
 _SEGMENTS = ("segments/number", 0)
@@ -24,18 +27,23 @@ def _spec(path: str, _paths: Collection[str]) -> ArraySpec:
     if group == SEGMENTS:
         return ArraySpec(rows=_SEGMENTS)
     if path.startswith("voxels/"):
-        return _voxel_specs(group).get(name, ArraySpec())
+        coords = f"{group}/coords"
+        specs = {
+            "coords": ArraySpec(dtypes=("int32",), row_shape=(3,)),
+            "counts": ArraySpec(dtypes=("uint32",), row_shape=(), rows=(coords, 0)),
+            "offsets": ArraySpec(dtypes=("int64",), row_shape=(), rows=_BOUNDS, offsets_of=coords),
+            "point_voxel": ArraySpec(dtypes=("int32",), row_shape=(), rows=(_XYZ, 0)),
+        }
+        beside = tuple(f"{group}/{each}" for each in specs)
+        return replace(specs.get(name, ArraySpec()), beside=beside)
     return ArraySpec()
 
 
-def _voxel_specs(grid: str) -> dict[str, ArraySpec]:
-    coords = f"{grid}/coords"
-    return {
-        "coords": ArraySpec(dtypes=("int32",), row_shape=(3,)),
-        "counts": ArraySpec(dtypes=("uint32",), row_shape=(), rows=(coords, 0)),
-        "offsets": ArraySpec(dtypes=("int64",), row_shape=(), rows=_BOUNDS, offsets_of=coords),
-        "point_voxel": ArraySpec(dtypes=("int32",), row_shape=(), rows=(_XYZ, 0)),
-    }
+def _unscaled(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
+    """Quantised coordinates without a scale or an offset."""
+    for path in ("sources/scale", "sources/offset"):
+        if arrays[_XYZ].dtype == "int32" and path not in arrays:
+            yield Problem(path, "is missing", kind="missing")
 
 
 SPECS = ArraySpecs(
@@ -51,13 +59,104 @@ SPECS = ArraySpecs(
         ),
     },
     others=_spec,
+    check=_unscaled,
     main_rows=_XYZ,
 )
 
 
-def validate(arrays: Mapping[str, ArrayInfo], _attributes: Mapping[str, Any]) -> list[Problem]:
-    """Quantised coordinates have a scale and an offset, and voxel grids all of their arrays."""
-    needed = ["sources/scale", "sources/offset"] if arrays[_XYZ].dtype == "int32" else []
-    for grid in sorted({path.rpartition("/")[0] for path in arrays if path.startswith("voxels/")}):
-        needed += [f"{grid}/{name}" for name in _voxel_specs(grid)]
-    return [Problem(path, "is missing", kind="missing") for path in needed if path not in arrays]
+def segments(view: View) -> Iterator[Problem]:
+    """The segments of a source hold all its points; the one for points of no segment is the last."""
+    offsets = view.whole("segments/offsets")
+    source, number = view.whole("segments/source"), view.whole("segments/number")
+    count = view.shape("sources/rows")[0]
+    held = np.bincount(source, np.diff(offsets), count).astype(np.int64)
+    wrong = held != view.whole("sources/rows")
+    if wrong.any():
+        at = first_row(wrong)
+        yield broken("segments/offsets", f"source {at} has {held[at]} points in its segments, not all")
+    rest = number == NO_SEGMENT
+    inside = rest[:-1] & (source[1:] == source[:-1])
+    if inside.any():
+        yield broken("segments/number", f"segment {first_row(inside)} of no number is not its source's last")
+    samples = int(np.count_nonzero(~rest))
+    if samples != view.store.sample_count:
+        yield broken(
+            "segments/number", f"numbers {samples} segments, the root counts {view.store.sample_count}"
+        )
+
+
+def bounds(view: View) -> Iterator[Problem]:
+    """Origins are the minima of the bounds, and minima are not above maxima."""
+    origin, box = view.whole("segments/origin"), view.whole("segments/bounds")
+    wrong = (origin != box[:, 0]).any(axis=1) | ~(box[:, 0] <= box[:, 1]).all(axis=1)
+    if wrong.any():
+        at = first_row(wrong)
+        yield broken("segments/bounds", f"segment {at}: origin {origin[at]}, bounds {box[at].tolist()}")
+
+
+def source_rows(view: View) -> Iterator[Problem]:
+    """Every row of a source occurs at least once."""
+    first, count = view.whole("sources/first_row"), view.whole("sources/rows")
+    for source, (lo, rows) in enumerate(zip(first.tolist(), count.tolist(), strict=True)):
+        order = view.array("points/source_row").read(lo, lo + rows)
+        most = int(order.max(initial=-1)) + 1
+        if order.min(initial=0) < 0 or most > rows:
+            yield broken(
+                "points/source_row", f"source {source}: {order.min()} to {most - 1} in {rows} points"
+            )
+            continue
+        missing = np.ones(most, bool)
+        missing[order] = False
+        if missing.any():
+            yield broken("points/source_row", f"source {source}: row {first_row(missing)} is nowhere")
+
+
+def voxels(view: View) -> Iterator[Problem]:
+    """Every point of a segment has a voxel of that segment, and ``counts`` are right."""
+    points = view.whole("segments/offsets")
+    real = view.whole("segments/number") != NO_SEGMENT
+    for path in view.under("voxels/"):
+        grid = path.removesuffix("/coords")
+        if grid == path:
+            continue
+        offsets = view.whole(f"{grid}/offsets")
+        cells = np.diff(offsets)
+        if cells[~real].any():
+            yield broken(f"{grid}/offsets", "gives voxels to points of no segment")
+        yield from _point_voxels(view, grid, points, np.where(real, cells, 0), offsets)
+
+
+def _point_voxels(
+    view: View, grid: str, points: np.ndarray, cells: np.ndarray, offsets: np.ndarray
+) -> Iterator[Problem]:
+    """Check ``point_voxel`` of a grid; `cells` are the voxels of each segment."""
+    found = np.zeros(int(offsets[-1]), np.int64)
+    for lo, voxel in view.blocks(f"{grid}/point_voxel"):
+        segment = np.searchsorted(points, np.arange(lo, lo + len(voxel)), "right") - 1
+        inside = cells[segment] > 0
+        wrong = np.where(inside, (voxel < 0) | (voxel >= cells[segment]), voxel != -1)
+        if wrong.any():
+            at = first_row(wrong)
+            message = (
+                f"row {lo + at} is {voxel[at]}, its segment {segment[at]} has {cells[segment[at]]} voxels"
+            )
+            yield broken(f"{grid}/point_voxel", message)
+            return
+        found += np.bincount(offsets[segment[inside]] + voxel[inside], minlength=len(found))
+    differing = found != view.whole(f"{grid}/counts")
+    if differing.any():
+        at = first_row(differing)
+        yield broken(f"{grid}/counts", f"voxel {at} has {found[at]} points, counted otherwise")
+
+
+def coordinates(view: View) -> Iterator[Problem]:
+    """Scale and offset restore finite coordinates; the scale of decimals is a power of ten."""
+    xyz = view.array(f"{POINTS}/xyz")
+    if xyz.dtype.kind == "i":
+        filled = view.whole("sources/rows") > 0
+        scale, offset = (view.whole(f"sources/{name}")[filled] for name in ("scale", "offset"))
+        for path, message in quantum_errors(scale, offset, xyz.attributes.get(DECIMAL)):
+            yield broken(path, message)
+
+
+RULES: tuple[Rule, ...] = (coordinates, segments, bounds, source_rows, voxels)

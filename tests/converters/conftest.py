@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.protocol import Converter, Facts, Finalized, Scan
 from unistore.converters.scanning import scan_sources
-from unistore.schemas.arrays import name_problem
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, Table, name_problem
 
 FORBIDDEN = (
     "torch",

@@ -19,7 +19,7 @@ from unistore.converters.survey import Survey, survey
 from unistore.converters.verdicts import counted_scan
 from unistore.errors import InputError
 
-MIXTURES = 300
+MIXTURES = 100
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ def test_before_and_after_give_the_same_batches() -> None:
     folder = ROOT / "examples" / "migrate"
     code = (
         f"import runpy, sys; sys.path.insert(0, {str(folder)!r})\n"
+        "import trial; trial.EPOCHS = 1\n"
         f"for name in {list(SCRIPTS)}: runpy.run_path(f'{folder}/{{name}}.py', run_name='__main__')"
     )
     done = subprocess.run(

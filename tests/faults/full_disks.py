@@ -41,7 +41,7 @@ from trials import DATA, FAMILIES, tree
 from unistore import Dataset, Loader
 from unistore.cli.main import main as command
 from unistore.errors import UnistoreError
-from unistore.report.commands import convert_command
+from unistore.report.suggestions import convert_command
 
 PAGE = 4096
 ROOMY = 1 << 30

@@ -57,7 +57,7 @@ class Family:
     name: str
     work: Path
     rng: random.Random
-    cluster: Cluster
+    cluster: Cluster | None
     tally: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -90,6 +90,7 @@ class Family:
 
     def convert_on_cluster(self, destination: Path) -> None:
         """The command with ``--scheduler``."""
+        assert self.cluster is not None
         with Dask(self.cluster.address) as executor:
             self.case.convert(destination, executor)
 
@@ -138,6 +139,7 @@ class Family:
         return killed
 
     def _kill_cluster(self, destination: Path) -> int:
+        assert self.cluster is not None
         pid = start(partial(self.convert_on_cluster, destination))
         journal = build_folder(destination) / "journal.jsonl"
         while not journal.exists() and status_of(pid) != psutil.STATUS_ZOMBIE:
@@ -240,8 +242,9 @@ def main(arguments: list[str] | None = None) -> None:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="unistore-kill-", dir=given.work))
             for _ in range(2)
         )
-        cluster = Cluster(Path(own))
-        stack.callback(cluster.stop)
+        cluster = Cluster(Path(own)) if given.cluster else None
+        if cluster is not None:
+            stack.callback(cluster.stop)
         rng = random.Random(given.seed)
         names = [given.family] if given.family else list(FAMILIES)
         families = [Family(name, Path(folder).resolve(), rng, cluster) for name in names]

@@ -37,7 +37,7 @@ import xxhash
 from numpy.typing import NDArray
 
 import unistore
-from unistore.order.blocks import LANES, BlockShuffle
+from unistore.order.blocks import BlockShuffle
 from unistore.order.permutation import At
 from unistore.order.sequences import Weighted
 
@@ -105,7 +105,7 @@ def make_cases(folder: Path) -> dict[str, Case]:
     patches = unistore.Dataset(volumes, unistore.Patches(8, per_volume=150), fields=["image"], seed=SEED)
     weights = np.random.default_rng(SEED).random(ROWS)
     offsets = both.block_offsets()
-    blocks = BlockShuffle(offsets, SEED, group=max(1, both.open_blocks // LANES), deal=FIRST_BATCH)
+    blocks = BlockShuffle.within(offsets, both.open_blocks, SEED, deal=FIRST_BATCH)
     draws = Weighted(weights, seed=SEED)
     return {
         "full": Case(rows, {"shuffle": True}, labels, _sampler(rows)),

@@ -19,11 +19,11 @@ REFUSED = 77
 def test_full_disks_end_in_one_line_and_nothing_left(tmp_path: Path) -> None:
     work = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
     script = str(Path(__file__).with_name("full_disks.py"))
-    options = ["--trials", "15", "--families", "rows", "--work", str(work)]
+    options = ["--trials", "10", "--families", "rows", "--work", str(work)]
     done = subprocess.run([sys.executable, script, *options], capture_output=True, text=True, check=False)
     if done.returncode == REFUSED:
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "15 trials, 0 failed" in done.stdout
+    assert "10 trials, 0 failed" in done.stdout
     refused = re.findall(r"\| (convert|export|repair) rows \| (?!there was room)", done.stdout)
     assert set(refused) == {"convert", "export", "repair"}, done.stdout

@@ -12,7 +12,7 @@ import pytest
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="measures the memory of its children in /proc")
-@pytest.mark.parametrize(("program", "count", "seed"), [("fuzz_sources.py", 60, 3), ("borders.py", 80, 5)])
+@pytest.mark.parametrize(("program", "count", "seed"), [("fuzz_sources.py", 20, 3), ("borders.py", 30, 5)])
 def test_cases_are_refused_by_name_or_right(program: str, count: int, seed: int) -> None:
     command = [
         sys.executable,
@@ -21,6 +21,8 @@ def test_cases_are_refused_by_name_or_right(program: str, count: int, seed: int)
         str(count),
         "--seed",
         str(seed),
+        "--processes",
+        "1",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

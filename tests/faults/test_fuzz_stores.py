@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import MAKERS
+from tests.cases import REAL
 
 SCRIPT = Path(__file__).with_name("fuzz_stores.py")
 
@@ -36,10 +36,12 @@ def test_findings_are_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_some_mutations(tmp_path: Path) -> None:
-    told = told_by(tmp_path, "--count", str(len(MAKERS)), "--seed", "2")  # one of every case
+    """One a family: what was found in stores of every layout is in the corpus."""
+    cases = [word for name in REAL for word in ("--case", name)]
+    told = told_by(tmp_path, "--count", str(len(REAL)), "--seed", "2", *cases)
     found = re.search(
-        rf"{len(MAKERS)} mutations in \d+ s: (\d+) accepted, (\d+) refused, \d+ unchanged, 0 FAILURE", told
+        rf"{len(REAL)} mutations in \d+ s: (\d+) accepted, (\d+) refused, \d+ unchanged, 0 FAILURE", told
     )
     assert found, told
-    assert int(found[1]) >= 3
-    assert int(found[2]) >= 3
+    assert int(found[1]) >= 1
+    assert int(found[2]) >= 1

@@ -28,33 +28,20 @@ def told_by(script: str, place: Path, *options: str) -> str:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_killed_conversions_end_in_the_same_bytes(tmp_path: Path, overwrite: bool) -> None:
-    options = ("--operations", "12", "--moments", "4", *(["--overwrite"] if overwrite else []))
+    options = ("--operations", "6", "--moments", "2", *(["--overwrite"] if overwrite else []))
     told = told_by("kill.py", tmp_path, *options)
-    found = re.search(r"16 trials over (\d+) operations, (\d+) kills", told)
+    found = re.search(r"8 trials over (\d+) operations, (\d+) kills", told)
     assert found, told
     assert int(found[1]) > 300
-    assert int(found[2]) >= 12
+    assert int(found[2]) >= 6
 
 
 def test_killed_workers_and_converters_end_in_the_same_bytes(tmp_path: Path) -> None:
-    options = (
-        "--family",
-        "point_cloud",
-        "--converter",
-        "3",
-        "--workers",
-        "2",
-        "--together",
-        "1",
-        "--cluster",
-        "1",
-    )
-    told = told_by("long_kills.py", tmp_path, *options)
-    found = re.search(r"\| all \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", told)
+    """Lost workers of a cluster are those of ``test_dask_executor.py``."""
+    counts = [word for way in ("converter", "workers", "together") for word in (f"--{way}", "1")]
+    told = told_by("long_kills.py", tmp_path, "--family", "point_cloud", *counts, "--cluster", "0")
+    found = re.search(r"\| all \| (\d+) \| (\d+) \| (\d+) \| 0 \| (\d+) \|", told)
     assert found, told
-    converter, workers, together, cluster, stores = map(int, found.groups())
-    assert converter >= 3
-    assert workers >= 2
-    assert together >= 1
-    assert cluster >= 1
-    assert stores >= 4
+    *killed, stores = map(int, found.groups())
+    assert min(killed) >= 1
+    assert stores >= 3

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import pytest
 
-from unistore.schemas.array_spec import SAMPLES, ArraySpec
+from unistore.errors import Problem
+from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec, Limit
 from unistore.schemas.array_specs import BYTES, GENERAL, ArraySpecs
-from unistore.schemas.arrays import ArrayInfo
 
 PINGS = ArraySpec(dtypes=("uint16",), rows=(SAMPLES, 0))
 OTHERS = ArraySpec(rows=("rows/echo", 0))
@@ -100,3 +100,34 @@ def test_problems_of_all_arrays_at_once() -> None:
         "rows/echo: has 6 rows, expected 5 (the root's count of samples)",
     ]
     assert GENERAL.problems({"splits/code": ArrayInfo((5,), "uint8")}, 5) == []
+
+
+def test_what_specs_cannot_say_is_checked_last() -> None:
+    specs = ArraySpecs(required=("rows/echo",), check=lambda arrays: [Problem("rows", "never")])
+    assert [str(each) for each in specs.problems({}, 5)] == ["rows/echo: is missing"]
+    assert [str(each) for each in specs.problems({"rows/echo": ArrayInfo((5,), "f4")}, 5)] == ["rows: never"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (ArraySpec(kinds="iuf"), "is bool, expected numbers"),
+        (ArraySpec(beside=("rows/image",)), None),
+        (ArraySpec(beside=("rows/gone",)), "needs the array rows/gone"),
+        (ArraySpec(like=(Limit("rows/image", (1, 2), 8),)), None),
+        (
+            ArraySpec(like=(Limit("rows/image", (1, 2)),)),
+            "has shape (5, 7, 2), expected (7, 9) at its end, as ",
+        ),
+        (
+            ArraySpec(like=(Limit("rows/image", (1,), 8),)),
+            "has shape (5, 7, 2), expected (1,) at its end, as ",
+        ),
+        (ArraySpec(like=(Limit("rows/gone", (1,)),)), "needs the array rows/gone"),
+    ],
+)
+def test_kinds_and_arrays_that_belong_together(spec: ArraySpec, message: str | None) -> None:
+    specs = ArraySpecs(arrays={"rows/mask": spec})
+    arrays = {"rows/mask": ArrayInfo((5, 7, 2), "bool"), "rows/image": ArrayInfo((5, 7, 9), "uint8")}
+    found = [each.message for each in specs.problems(arrays, 5)]
+    assert [each[: len(message or "")] for each in found] == ([] if message is None else [message])

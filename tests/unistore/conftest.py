@@ -262,10 +262,10 @@ def make_scans(make_store: StoreMaker) -> Callable[..., Scans]:
             count=len(volumes),
             table="volumes",
             chunks={
-                "volumes/image": (1, 8, 8, 8),
+                "volumes/image": (1, *(max(8, int(extent) // 6) for extent in shape)),
                 "windows/low/mask": (1, 8, 16, 2),
-                "windows/low/coords": (64, 3),
-                "windows/low/values": (64,),
+                "windows/low/coords": (max(64, offsets[-1] // 200), 3),
+                "windows/low/values": (max(64, offsets[-1] // 200),),
             },
             splits=splits,
         )
@@ -280,8 +280,8 @@ def forge() -> Callable[..., None]:
 
     def write(store: Path, arrays: dict[str, Any], attributes: dict[str, Any] | None = None) -> None:
         from unistore.store.manifest import Entry, make_seal, manifest_bytes, parse_manifest, sign_root
+        from unistore.zarr3 import content_digest, encode_shard, write_file
         from unistore.zarr3.metadata import ArrayMetadata
-        from unistore.zarr3.writer import content_digest, encode_shard, write_shard
 
         manifest = store / "unistore-manifest.jsonl"
         entries = {entry.key: entry for entry in parse_manifest(manifest.read_bytes(), "here")}
@@ -294,7 +294,7 @@ def forge() -> Callable[..., None]:
                 lo = number * metadata.shard_shape[0]
                 block = np.ascontiguousarray(values[lo : lo + metadata.shard_shape[0]], metadata.dtype)
                 coordinates = (number, *(0 for _ in metadata.shape[1:]))
-                written = write_shard(store, key, encode_shard(metadata, coordinates, block))
+                written = write_file(store, key, encode_shard(metadata, coordinates, block))
                 entries[key] = Entry(
                     key=key,
                     bytes=written.bytes,

@@ -110,11 +110,6 @@ RUN = (
 )
 
 
-@pytest.mark.timeout(300)
-def test_python_of_guides_runs(stores: Path) -> None:
-    run(dict.fromkeys(RUN, stores))
-
-
 FRAMEWORKS = {"lightning": "training", "accelerate": "training", "rerun": "inspect"}
 """What is no dependency of the tests, and the guide that shows it in a block of ``py``."""
 
@@ -148,14 +143,14 @@ COMMANDS = {"converting": 5, "inspect": 6} | {f"families/{name}": least for name
 
 
 @pytest.mark.timeout(300)
-def test_commands_of_guides_and_their_python(
+def test_commands_and_python_of_guides_run(
     sources: Path,
     stores: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    places = {}
+    places = dict.fromkeys(RUN, stores)
     for name, least in COMMANDS.items():
         document = f"docs/{name}.md"
         folder = places[document] = tmp_path / name

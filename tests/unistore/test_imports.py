@@ -100,32 +100,26 @@ MODULES = modules()
 @cache
 def imports(path: Path) -> tuple[set[str], set[str], set[str]]:
     """Names imported at the top of a file, at the top or in functions, and for types too."""
-    tree = ast.parse(path.read_text())
-    inside_functions = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-    }
-    typing_only = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-        for node in ast.walk(block)
-    }
     top, run, anywhere = set[str](), set[str](), set[str]()
-    for node in ast.walk(tree):
+
+    def visit(node: ast.AST, inside: tuple[set[str], ...]) -> None:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        anywhere.update(names)
-        if id(node) not in typing_only:
-            run.update(names)
-            if id(node) not in inside_functions:
-                top.update(names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            inside = (anywhere,)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside = tuple(names for names in inside if names is not top)
+        for found in inside:
+            found.update(names)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):  # which imports stand in
+                visit(child, inside)
+
+    visit(ast.parse(path.read_text()), (top, run, anywhere))
     return top, run, anywhere
 
 
@@ -144,13 +138,18 @@ def own_imports(module: str) -> set[str]:
     return {name for name in found if not any(other.startswith(f"{name}.") for other in names & found)}
 
 
-EDGES = {(module, imported) for module in MODULES for imported in own_imports(module) if module != imported}
+@cache
+def edges() -> set[tuple[str, str]]:
+    """Every module and what it imports of unistore."""
+    return {(module, imported) for module in MODULES for imported in own_imports(module)} - {
+        (module, module) for module in MODULES
+    }
 
 
-def circles(edges: Iterator[tuple[str, str]] | set[tuple[str, str]]) -> list[list[str]]:
+def circles(pairs: Iterator[tuple[str, str]] | set[tuple[str, str]]) -> list[list[str]]:
     """Nodes that lead to each other, once each: the strongly connected parts of more than one node."""
     leads: dict[str, set[str]] = {}
-    for one, other in edges:
+    for one, other in pairs:
         if one != other:
             leads.setdefault(one, set()).add(other)
     reached = {node: reachable(leads, node) for node in leads}
@@ -183,7 +182,7 @@ def test_every_room_is_in_the_table() -> None:
 def test_a_room_imports_only_rooms_below_it(name: str) -> None:
     wrong = [
         f"{module} imports {imported}"
-        for module, imported in sorted(EDGES)
+        for module, imported in sorted(edges())
         if room(module) == name and room(imported) not in ROOMS[name] | {name}
     ]
     assert not wrong
@@ -192,7 +191,7 @@ def test_a_room_imports_only_rooms_below_it(name: str) -> None:
 def test_no_circles_between_rooms() -> None:
     allowed = {(name, other) for name, others in ROOMS.items() for other in others}
     assert not circles(allowed), "in the table"
-    assert not circles({(inner_room(one), inner_room(other)) for one, other in EDGES})
+    assert not circles({(inner_room(one), inner_room(other)) for one, other in edges()})
 
 
 def inner_room(module: str) -> str:
@@ -203,11 +202,11 @@ def inner_room(module: str) -> str:
 
 
 def test_no_circles_between_modules() -> None:
-    assert not circles(EDGES)
+    assert not circles(edges())
 
 
 def test_nothing_but_the_command_line_imports_the_command_line() -> None:
-    importers = {module for module, imported in EDGES if room(imported) == "cli"}
+    importers = {module for module, imported in edges() if room(imported) == "cli"}
     assert {module for module in importers if room(module) not in ("cli", "__main__")} == set()
 
 
@@ -221,7 +220,7 @@ def test_nothing_imports_a_family_but_itself() -> None:
     """Kinds of samples may, of its schema."""
     wrong = [
         f"{module} imports {imported}"
-        for module, imported in sorted(EDGES)
+        for module, imported in sorted(edges())
         if family(imported) - family(module)
         and not (room(imported) == "schemas" and within(module, {"unistore.data.kinds"}))
     ]

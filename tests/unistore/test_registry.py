@@ -20,17 +20,16 @@ import pytest
 import unistore
 from tests.detection import detect
 from unistore.cli.convert import convert as unistore_convert
+from unistore.cli.convert_options import SharedOption, add_family_options
 from unistore.cli.main import main
-from unistore.cli.options import SharedOption, add_family_options
 from unistore.conversion.convert import convert, make_converter
 from unistore.converters import registry
 from unistore.converters.options import RESERVED, Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
-from unistore.errors import InputError, Problem, StoreError
-from unistore.report.commands import convert_command
+from unistore.errors import InputError, StoreError
+from unistore.report.suggestions import convert_command
 from unistore.schemas.array_spec import SAMPLES, ArraySpec
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
-from unistore.schemas.arrays import ArrayInfo
 
 ROOT = Path(unistore.__file__).parent
 OURS = ("ct", "point_cloud", "rows", "spike", "trajectory")
@@ -93,8 +92,8 @@ def test_records_are_whole() -> None:
     assert [*families()][-1] == "rows"
     assert sorted(families()) == sorted(OURS)
     for each in families().values():
-        optional = [part for part in ("validate", "rules") if getattr(each, part)]
-        for part in ("options", "converter", "export", "originals", "kind", *optional):
+        rules = ("rules",) if each.rules else ()
+        for part in ("options", "converter", "export", "originals", "kind", *rules):
             each.part(part)
         for to in each.export_to:
             each.part("export_to", to)
@@ -124,7 +123,6 @@ SONAR = registry.Family(
     examples=("unistore convert sonar pings/ pings.zarr --gain 2",),
     options=f"{__name__}:PingOptions",
     converter=f"{__name__}:PingConverter",
-    validate=f"{__name__}:validate",
 )
 
 
@@ -142,10 +140,6 @@ class PingOptions(Options):
 
 class PingConverter(PingOptions):
     family = "sonar"
-
-
-def validate(arrays: Any, attributes: Any) -> list[Any]:
-    return []
 
 
 class Point:
@@ -179,7 +173,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     families.cache_clear()
 
 
-PARTS = ("options", "converter", "validate")
+PARTS = ("options", "converter", "rules")
 
 
 @pytest.mark.usefixtures("installed")
@@ -400,7 +394,7 @@ ECHOES = ArraySpecs(arrays={"rows/echo": ArraySpec(dtypes=("uint16",), row_shape
 
 def with_specs(monkeypatch: pytest.MonkeyPatch, specs: str) -> None:
     """Install a family whose specs are at a reference."""
-    sonar = replace(SONAR, specs=specs, validate="")
+    sonar = replace(SONAR, specs=specs)
     monkeypatch.setattr(registry, "_installed", lambda point: sonar if point.name == "sonar" else None)
 
 
@@ -427,22 +421,6 @@ def test_specs_that_cannot_be_imported_are_not_passed_over(
     path = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
     with pytest.raises(InputError, match=r"family sonar: sonar_that_is_missing:SPECS cannot be imported"):
         unistore.Store(path).array("rows/echo")
-
-
-def test_schema_problems_are_those_of_specs_then_those_of_validate() -> None:
-    def problems(arrays: Mapping[str, ArrayInfo], validate: str = "") -> list[str]:
-        sonar = replace(SONAR, specs=f"{__name__}:ECHOES", validate=validate)
-        return [str(each) for each in sonar.schema_problems(arrays, {"samples": {"count": 6}})]
-
-    good = {"rows/echo": ArrayInfo((6,), "uint16")}
-    assert problems(good) == []
-    assert problems(good, f"{__name__}:discontent") == ["rows: never"]
-    assert problems({}, f"{__name__}:discontent") == ["rows/echo: is missing"]
-    assert problems({"rows/echo": ArrayInfo((5,), "int8")}) == ["rows/echo: is int8, expected uint16"]
-
-
-def discontent(arrays: Any, attributes: Any) -> list[Problem]:
-    return [Problem("rows", "never")]
 
 
 def test_signatures_are_what_the_command_writes() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from unistore.cli.families import DetectCommand, FamilyGroup
-from unistore.cli.options import add_common_options
+from unistore.cli.convert_options import DETECT, DetectCommand, FamilyGroup, add_common_options
 from unistore.cli.output import progress_bar, say, say_done, say_json
+from unistore.errors import UnistoreError
+from unistore.system.sizes import count_of, size
+
+if TYPE_CHECKING:
+    from unistore.conversion.preview import Preview
+    from unistore.conversion.report import Report
+    from unistore.conversion.splits import Shares
 
 COMMON = (
     *("codec", "split", "split_by", "on_error"),
@@ -20,6 +27,8 @@ COMMON = (
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3
 """Exit code of a conversion that left something out because of problems."""
+MAX_REASON, MAX_ROWS = 100, 50
+"""Characters of a reason in the table of what was left out, and rows of the table."""
 
 EXAMPLES = """\b
 Examples:
@@ -31,9 +40,11 @@ Examples:
 
 def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
-    from unistore.cli.conversion_text import preview_text, report_text
     from unistore.conversion.convert import convert as run
     from unistore.conversion.convert import detect_family, make_converter, source_paths
+    from unistore.conversion.preview import preview
+    from unistore.conversion.splits import parse_shares
+    from unistore.system.sizes import parse_bytes
 
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
@@ -43,12 +54,8 @@ def _convert(family: str | None, **given: Any) -> int:
         found = detect_family(paths)
         family = found.family
         say_done(f"{family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
+    shares = None if common["split"] is None else parse_shares(common["split"], common["split_by"])
     if dry_run:
-        from unistore.conversion.preview import preview
-        from unistore.conversion.splits import parse_shares
-        from unistore.system.sizes import parse_bytes
-
-        shares = None if common["split"] is None else parse_shares(common["split"], common["split_by"])
         limit = None if common["memory"] is None else parse_bytes(common["memory"], "--memory")
         shown = preview(
             make_converter(family, given),
@@ -64,7 +71,8 @@ def _convert(family: str | None, **given: Any) -> int:
         else:
             say(preview_text(shown, destination, common["memory"]))
         return SKIPPED if shown.scan.options.get("skipped") else 0
-    if _is_up_to_date(family, paths, destination, common, given):
+    again = common["overwrite"] or common["restart"]
+    if not again and _is_up_to_date(family, paths, destination, common["codec"], shares, given):
         if as_json:
             say_json({"destination": destination, "up_to_date": True})
         else:
@@ -80,20 +88,14 @@ def _convert(family: str | None, **given: Any) -> int:
 
 
 def _is_up_to_date(
-    family: str, paths: Any, destination: str, common: Mapping[str, Any], options: Mapping[str, Any]
+    family: str, paths: Sequence[Path], destination: str, codec: str, shares: Shares | None, options: Any
 ) -> bool:
     """Whether this very command made the store that stands there; what is wrong is told by the conversion."""
     from unistore.conversion.convert import make_converter
     from unistore.conversion.finished import is_up_to_date
-    from unistore.conversion.splits import parse_shares
-    from unistore.errors import UnistoreError
 
-    if common["overwrite"] or common["restart"]:
-        return False
     try:
-        shares = None if common["split"] is None else parse_shares(common["split"], common["split_by"])
-        converter = make_converter(family, options)
-        return is_up_to_date(converter, paths, destination, codec=common["codec"], shares=shares)
+        return is_up_to_date(make_converter(family, options), paths, destination, codec=codec, shares=shares)
     except (UnistoreError, OSError):
         return False
 
@@ -120,8 +122,81 @@ def convert() -> None:
     """  # noqa: D301  an escape that keeps click from wrapping
 
 
-@convert.command("detect", cls=DetectCommand, hidden=True)
+@convert.command(DETECT, cls=DetectCommand, hidden=True)
 @add_common_options
 def detect(**given: Any) -> int:
     """Detect the family of SRC... and convert it with default options."""
     return _convert(None, **given)
+
+
+def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
+    """What would be written, and the memory that it takes."""
+    from unistore.converters.verdicts import counted_scan
+    from unistore.report.blocks import verdict_counts
+
+    lines = [
+        f"would write {destination}: {shown.scan.family.replace('_', ' ')}",
+        f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}",
+        f"  files: {verdict_counts([each.to_json() for each in counted_scan(shown.scan)])}",
+    ]
+    for table in shown.tables:
+        rows = ("about " if table.name in shown.estimated else "") + count_of(table.rows, "row")
+        shards = count_of(len(list(table.tasks())), "shard")
+        lines.append(f"  {table.name}: {rows}, {shards} of {table.shard_rows:,} rows")
+        lines += [
+            f"    {array.column}: {array.field.dtype} {array.shape}, chunks {array.chunk}, "
+            f"reads {array.amplification:.2f}× what a sample needs"
+            for array in table.arrays
+        ]
+    peak, step = shown.peak, size(shown.estimate.step)
+    processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
+    if peak.steps > 1:
+        processes += " that reads one step while it writes the previous one"
+    if peak.workers < peak.wanted:
+        processes += f" (of {peak.wanted} requested: no more fit into {memory})"
+    lines.append(f"  uncompressed {size(shown.raw_bytes)}")
+    lines.append(f"  peak memory about {size(peak.bytes)}: {processes}, {step} for the largest step of each")
+    lines += [f"  note: {note}" for note in shown.scan.notes]
+    return "\n".join([*lines, *_skipped_table(shown.scan.options.get("skipped", ()))])
+
+
+def report_text(report: Report) -> str:
+    """What was written, and how often labels are."""
+    from unistore.report.blocks import verdict_counts
+    from unistore.report.sealed import label_lines
+    from unistore.report.values import sample_noun
+
+    samples = count_of(report.samples, sample_noun(report.sample_table))
+    written = f"{size(report.stored_bytes)} in {count_of(report.files, 'file')}"
+    ratio = f"ratio {report.raw_bytes / max(1, report.stored_bytes):.2f}"
+    compression = f"{size(report.raw_bytes)} uncompressed, {ratio}"
+    lines = [
+        f"sealed {report.destination}",
+        f"  {report.family.replace('_', ' ')}: {samples} from {count_of(report.sources, 'source')}",
+        f"  {size(report.source_bytes)} of sources → {written} ({compression})",
+        f"  files: {verdict_counts(report.verdicts)}",
+    ]
+    if report.resumed:
+        lines.append(f"  resumed: {report.resumed} of {report.tasks} shards were already written")
+    lines += [f"  note: {note}" for note in report.notes]
+    lines += [f"  labels of {line}" for line in label_lines(report.destination)]
+    return "\n".join(
+        [*lines, *_skipped_table(report.skipped), f"next: unistore inspect {report.destination}"]
+    )
+
+
+def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Table of what was left out, with reasons."""
+    from unistore.report.blocks import aligned, shortened
+
+    if not entries:
+        return []
+    left_out = len({entry["left_out"] for entry in entries})
+    rows = [
+        (entry["file"], entry["dataset"], shortened(entry["reason"], MAX_REASON))
+        for entry in entries[:MAX_ROWS]
+    ]
+    lines = [f"  left out because of problems: {left_out} (listed in unistore-report.json)"]
+    lines += [f"    {row}" for row in aligned([("file", "dataset", "reason"), *rows])]
+    more = len(entries) - len(rows)
+    return [*lines, *([f"    and {more} more problems"] if more else [])]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from unistore.cli.blocks import show
-from unistore.cli.output import progress_bar, say_json
+from unistore.cli.output import progress_bar, say_json, show
 
 EXAMPLES = """\b
 Examples:
@@ -21,11 +20,11 @@ Examples:
 @click.argument("store", type=click.Path(), required=False)
 @click.option("--samples", metavar="KIND", help="Kind of samples to read, as in Python; the natural one.")
 @click.option("--measure", is_flag=True, help="Try workers, batch sizes and a cache; recommend the fastest.")
-@click.option(
-    "--seconds", type=float, default=2.0, show_default=True, help="With --measure: time for each setting."
-)
+@click.option("--seconds", type=float, help="With --measure: time for each setting.  [default: 2.0]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(store: str | None, samples: str | None, measure: bool, seconds: float, as_json: bool) -> None:
+def command(
+    store: str | None, samples: str | None, measure: bool, seconds: float | None, as_json: bool
+) -> None:
     """Check this machine, and STORE from it; recommend a Loader, with reasons.
 
     Shows cores, memory, shared memory and their limits; of a store also its location, whether it fits into

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from unistore.cli.blocks import show
-from unistore.cli.output import say, say_json
+from unistore.cli.output import check_target, say, say_json, show, write_report
 
 DAMAGED, BAD_INPUT = 1, 2
 
@@ -19,19 +18,13 @@ Examples:
 """
 
 
-class _Numbers(click.ParamType[tuple[int, ...]]):
-    name = "N,N,…"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Read ``"3,17,2040"``."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(each) for each in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of numbers, as in 3,17,2040", param, ctx)
+def _parse_numbers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Read ``"3,17,2040"``."""
+    try:
+        return tuple(map(int, text.split(","))) if text is not None else ()
+    except ValueError:
+        msg = f"{text!r} is not a list of numbers, as in 3,17,2040"
+        raise click.BadParameter(msg, context, option) from None
 
 
 @click.command("inspect", epilog=EXAMPLES, short_help="Describe a path, its problems, and what to do next.")
@@ -39,7 +32,9 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--all", "show_all", is_flag=True, help="Show bookkeeping arrays, chunks, shards, codecs, too.")
 @click.option("--html", metavar="FILE", help="Write a page with pictures of samples.")
-@click.option("--samples", type=_Numbers(), default=(), help="Show these samples in the page, too.")
+@click.option(
+    "--samples", callback=_parse_numbers, metavar="N,N,…", help="Show these samples in the page, too."
+)
 @click.option("--sample", type=int, metavar="N", help="Show one sample: keys, shapes, dtypes, ranges.")
 @click.option("--plot", metavar="FILE.png", help="Write a picture of --sample.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is not a report.")
@@ -64,18 +59,19 @@ def command(
         raise click.UsageError("--plot needs --sample N")
     if samples and html is None:
         raise click.UsageError("--samples needs --html FILE; --sample N shows one here")
+    if sample is not None and html is not None:
+        raise click.UsageError("--sample shows one sample here, --html takes --samples N,N,…")
+    if plot is not None and not plot.lower().endswith(".png"):
+        raise click.UsageError("--plot takes the name of a PNG file, as in sample.png")
+    if (target := html or plot) is not None:
+        check_target(target, overwrite=overwrite)
     if sample is not None:
-        if html is not None:
-            raise click.UsageError("--sample shows one sample here, --html takes --samples N,N,…")
-        return _sample(path, sample, plot, as_json=as_json, overwrite=overwrite)
+        return _sample(path, sample, plot, as_json=as_json)
     from unistore.report.inspection import inspect
-    from unistore.report.target import check_target, write_report
 
-    if html is not None:
-        check_target(html, overwrite=overwrite)
     found = inspect(path)
     if html is not None:
-        write_report(html, found.to_html(samples).encode(), overwrite=overwrite)
+        write_report(html, found.to_html(samples).encode())
     if as_json:
         say_json(found.to_json(), indent=1)
     elif html is None:
@@ -85,20 +81,15 @@ def command(
     return 0 if found.is_good else DAMAGED if found.kind == "store" else BAD_INPUT
 
 
-def _sample(path: str, sample: int, plot: str | None, *, as_json: bool, overwrite: bool) -> int:
-    from unistore.pictures.draw import sample_picture
-    from unistore.report.sample import describe_sample, sample_blocks
-    from unistore.report.target import check_target, write_report
+def _sample(path: str, sample: int, plot: str | None, *, as_json: bool) -> int:
+    from unistore.pictures import sample_picture
+    from unistore.report.sealed_blocks import describe_sample, sample_blocks
     from unistore.store.reader import Store
 
     store = Store(path)
-    if plot is not None:
-        if not plot.lower().endswith(".png"):
-            raise click.UsageError("--plot takes the name of a PNG file, as in sample.png")
-        check_target(plot, overwrite=overwrite)
     about = describe_sample(store, sample)
     if plot is not None:
-        write_report(plot, sample_picture(store, sample), overwrite=overwrite)
+        write_report(plot, sample_picture(store, sample))
     if as_json:
         say_json(about, indent=1)
     else:

@@ -10,11 +10,11 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import click
 
-from unistore.cli.completion import command as completion
 from unistore.cli.convert import convert
 from unistore.cli.doctor import command as doctor
 from unistore.cli.export import command as export
@@ -51,14 +51,34 @@ def cli(quiet: bool, verbose: bool, color: str, debug: bool) -> None:  # noqa: A
     OUTPUT.quiet, OUTPUT.verbose, OUTPUT.color = quiet, verbose, color
 
 
-for each in (convert, inspect, verify, export, doctor, completion):
+COMPLETION_EXAMPLES = """\b
+Examples:
+  unistore completion bash >> ~/.bashrc
+  unistore completion zsh >> ~/.zshrc
+  unistore completion fish > ~/.config/fish/completions/unistore.fish
+"""
+
+
+@cli.command(epilog=COMPLETION_EXAMPLES, short_help="Print the lines that make a shell complete.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the lines that make SHELL complete commands, options and families."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    made = kind(context.find_root().command, {}, "unistore", "_UNISTORE_COMPLETE")
+    say(made.source_template % made.source_vars())
+
+
+for each in (convert, inspect, verify, export, doctor):
     cli.add_command(each)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    general, given = _general(given)
+    general, given = _general(list(sys.argv[1:] if arguments is None else arguments))
     sys.exit(_run(given, general, as_json="--json" in given))
 
 
@@ -71,7 +91,7 @@ def _general(arguments: list[str]) -> tuple[list[str], list[str]]:
         if word in FLAGS or word.startswith("--color="):
             general.append(word)
         elif word == "--color":
-            general += [word, *([following] if (following := next(words, None)) is not None else [])]
+            general += [word, *islice(words, 1)]
         else:
             others.append(word)
     return general, others + arguments[end:]
@@ -99,14 +119,13 @@ def _run(arguments: list[str], general: list[str], *, as_json: bool) -> int:
         return 1
     except Exception as error:  # noqa: BLE001 - printed, and ends the command
         if "--debug" in general:
-            for problem in error.problems if isinstance(error, InputError) else ():
-                if problem.trace:
-                    say(problem.trace.rstrip("\n"), err=True)
             from traceback import format_exception
 
-            say("".join(format_exception(error)).rstrip("\n"), err=True)
-            return error.exit_code if isinstance(error, UnistoreError) else 1
-        _print_error(error, as_json=as_json, converting=arguments[:1] == ["convert"])
+            traces = [each.trace for each in error.problems] if isinstance(error, InputError) else []
+            for trace in (*filter(None, traces), "".join(format_exception(error))):
+                say(trace.rstrip("\n"), err=True)
+        else:
+            _print_error(error, as_json=as_json, converting=arguments[:1] == ["convert"])
         return error.exit_code if isinstance(error, UnistoreError) else 1
     return code if isinstance(code, int) else 0
 
@@ -116,19 +135,17 @@ def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
     if as_json:
         say_json({"error": _message(error), "problems": [problem.to_json() for problem in problems]})
         return
+    lines = [f"error: {_message(error)}"]
     if len(problems) > 1:
-        say(f"error: {len(problems):,} problems", err=True)
-        for problem in problems[:MAX_PROBLEMS]:
-            say(f"  {problem}", err=True)
-        if len(problems) > MAX_PROBLEMS:
-            say(f"  and {len(problems) - MAX_PROBLEMS:,} more (all of them with --json)", err=True)
-    else:
-        say(f"error: {_message(error)}", err=True)
+        lines = [f"error: {len(problems):,} problems", *(f"  {each}" for each in problems[:MAX_PROBLEMS])]
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"  and {len(problems) - MAX_PROBLEMS:,} more (all of them with --json)")
     if converting and problems and all(problem.source for problem in problems):
         names = list(dict.fromkeys(problem.source for problem in problems))
         each = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
         either = f", or {each}" if len(names) <= 3 else ""
-        say(f"to leave out what has problems: --on-error skip{either}", err=True)
+        lines.append(f"to leave out what has problems: --on-error skip{either}")
+    say("\n".join(lines), err=True)
 
 
 def _message(error: Exception) -> str:

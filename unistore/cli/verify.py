@@ -11,7 +11,6 @@ from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
     from unistore import Verified
-    from unistore.errors import Problem
 
 EXAMPLES = """\b
 Examples:
@@ -77,41 +76,30 @@ def command(
             found = verify(store, against=sources, sample=sample, workers=workers, progress=bar)
     if as_json:
         say_json(found.to_json())
-    elif found.ok:
-        say_done(_text(found))
     else:
-        say(_text(found))
+        (say_done if found.ok else say)(_text(found))
     return 0 if found.ok else 1
 
 
 def _text(found: Verified) -> str:
     from unistore import Repaired
+    from unistore.report.blocks import aligned
 
-    repaired = found.repaired if isinstance(found, Repaired) else ()
+    repaired, problems = found.repaired if isinstance(found, Repaired) else (), found.problems
     lines = [f"repaired {count_of(len(repaired), 'file')}"] if repaired else []
     lines += [f"  {key}" for key in repaired[:_MAX_SHOWN]]
-    lines += _table(found.problems)
+    lines += aligned([(each.kind, each.location, each.message) for each in problems[:_MAX_SHOWN]])
+    if len(problems) > _MAX_SHOWN:
+        lines.append(f"and {len(problems) - _MAX_SHOWN} more (all of them with --json)")
+    lines += [f"→ {cure}" for cure in dict.fromkeys(each.cure for each in problems if each.cure)]
     if found.unchecked:
-        lines.append(
-            f"not checked, as arrays are damaged or contradict each other: {', '.join(found.unchecked)}"
-        )
+        unchecked = ", ".join(found.unchecked)
+        lines.append(f"not checked, as arrays are damaged or contradict each other: {unchecked}")
     about = f"{found.path}: {count_of(found.files, 'file')}, {size(found.bytes)}"
-    if not found.ok:
-        lines.append(f"{about}: damaged")
-        return "\n".join(lines)
-    lines.append(f"{about}: as they were sealed; documents and values follow their rules")
-    if found.receipt is not None:
+    good = "as they were sealed; documents and values follow their rules"
+    lines.append(f"{about}: {good if found.ok else 'damaged'}")
+    if found.ok and found.receipt is not None:
         if found.receipt.left_out:
             lines.append(f"in the sources and not in the store: {', '.join(found.receipt.left_out)}")
         lines.append(found.receipt.line)
     return "\n".join(lines)
-
-
-def _table(problems: tuple[Problem, ...]) -> list[str]:
-    """One line per problem: kind, location, message; then each cure once."""
-    rows = [(problem.kind, problem.location, problem.message) for problem in problems[:_MAX_SHOWN]]
-    widths = [max([len(row[column]) for row in rows], default=0) for column in (0, 1)]
-    lines = [f"{kind:<{widths[0]}}  {location:<{widths[1]}}  {message}" for kind, location, message in rows]
-    if len(problems) > _MAX_SHOWN:
-        lines.append(f"and {len(problems) - _MAX_SHOWN} more (all of them with --json)")
-    return lines + [f"→ {cure}" for cure in dict.fromkeys(p.cure for p in problems if p.cure)]

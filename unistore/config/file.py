@@ -75,16 +75,13 @@ class Config:
     unused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        sides = {"training": self.train, "validation": self.validation}
+        parts = {name: {**side.dataset, **side.loader} for name, side in sides.items() if side is not None}
         lines = [self.workers.reason]
-        for name, side in (("training", self.train), ("validation", self.validation)):
-            if side is not None:
-                told = {**side.dataset, **side.loader}
-                told.pop("path", None)  # may be a URL with a password
-                lines.append(f"{name}: {', '.join(f'{key}={value!r}' for key, value in told.items())}")
-        if self.conversion:
-            lines.append(
-                f"conversion: {', '.join(f'{key}={value!r}' for key, value in self.conversion.items())}"
-            )
+        for name, arguments in {**parts, "conversion": self.conversion}.items():
+            # a path may be a URL with a password
+            told = [f"{key}={value!r}" for key, value in arguments.items() if key != "path"]
+            lines += [f"{name}: {', '.join(told)}"] if told else []
         return "\n".join([*lines, *([f"not used here: {', '.join(self.unused)}"] if self.unused else [])])
 
 
@@ -99,18 +96,15 @@ class _Settings:
     """Arguments of the kind of samples."""
     conversion: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
-    split: str | None = None
-    validation_split: str | None = None
+    splits: tuple[str | None, str | None] = (None, None)
+    """Of training and of validation, as the other pairs."""
+    batches: tuple[int, int] = (1, 1)
+    prefetch: tuple[int, int] = (4, 2)
+    side_workers: tuple[str | int | None, str | int | None] = (None, None)
     validates: bool = False
-    batch: int = 1
-    validation_batch: int = 1
     workers: str | int = "auto"
     most_workers: int | None = None
     """Training workers of a rank that the file's own trainer never exceeds by itself."""
-    train_workers: str | int | None = None
-    validation_workers: str | int | None = None
-    prefetch: int = 4
-    validation_prefetch: int = 2
     pin_memory: bool = False
     persistent: bool = False
     cache: int | str | None = None
@@ -158,8 +152,8 @@ def load(
     if keys.problems or workers is None:
         raise InputError(keys.problems)
     found = Config(
-        train=_side(settings, workers.train, train=True),
-        validation=_side(settings, workers.validation, train=False) if settings.validates else None,
+        train=_side(settings, 0, workers.train),
+        validation=_side(settings, 1, workers.validation) if settings.validates else None,
         workers=workers,
         seed=settings.seed,
         conversion=settings.conversion,
@@ -170,21 +164,21 @@ def load(
 
 
 def _read_yaml(keys: Keys) -> _Settings:
+    def count(key: str, default: int) -> int:
+        return int(keys.take(key, int, default, least=1))
+
     settings = _Settings(
         path=keys.take("DATA.ROOT", str),
         seed=keys.take("SEED", int, 0, least=0),
-        split=keys.take("DATA.TRAIN_SPLIT", str),
-        validation_split=keys.take("DATA.VAL_SPLIT", str),
+        splits=(keys.take("DATA.TRAIN_SPLIT", str), keys.take("DATA.VAL_SPLIT", str)),
         validates=keys.has("DATA.VAL_SPLIT", "TRAIN.VAL_BATCH_SIZE", "DATALOADER.VAL_WORKERS"),
-        batch=keys.take("TRAIN.BATCH_SIZE", int, 1, least=1),
-        validation_batch=keys.take("TRAIN.VAL_BATCH_SIZE", int, 1, least=1),
-        prefetch=keys.take("DATALOADER.TRAIN_PREFETCH_FACTOR", int, 4, least=1),
-        validation_prefetch=keys.take("DATALOADER.VAL_PREFETCH_FACTOR", int, 2, least=1),
+        batches=(count("TRAIN.BATCH_SIZE", 1), count("TRAIN.VAL_BATCH_SIZE", 1)),
+        prefetch=(count("DATALOADER.TRAIN_PREFETCH_FACTOR", 4), count("DATALOADER.VAL_PREFETCH_FACTOR", 2)),
         pin_memory=keys.take("DATALOADER.PIN_MEMORY", bool, default=False),
         persistent=keys.take("DATALOADER.PERSISTENT_WORKERS", bool, default=False),
     )
-    if settings.split is not None and settings.split == settings.validation_split:
-        keys.refuse("DATA.VAL_SPLIT", f"is {settings.split!r}, the same as DATA.TRAIN_SPLIT")
+    if settings.splits[0] is not None and settings.splits[0] == settings.splits[1]:
+        keys.refuse("DATA.VAL_SPLIT", f"is {settings.splits[0]!r}, the same as DATA.TRAIN_SPLIT")
     if keys.take("DATA.USE_RAM_CACHE", bool, default=False):
         gibibytes = keys.take("DATA.CACHE_SIZE_GB", float, least=0)
         settings.cache = "all" if gibibytes is None else round(gibibytes * _GIB)
@@ -223,14 +217,13 @@ def _sample_keys() -> dict[str, SampleKeys]:
 
 def _read_workers(settings: _Settings, keys: Keys) -> None:
     old, total = keys.workers("DATALOADER.NUM_WORKERS"), keys.workers("DATALOADER.TOTAL_WORKERS")
-    settings.train_workers = keys.workers("DATALOADER.TRAIN_WORKERS")
-    settings.validation_workers = keys.workers("DATALOADER.VAL_WORKERS")
-    if old is not None and (total is not None or settings.train_workers is not None):
+    train, validation = keys.workers("DATALOADER.TRAIN_WORKERS"), keys.workers("DATALOADER.VAL_WORKERS")
+    if old is not None and (total is not None or train is not None):
         keys.refuse("DATALOADER.NUM_WORKERS", "is given together with newer keys for the number of workers")
-    elif old is not None:
-        settings.train_workers = old
+        old = None
+    settings.side_workers = (train if old is None else old, validation)
     settings.workers = "auto" if total is None else total
-    if settings.persistent and str(settings.train_workers).strip() == "0":
+    if settings.persistent and str(settings.side_workers[0]).strip() == "0":
         keys.refuse("DATALOADER.PERSISTENT_WORKERS", "is true, but there are no training workers to persist")
 
 
@@ -247,7 +240,7 @@ def _read_json(keys: Keys) -> _Settings:
     if keys.take("dataset.args.cache_data", bool, default=False):
         settings.cache = "all"
     settings.path = keys.take("dataset.args.roots", str)
-    settings.batch = keys.take("trainer.args.batch_size_per_gpu", int, 1, least=1)
+    settings.batches = (keys.take("trainer.args.batch_size_per_gpu", int, 1, least=1), 1)
     return settings
 
 
@@ -257,13 +250,12 @@ def _plan_workers(
     """Workers of this rank; the file's number for a side goes before its share of the total."""
     try:
         found = plan(settings.workers, ranks, samples, validation=settings.validates, cores=cores, quiet=True)
-        train = _side_workers(settings.train_workers, ranks, cores)
-        validation = _side_workers(settings.validation_workers, ranks, cores)
+        train, validation = (_side_workers(asked, ranks, cores) for asked in settings.side_workers)
     except InputError as error:
         keys.problems += error.problems
         return None
-    if settings.most_workers is not None and found.train > settings.most_workers:
-        most = settings.most_workers
+    most = settings.most_workers
+    if most is not None and found.train > most:
         found = replace(found, train=most, reason=f"{found.reason}, of which {most} are enough")
     if train is None and validation is None:
         return found
@@ -284,25 +276,19 @@ def _side_workers(asked: str | int | None, ranks: int, cores: float | None) -> i
     return plan(asked, 1 if text.isdigit() else ranks, cores=cores, quiet=True).train
 
 
-def _side(settings: _Settings, workers: int, *, train: bool) -> Side:
+def _side(settings: _Settings, at: int, workers: int) -> Side:
+    """Arguments for training (`at` is 0) or for validation (1)."""
+    train, split, prefetch = at == 0, settings.splits[at], settings.prefetch[at]
     dataset: dict[str, Any] = {"seed": settings.seed}
-    if settings.path is not None:
-        dataset["path"] = settings.path
+    dataset |= {} if settings.path is None else {"path": settings.path}
     if settings.samples is not None:
         random = {"random": train} if settings.samples.draws else {}
         dataset["samples"] = resolve(settings.samples.kind)(**settings.arguments, **random)
-        if settings.samples.names:
-            dataset["names"] = settings.samples.names
-    split = settings.split if train else settings.validation_split
-    if split is not None:
-        dataset["split"] = split
-    batch = settings.batch if train else settings.validation_batch
-    prefetch = settings.prefetch if train else settings.validation_prefetch
-    dataloader: dict[str, Any] = {"batch_size": batch, "shuffle": train, "pin_memory": settings.pin_memory}
-    dataloader["num_workers"] = workers
-    loader = {**dataloader, "seed": settings.seed, "prefetch_factor": prefetch}
-    if settings.cache is not None:
-        loader["cache"] = settings.cache
-    if workers > 0:
-        dataloader |= {"prefetch_factor": prefetch, "persistent_workers": settings.persistent}
-    return Side(dataset=dataset, loader=loader, dataloader=dataloader)
+        dataset |= {"names": settings.samples.names} if settings.samples.names else {}
+    dataset |= {} if split is None else {"split": split}
+    both: dict[str, Any] = {"batch_size": settings.batches[at], "shuffle": train}
+    both |= {"pin_memory": settings.pin_memory, "num_workers": workers}
+    loader: dict[str, Any] = {**both, "seed": settings.seed, "prefetch_factor": prefetch}
+    loader |= {} if settings.cache is None else {"cache": settings.cache}
+    processes = {"prefetch_factor": prefetch, "persistent_workers": settings.persistent}
+    return Side(dataset=dataset, loader=loader, dataloader=both | (processes if workers > 0 else {}))

@@ -23,10 +23,7 @@ def read_keys(path: Path) -> Keys:
     JSON may have comments (``//``, ``/* */``) and lack its outer braces. A repeated key with different values
     is a Problem.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read or parsed, or has no keys.
+    Raises `InputError` if the file cannot be read or parsed, or has no keys.
     """
     location = str(path)
     try:
@@ -36,7 +33,11 @@ def read_keys(path: Path) -> Keys:
         raise InputError(Problem(location, f"cannot be read: {reason}", kind="unreadable")) from error
     is_json = path.suffix.lower() == ".json" or (path.suffix == "" and text.lstrip()[:1] in ("{", '"'))
     duplicates: list[str] = []
-    parsed = _parse_json(text, location, duplicates) if is_json else _parse_yaml(text, location, duplicates)
+    try:
+        parsed = (_parse_json if is_json else _parse_yaml)(text, duplicates)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:  # 2026-99-99, {[1]: 2}, [[[[…
+        message = f"is not valid {'JSON' if is_json else 'YAML'}: {' '.join(str(error).split())}"
+        raise InputError(Problem(location, message, kind="format")) from error
     if not isinstance(parsed, dict) or not parsed:
         found = "nothing" if parsed is None else type(parsed).__name__
         raise InputError(Problem(location, f"holds {found}, expected keys and values", kind="format"))
@@ -49,24 +50,19 @@ def read_keys(path: Path) -> Keys:
 def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
+        nested = isinstance(value, dict) and value
+        flat |= _flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return flat
 
 
-def _parse_json(text: str, location: str, duplicates: list[str]) -> Any:
+def _parse_json(text: str, duplicates: list[str]) -> Any:
     plain = _JSON_PARTS.sub(lambda part: part[0] if part[0].startswith('"') else " ", text).strip()
     if plain.startswith('"'):
         plain = f"{{{plain.rstrip(',')}}}"
-    try:
-        return json.loads(plain, object_pairs_hook=lambda pairs: _as_dict(pairs, duplicates))
-    except (ValueError, RecursionError) as error:
-        raise InputError(Problem(location, f"is not valid JSON: {error}", kind="format")) from error
+    return json.loads(plain, object_pairs_hook=lambda pairs: _as_dict(pairs, duplicates))
 
 
-def _parse_yaml(text: str, location: str, duplicates: list[str]) -> Any:
+def _parse_yaml(text: str, duplicates: list[str]) -> Any:
     class Loader(yaml.SafeLoader):
         """`yaml.SafeLoader` that reports repeated keys."""
 
@@ -79,11 +75,7 @@ def _parse_yaml(text: str, location: str, duplicates: list[str]) -> Any:
         return _as_dict(pairs, duplicates)
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    try:
-        return yaml.load(text, Loader)  # noqa: S506  a SafeLoader
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:  # 2026-99-99, {[1]: 2}, [[[[…
-        message = f"is not valid YAML: {' '.join(str(error).split())}"
-        raise InputError(Problem(location, message, kind="format")) from error
+    return yaml.load(text, Loader)  # noqa: S506  a SafeLoader
 
 
 def _as_dict(pairs: list[tuple[Any, Any]], duplicates: list[str]) -> dict[Any, Any]:

@@ -24,11 +24,9 @@ from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family
 from unistore.converters.verdicts import TAKEN
 from unistore.errors import ConversionError
-from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.tables import Field
-from unistore.schemas.text import text_arrays
-from unistore.store.consolidated import root_head
-from unistore.store.manifest import Entry, make_seal, manifest_bytes, sign_root
+from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.tables import Field, text_arrays
+from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
 IndexArrays = Sequence[tuple[Field, IndexValues]]
@@ -126,7 +124,7 @@ def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
         Naming every violated rule: a bug of the converter.
     """
     arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
-    problems = get_family(plan.family).schema_problems(arrays, attributes)
+    problems = get_family(plan.family).part("specs").problems(arrays, attributes["samples"]["count"])
     if problems:
         listed = "\n  ".join(str(problem) for problem in problems)
         msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {listed}"

@@ -15,7 +15,7 @@ from unistore.remote.client import ObjectClient
 from unistore.remote.object_storage import map_concurrently
 from unistore.remote.url import Location
 from unistore.store.names import BUILD_MARK, ROOT
-from unistore.zarr3.durable import WrittenFile, write_shard
+from unistore.zarr3.durable import WrittenFile, write_file
 
 
 class ObjectTarget:
@@ -43,7 +43,7 @@ class ObjectTarget:
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
         """Write an object; see `unistore.conversion.target.Files.put`."""
         if key == ROOT:
-            return write_shard(self.root_folder, key, buffers)
+            return write_file(self.root_folder, key, buffers)
         buffers = list(buffers)
         digest = xxhash.xxh3_128()
         for buffer in buffers:

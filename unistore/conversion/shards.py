@@ -9,8 +9,9 @@ from unistore.conversion.plan import ArrayPlan
 from unistore.conversion.target import Files
 from unistore.store.manifest import Entry
 from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.presets import array_metadata
 from unistore.zarr3.threads import OrderedMap, serial_map
-from unistore.zarr3.writer import array_metadata, iter_shard_buffers
+from unistore.zarr3.writer import iter_shard_buffers
 
 
 def metadata_of(array: ArrayPlan) -> ArrayMetadata:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from unistore.zarr3.durable import AtomicFiles, WrittenFile, sync_folders, write_shard
+from unistore.zarr3.durable import AtomicFiles, WrittenFile, sync_folders, write_file
 
 
 class Files(Protocol):
@@ -51,7 +51,7 @@ class Folder:
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
         """Write a file durably; see `Files.put`."""
-        return write_shard(self.root, key, buffers)
+        return write_file(self.root, key, buffers)
 
     def together(self) -> AtomicFiles:
         """Write several files and fsync them together; see `Target.together`."""

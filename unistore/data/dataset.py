@@ -165,7 +165,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return f"Dataset({stores}, {self.samples}{split}, {content})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures.html import notebook_html
+        from unistore.pictures import notebook_html
 
         shown = [(part.store, part.units()) for part in self.parts]
         return notebook_html(repr(self), [("fields", ", ".join(self.fields))], shown)

@@ -22,7 +22,7 @@ import numpy as np
 from unistore.converters.common.exported import File, Values
 from unistore.errors import StoreError
 
-_CHUNK_ROWS = 8192
+_CHUNK_ROWS, _MAX_CHUNK_BYTES = 8192, 16 << 20
 
 
 def write_hdf5(file: File, path: Path) -> None:
@@ -31,12 +31,8 @@ def write_hdf5(file: File, path: Path) -> None:
     It is written on a thread, as a KeyboardInterrupt is raised in the main thread only: inside a write of
     libhdf5 it would be a failed write.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    StoreError
-        If the store's values cannot be read, or HDF5 does not allow a name.
+    Raises `OSError` if the file cannot be written; `StoreError` if the store's values cannot be read, or HDF5
+    does not allow a name.
     """
     with _FailSafeFile(path) as out, ThreadPoolExecutor(1, "unistore-hdf5") as thread:
         try:
@@ -87,7 +83,7 @@ class _FailSafeFile:
         return self._position
 
     def tell(self) -> int:
-        """Return the position."""
+        """Position."""
         return self._position
 
     def write(self, data: Any) -> int:
@@ -142,17 +138,13 @@ class _FailSafeFile:
         self.stop(error)
 
 
-def _check_names(file: File) -> None:
+def _write(file: File, disk: _FailSafeFile) -> None:
+    import h5py
+
     for name in (*file.values, *file.attributes):
         if "\0" in name or (name and "" in name.split("/")):
             msg = f"{file.name}: dataset or group {name!r} cannot be written: not a valid name in HDF5"
             raise StoreError(msg)
-
-
-def _write(file: File, disk: _FailSafeFile) -> None:
-    import h5py
-
-    _check_names(file)
     with h5py.File(disk, "w", libver=("v108", "latest")) as out:  # 1.8 on: attributes above 64 KiB
         for name, values in file.values.items():
             try:
@@ -169,32 +161,20 @@ def _write(file: File, disk: _FailSafeFile) -> None:
 def _write_dataset(out: Any, name: str, values: Values, disk: _FailSafeFile, *, compressed: bool) -> None:
     import h5py
 
-    if values.dtype.hasobject:
-        dataset = out.create_dataset(name, values.shape, h5py.vlen_dtype(np.uint8))
-    elif compressed and 0 not in values.shape:
-        dataset = out.create_dataset(
-            name,
-            values.shape,
-            values.dtype,
-            chunks=_chunk_shape(values.shape, values.dtype.itemsize),
-            compression="gzip",
-            compression_opts=4,
-            shuffle=True,
-        )
-    else:
-        dataset = out.create_dataset(name, values.shape, values.dtype)
+    dtype = h5py.vlen_dtype(np.uint8) if values.dtype.hasobject else values.dtype
+    storage: dict[str, Any] = {}
+    if compressed and not values.dtype.hasobject and 0 not in values.shape:
+        row_bytes = max(1, prod(values.shape[1:]) * dtype.itemsize)
+        rows = max(1, min(_CHUNK_ROWS, values.shape[0], _MAX_CHUNK_BYTES // row_bytes))
+        chunks = (rows, *values.shape[1:])
+        storage = {"chunks": chunks, "compression": "gzip", "compression_opts": 4, "shuffle": True}
+    dataset = out.create_dataset(name, values.shape, dtype, **storage)
     row = 0
     for block in values.blocks():
         if block.size:
             dataset[row : row + len(block)] = block[0] if values.dtype.hasobject else block
         disk.check()
         row += len(block)
-
-
-def _chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Chunks of whole rows, of at most 16 MiB."""
-    row_bytes = max(1, prod(shape[1:]) * itemsize)
-    return (max(1, min(_CHUNK_ROWS, shape[0], (16 << 20) // row_bytes)), *shape[1:])
 
 
 def _write_attribute(attributes: Any, name: str, value: Any) -> None:

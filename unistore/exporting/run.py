@@ -13,9 +13,8 @@ from unistore.conversion.failure import named, refusal
 from unistore.converters.common.exported import File
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError
-from unistore.exporting.naming import FileNames
 from unistore.exporting.temporary_folder import temporary_folder
-from unistore.exporting.writing import write
+from unistore.exporting.writing import FileNames, write
 from unistore.progress import resolve_progress
 from unistore.remote.storage import local_path
 from unistore.remote.url import require_local_path
@@ -98,7 +97,11 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
     progress.begin("writing", sum(sizes))
     notes: dict[str, None] = {}
     count = total = current = 0
-    for file in _checked(store, files):
+    while True:
+        with _store_errors(store):
+            file = next(files, None)
+        if file is None:
+            break
         if file.source != current:
             progress.advance(sum(sizes[current : file.source]))
         current = file.source
@@ -117,16 +120,6 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
     return {"sources": len(sizes), "files": count, "bytes": total, "notes": (*notes,)}
 
 
-def _checked(store: Store, files: Iterator[File]) -> Iterator[File]:
-    """Iterate over files inside `_store_errors`."""
-    while True:
-        with _store_errors(store):
-            file = next(files, None)
-        if file is None:
-            return
-        yield file
-
-
 @contextmanager
 def _store_errors(store: Store) -> Iterator[None]:
     """Turn exceptions that a store's free-form metadata (options, attributes) may cause into a StoreError."""
@@ -142,9 +135,9 @@ def _store_errors(store: Store) -> Iterator[None]:
 
 
 def _exporter(store: Store, to: str | None) -> Callable[[Store], Iterator[File]]:
-    found: Callable[[Store], Iterator[File]]
     try:
         family = get_family(store.family)
+        found: Callable[[Store], Iterator[File]]
         if to is None or to in family.export_to:
             found = family.part("export") if to is None else family.part("export_to", to)
             return found

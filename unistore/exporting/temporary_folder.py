@@ -12,27 +12,18 @@ from unistore.conversion.own_folder import check_own, check_plain
 
 
 def temporary_folder_path(target: Path, purpose: str) -> Path:
-    """Folder that `temporary_folder` makes beside a target; a killed process leaves it behind."""
+    """Folder beside a target in which `temporary_folder` works; a killed process leaves it behind."""
     return target.with_name(f"{target.name}.{purpose}")
 
 
 @contextmanager
 def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
-    """Make an empty folder on the target's file system, and remove it at the end, also after an error.
+    """Yield an empty folder ``work`` in `temporary_folder_path`; it is removed at the end, also after errors.
 
-    What a killed process left there is removed first.
+    What a killed process left is removed first. `purpose` is the suffix of the outer folder's name, as in
+    ``"unistore-export"``.
 
-    Parameters
-    ----------
-    target
-        Path beside which the folder is made.
-    purpose
-        Suffix of the folder's name: ``"unistore-export"``.
-
-    Raises
-    ------
-    ConversionError
-        If another process uses the folder, or it is a link or belongs to another user.
+    Raises `ConversionError` if another process uses it, or it is a link or belongs to another user.
     """
     folder = temporary_folder_path(target, purpose)
     work = folder / "work"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,14 +20,12 @@ from unistore.conversion.fingerprint import Fingerprints, reading
 from unistore.conversion.finish import merged_statistics, source_digests
 from unistore.conversion.job import Outcome, ShardJob, statistics_of
 from unistore.conversion.plan import ShardTask
-from unistore.converters.common.comparing import difference
-from unistore.converters.common.originals import Compared
+from unistore.converters.common.originals import Compared, difference
 from unistore.converters.protocol import Scan
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError
-from unistore.integrity.receipt import Receipt
 from unistore.integrity.recorded import RecordedConversion, differences, plan_recorded_conversion
-from unistore.integrity.steps import run_in_order
+from unistore.integrity.steps import StepJob, T, run_in_order
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 
@@ -36,6 +34,39 @@ _MAX_DIFFERENCES = 50
 """The comparison stops after so many differences."""
 _BLOCK_BYTES = 16 << 20
 """Bytes that are compared at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What was compared when a store was found equal to its sources.
+
+    Attributes
+    ----------
+    values
+        Values in the files of the sources that were compared.
+    files
+        Files that hold them.
+    stored_values
+        Values of the store that were compared with what the converter makes of the sources now.
+    sample
+        Share of the store and of the sources that was compared, 0 to 1.
+    left_out
+        Datasets of the compared files that are not in the store.
+    """
+
+    values: int
+    files: int
+    stored_values: int
+    sample: float
+    left_out: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """One line for a log or a notebook."""
+        part = "" if self.sample >= 1 else f" (a sample of {100 * self.sample:g} %)"
+        if not self.files:  # the family has no second way to read its sources
+            return f"as converted: {self.stored_values:,} stored values equal{part}"
+        return f"lossless: {self.values:,} values of {self.files:,} files equal{part}"
 
 
 @dataclass(slots=True)
@@ -58,23 +89,8 @@ def compare(
     Then the datasets of the sources, read by h5py, numpy and OpenCV alone, are compared with the values
     restored from the store.
 
-    Parameters
-    ----------
-    store
-        A store whose files are as they were written.
-    sources
-        As given to the conversion.
-    sample
-        Share of the shards and of the sources to compare.
-    progress
-        Progress callbacks.
-    executor
-        Where sources are read and compared.
-
-    Returns
-    -------
-    list of Problem, Receipt or None
-        No receipt if anything differs.
+    The files of the store must be as they were written. `sample` is the share of the shards, and of the
+    sources, to compare. There is no receipt if anything differs.
 
     Raises
     ------
@@ -109,7 +125,7 @@ def compare(
 
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """Folder for what sources spill; the error says how to choose another if it cannot be written."""
+    """Folder for what sources spill; if it cannot be written, the error says how to choose another."""
     try:
         with tempfile.TemporaryDirectory(prefix="unistore-verify-") as work:
             yield Path(work)
@@ -164,7 +180,7 @@ class _OriginalStep:
                 compared: list[Compared] = list(self._originals.compare(number))
                 left_out = self._originals.left_out(number)
         except InputError as error:
-            return Outcome({"compared": [], "left_out": []}, error.problems)
+            return Outcome(problems=error.problems)
         return Outcome({"compared": compared, "left_out": left_out})
 
     def describe(self, number: int) -> str:
@@ -188,19 +204,11 @@ class _Comparison:
         store, found, planned = self.store, self.found, self.conversion.planned
         plan = planned.plan
         tasks = plan.tasks()
-        chosen = [tasks[number] for number in self._sampled(len(tasks))]
-        self.progress.begin("comparing", sum(map(plan.task_bytes, chosen)))
-        records: list[dict[str, Any]] = []
         step = _ShardStep(store, self.conversion.job(Path()))
-        with closing(run_in_order(self.executor, step, chosen)) as steps:
-            for task, outcome in steps:
-                found.problems += outcome.problems
-                if outcome.record:
-                    found.stored_values += outcome.record["values"]
-                    records.append(outcome.record["record"])
-                self.progress.advance(plan.task_bytes(task))
-                if len(found.problems) >= _MAX_DIFFERENCES:
-                    return
+        records: list[dict[str, Any]] = []
+        for record in self._run("comparing", step, tasks, plan.task_bytes):
+            found.stored_values += record["values"]
+            records.append(record["record"])
         complete = len(records) == len(tasks)
         digests = source_digests(plan, records) if complete else np.zeros((len(plan.sources), 16), np.uint8)
         # not compared: the size of a source's file, which may differ where its values do not
@@ -215,22 +223,30 @@ class _Comparison:
     def compare_originals(self) -> None:
         """Compare the datasets of the sources, or of a sample of the sources."""
         found, scan, fingerprints = self.found, self.conversion.planned.scan, self.conversion.fingerprints
-        chosen = self._sampled(len(scan.sources))
         sizes = [sum(file.size for file in fingerprint) for fingerprint in fingerprints]
-        self.progress.begin("receipt", sum(sizes[number] for number in chosen))
         step = _OriginalStep(self.store, scan, fingerprints)
+        for record in self._run("receipt", step, range(len(sizes)), sizes.__getitem__):
+            for compared in record["compared"]:
+                found.values += compared.values
+                found.files.add(compared.file)
+                if compared.difference is not None:
+                    message = f"{compared.difference} (store, source)"
+                    found.problems.append(Problem(compared.location, message, _CURE, "source"))
+            found.left_out |= set(record["left_out"])
+
+    def _run(
+        self, stage: str, step: StepJob[T], items: Sequence[T], nbytes: Callable[[T], int]
+    ) -> Iterator[dict[str, Any]]:
+        """Run a step for the items, or a sample of them; yield the records of those that could be read."""
+        chosen = [items[number] for number in self._sampled(len(items))]
+        self.progress.begin(stage, sum(map(nbytes, chosen)))
         with closing(run_in_order(self.executor, step, chosen)) as steps:
-            for number, outcome in steps:
-                found.problems += outcome.problems
-                for compared in outcome.record["compared"]:
-                    found.values += compared.values
-                    found.files.add(compared.file)
-                    if compared.difference is not None:
-                        message = f"{compared.difference} (store, source)"
-                        found.problems.append(Problem(compared.location, message, _CURE, "source"))
-                found.left_out |= set(outcome.record["left_out"])
-                self.progress.advance(sizes[number])
-                if len(found.problems) >= _MAX_DIFFERENCES:
+            for item, outcome in steps:
+                self.found.problems += outcome.problems
+                if outcome.record:
+                    yield outcome.record
+                self.progress.advance(nbytes(item))
+                if len(self.found.problems) >= _MAX_DIFFERENCES:
                     return
 
     def _sampled(self, count: int) -> list[int]:

@@ -24,8 +24,8 @@ from unistore.store.reader import Store
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of
 from unistore.zarr3.documents import DocumentError, parse_document
+from unistore.zarr3.durable import PART_SUFFIX
 from unistore.zarr3.storage import AbsentError, Storage
-from unistore.zarr3.writer import PART_SUFFIX
 
 READ_BYTES = 4 << 20
 """Bytes read at a time."""
@@ -37,21 +37,13 @@ _EXTRA = "extra"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootDocument:
-    """The root document as it is on disk.
-
-    Attributes
-    ----------
-    document
-        Its bytes.
-    attributes
-        Its ``unistore`` object; None if that cannot be read.
-    intact
-        Whether the document carries its own digest.
-    """
+    """The root document as it is on disk."""
 
     document: bytes
     attributes: dict[str, Any] | None
+    """Its ``unistore`` object; None if that cannot be read."""
     intact: bool
+    """Whether the document carries its own digest."""
 
     @property
     def seal(self) -> Mapping[str, Any]:
@@ -62,30 +54,22 @@ class RootDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFiles:
-    """Result of `check_files`.
-
-    Attributes
-    ----------
-    root
-        The root document.
-    manifest_intact
-        Whether the root is intact and the manifest has the digest of its seal.
-    entries
-        Entries of the manifest that can be read, by key.
-    sound
-        Keys of the files that are as their entries say.
-    bytes
-        Sum of the sizes in `entries`.
-    problems
-        Everything that is wrong; problems of kind ``"extra"`` are warnings.
-    """
+    """Result of `check_files`."""
 
     root: RootDocument
     manifest_intact: bool
+    """Whether the root is intact and the manifest has the digest of its seal."""
     entries: Mapping[str, Entry]
+    """Entries of the manifest that can be read, by key."""
     sound: frozenset[str]
-    bytes: int
+    """Keys of the files that are as their entries say."""
     problems: tuple[Problem, ...]
+    """Everything that is wrong; problems of kind ``"extra"`` are warnings."""
+
+    @property
+    def bytes(self) -> int:
+        """Sum of the sizes in `entries`."""
+        return sum(entry.bytes for entry in self.entries.values())
 
     @property
     def is_intact(self) -> bool:
@@ -101,26 +85,22 @@ def is_warning(problem: Problem) -> bool:
 def read_root(path: str) -> RootDocument:
     """Read the root document, whole or damaged.
 
-    Raises
-    ------
-    StoreError
-        If there is no root document, the store is unfinished, or it is no unistore store.
+    Raises `StoreError` if there is none, the store is unfinished, or it is no unistore store.
     """
     storage = open_storage(path)
     if storage.size(ROOT) is None:
         Store(path)  # raises: says what is there instead
     document = storage.get(ROOT)
-    intact = root_is_intact(document)
-    if intact:
+    if root_is_intact(document):
         return RootDocument(document=document, attributes=Store(path).attributes, intact=True)
     try:
-        attributes = parse_document(document)["attributes"]["unistore"]
+        found = parse_document(document)["attributes"]["unistore"]
     except (DocumentError, KeyError, TypeError):
-        attributes = None
+        found = None
         if storage.size(MANIFEST) is None:
             Store(path)  # raises: says what it is instead
     return RootDocument(
-        document=document, attributes=attributes if isinstance(attributes, dict) else None, intact=False
+        document=document, attributes=found if isinstance(found, dict) else None, intact=False
     )
 
 
@@ -143,21 +123,7 @@ def check_files(
 ) -> CheckedFiles:
     """Check every file of a store against the manifest, and both against the root.
 
-    Files that are not in the manifest are reported for local stores only.
-
-    Parameters
-    ----------
-    path
-        Folder or URL of the store.
-    progress
-        Progress callbacks.
-    executor
-        Where files are read; None: in this process.
-
-    Raises
-    ------
-    StoreError
-        If there is no sealed store.
+    Files that are not in the manifest are reported for local stores only. Raises as `read_root`.
     """
     root = read_root(path)
     storage = open_storage(path)
@@ -178,16 +144,14 @@ def check_files(
                 problems.append(problem)
         progress.advance(sum(entry.bytes for entry in batch))
     folder = local_path(path)
-    if manifest_intact and folder is not None:
-        problems += _unlisted(folder, entries)
     if folder is not None:
+        problems += _unlisted(folder, entries) if manifest_intact else []
         problems += _stopped_repair(folder.absolute())
     return CheckedFiles(
         root=root,
         manifest_intact=manifest_intact,
         entries=entries,
         sound=frozenset(sound),
-        bytes=sum(entry.bytes for entry in entries.values()),
         problems=tuple(problems),
     )
 
@@ -254,10 +218,14 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
 
 def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
     """Files that the manifest does not list."""
+    found = (
+        file.relative_to(path).as_posix()
+        for folder, _, names in os.walk(path)
+        for file in (Path(folder, name) for name in names)
+        if not stat.S_ISDIR(file.lstat().st_mode)
+    )
     problems = []
-    for key in sorted(_walk(path)):
-        if key in entries or key in (ROOT, MANIFEST):
-            continue
+    for key in sorted({*found} - {*entries, ROOT, MANIFEST}):
         left = " (left behind by a process that was killed)" if key.endswith(PART_SUFFIX) else ""
         message = f"is not in the manifest{left}: no part of the store"
         problems.append(Problem(key, message, "remove it, if nobody needs it", _EXTRA))
@@ -271,11 +239,3 @@ def _stopped_repair(store: Path) -> list[Problem]:
         return []
     message = "was left by a repair that was stopped: no part of the store"
     return [Problem(folder.name, message, "repair again with --repair, or remove it", _EXTRA)]
-
-
-def _walk(path: Path) -> Iterator[str]:
-    for folder, _, names in os.walk(path):
-        for name in names:
-            file = Path(folder, name)
-            if not stat.S_ISDIR(file.lstat().st_mode):
-                yield file.relative_to(path).as_posix()

@@ -1,9 +1,9 @@
-"""Plan the conversion that made a store again, from its recorded options and its sources."""
+"""Plan once more the conversion that made a store, from its recorded options and its sources."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,8 @@ from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem, StoreError, printable
-from unistore.integrity.steps import run_in_order
-from unistore.schemas.sources import HDF5_ATTRIBUTES
-from unistore.schemas.text import text_values
+from unistore.integrity.steps import T, run_in_order
+from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 from unistore.zarr3.presets import codec_chain
@@ -35,24 +34,15 @@ _TEXT = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedConversion:
-    """The conversion that made a store, planned from the sources as they are now.
-
-    Attributes
-    ----------
-    converter
-        Converter with the store's options.
-    planned
-        Plan, and what it was made from.
-    fingerprints
-        State of the source files when it was planned.
-    spill
-        Spilled rows and facts of the sources.
-    """
+    """The conversion that made a store, planned from the sources as they are now."""
 
     converter: Converter
+    """With the store's options."""
     planned: Planned
     fingerprints: Fingerprints
+    """State of the source files when it was planned."""
     spill: Spill
+    """Spilled rows and facts of the sources."""
 
     def job(self, root: Path) -> ShardJob:
         """Job that makes the shards and writes them below `root`."""
@@ -68,26 +58,11 @@ class RecordedConversion:
 
 
 def plan_recorded_conversion(
-    attributes: Mapping[str, Any],
-    sources: Sequence[Path],
-    work: Path,
-    progress: Progress,
-    executor: Executor,
+    attributes: Mapping[str, Any], sources: Sequence[Path], work: Path, progress: Progress, executor: Executor
 ) -> RecordedConversion:
     """Scan and derive the sources, and plan their conversion with the options of a store.
 
-    Parameters
-    ----------
-    attributes
-        The root's ``unistore`` object.
-    sources
-        As given to the conversion.
-    work
-        Folder for what the sources spill: at most the rows of derived tables.
-    progress
-        Progress callbacks.
-    executor
-        Where sources are read.
+    `attributes` is the root's ``unistore`` object; in `work`, derived tables spill their rows.
 
     Raises
     ------
@@ -131,20 +106,18 @@ def plan_recorded_conversion(
     finalized = converter.finalize(scan, spill if scan.is_derived else ())
     planned = plan_conversion(scan, finalized, codec, shares, spill, sizes, lambda *_: codecs)
     # verdicts are those of the store: other files beside the sources may have come or gone
-    verdicts = {name: attributes[name] for name in ("verdicts",) if name in attributes}
-    rest = {name: value for name, value in planned.attributes.items() if name != "verdicts"}
-    planned = replace(planned, attributes=rest | verdicts)
+    own = {name: value for name, value in planned.attributes.items() if name != "verdicts"}
+    if "verdicts" in attributes:
+        own["verdicts"] = attributes["verdicts"]
+    planned = replace(planned, attributes=own)
     return RecordedConversion(converter=converter, planned=planned, fingerprints=fingerprints, spill=spill)
 
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
     """One line for each library whose version is not the one that wrote the store."""
-    made = attributes["created_with"]
-    return [
-        f"{name}: {made.get(name)} made the store, this is {now}"
-        for name, now in versions().items()
-        if made.get(name) != now
-    ]
+    made, now = attributes["created_with"], versions()
+    differing = [name for name in _differing(made, now) if name in now]
+    return [f"{name}: {made.get(name)} made the store, this is {now[name]}" for name in differing]
 
 
 def differences(store: Store, planned: Planned) -> list[str]:
@@ -157,13 +130,11 @@ def differences(store: Store, planned: Planned) -> list[str]:
     options = store.attributes["options"]
     lines += [
         f"option {name}: {options.get(name)} in the store, {plan.options.get(name)} now"
-        for name in sorted({*options, *plan.options})
-        if options.get(name) != plan.options.get(name)
+        for name in sorted(_differing(options, plan.options))
     ]
-    lines = lines or _attribute_lines(store, planned)
-    if lines:
+    if lines := lines or _attribute_lines(store, planned):
         return lines
-    forms = {array.field.path: (array.shape, array.field.dtype) for array in plan.arrays()}
+    forms = {array.field.path: f"{array.field.dtype} {array.shape}" for array in plan.arrays()}
     for path in sorted({*forms, *store.paths()}):
         if path not in forms or not store.has(path):
             lines.append(f"array {path}: only {'the store' if store.has(path) else 'now'} has it")
@@ -172,9 +143,9 @@ def differences(store: Store, planned: Planned) -> list[str]:
             array = store.array(path)
         except StoreError:
             continue
-        form = (array.shape, array.dtype.name)
+        form = f"{array.dtype.name} {array.shape}"
         if form != forms[path]:
-            lines.append(f"array {path}: {_form(form)} in the store, {_form(forms[path])} now")
+            lines.append(f"array {path}: {form} in the store, {forms[path]} now")
     return lines
 
 
@@ -184,16 +155,11 @@ def _source_lines(store: Store, planned: Planned) -> list[str]:
     except (StoreError, UnicodeDecodeError):
         return []
     now = [source.name for source in planned.scan.sources]
-    gone = [name for name in before if name not in now]
-    new = [name for name in now if name not in before]
-    lines = [f"source {name}: not among those given" for name in gone[:_SHOWN]]
-    lines += [f"source {name}: not one of the store's" for name in new[:_SHOWN]]
-    more = len(gone) + len(new) - len(lines)
-    if more:
-        lines.append(f"and {more} further sources")
-    if not lines and before != now:
-        lines.append("the order of the sources")
-    return lines
+    gone = [f"source {name}: not among those given" for name in before if name not in now]
+    new = [f"source {name}: not one of the store's" for name in now if name not in before]
+    more = len(gone[_SHOWN:]) + len(new[_SHOWN:])
+    lines = gone[:_SHOWN] + new[:_SHOWN] + ([f"and {more} further sources"] if more else [])
+    return lines or (["the order of the sources"] if before != now else [])
 
 
 def _attribute_lines(store: Store, planned: Planned) -> list[str]:
@@ -209,7 +175,7 @@ def _attribute_lines(store: Store, planned: Planned) -> list[str]:
             f"source {name}: attribute {attribute} of {path or '/'}"
             for name, one, two in zip(names, before, after, strict=True)
             if one != two
-            for path, attribute in _differing(json.loads(one), json.loads(two))
+            for path, attribute in _differing(_by_path_and_name(one), _by_path_and_name(two))
         ]
     except (StoreError, ValueError, TypeError, AttributeError):
         return []  # the store's text is damaged: the comparison of its arrays says so
@@ -217,14 +183,11 @@ def _attribute_lines(store: Store, planned: Planned) -> list[str]:
     return [printable(line) for line in lines[:_SHOWN]] + more
 
 
-def _differing(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Path and name of each attribute that differs."""
-    for path in dict.fromkeys([*one, *two]):
-        first, second = one.get(path, {}), two.get(path, {})
-        yield from (
-            (path, name) for name in dict.fromkeys([*first, *second]) if first.get(name) != second.get(name)
-        )
+def _by_path_and_name(text: str) -> dict[tuple[str, str], Any]:
+    found = json.loads(text)
+    return {(path, name): value for path, named in found.items() for name, value in named.items()}
 
 
-def _form(form: tuple[tuple[int, ...], str]) -> str:
-    return f"{form[1]} {form[0]}"
+def _differing(one: Mapping[T, Any], two: Mapping[T, Any]) -> list[T]:
+    """Keys whose values differ; a missing one is None."""
+    return [key for key in dict.fromkeys([*one, *two]) if one.get(key) != two.get(key)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,66 +12,53 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import LARGE, IndexRows, planes_at_once
+from unistore.conversion.columns import LARGE, Column, IndexRows, planes_at_once
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.finish import metadata_documents, source_digests
 from unistore.conversion.job import Outcome, ShardJob, statistics_of
 from unistore.conversion.plan import ArrayPlan, ShardTask
 from unistore.conversion.shards import metadata_of, shard_key, write_column
-from unistore.conversion.target import Folder
-from unistore.converters.common.stored import row_blocks
+from unistore.converters.common.exported import row_blocks
 from unistore.integrity.recorded import RecordedConversion
 from unistore.integrity.steps import run_in_order
 from unistore.store.manifest import Entry
 from unistore.system.progress import Progress
 from unistore.zarr3.array import Array
+from unistore.zarr3.durable import write_file
 from unistore.zarr3.local import LocalStorage
-from unistore.zarr3.writer import little_endian_bytes, write_shard
+from unistore.zarr3.writer import little_endian_bytes
 
 _DIGESTS = "sources/digest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFile:
-    """One file of a store: a shard (`array` is set) or a ``zarr.json`` (`document` is not empty).
-
-    Attributes
-    ----------
-    key
-        Path in the store.
-    array, lo, hi
-        Array of the shard, and its rows ``lo:hi``.
-    task
-        Task that writes the shard, if its array is a column of a table.
-    document
-        Content of the ``zarr.json``.
-    """
+    """One file of a store: rows ``lo:hi`` of an array as a shard, or a ``zarr.json`` (`document`)."""
 
     key: str
     array: ArrayPlan | None = None
     lo: int = 0
     hi: int = 0
     task: ShardTask | None = None
+    """Writes the shard, if its array is a column of a table."""
     document: bytes = b""
 
 
 @dataclass(slots=True)
 class Regenerated:
-    """Result of `regenerate`.
-
-    Attributes
-    ----------
-    entries
-        Manifest entries of the files that were written, by key.
-    contents
-        With ``run_all``: content digests of all shards, by key.
-    records
-        Journal record of each task that was run.
-    """
+    """Result of `regenerate`."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
-    contents: dict[str, str] = field(default_factory=dict)
+    """Manifest entries of the files that were written, by key."""
+    content_digests: dict[str, str] = field(default_factory=dict)
+    """With ``run_all``: of all shards, by key."""
     records: list[dict[str, Any]] = field(default_factory=list)
+    """Journal record of each task that was run."""
+
+    def add(self, entries: Mapping[str, Entry], contents: Mapping[str, str]) -> None:
+        """Add shards, as `_RegenerateStep.shards` gives them."""
+        self.entries.update(entries)
+        self.content_digests.update(contents)
 
 
 def store_files(conversion: RecordedConversion) -> dict[str, StoreFile]:
@@ -108,25 +95,22 @@ def regenerate(
     *,
     run_all: bool,
 ) -> Regenerated:
-    """Write some files of a store again.
+    """Write the files of a store with the keys `wanted` again, below the folder `root`.
 
     Parameters
     ----------
-    conversion
-        The conversion that made the store.
     files
         All files of the store, by key.
-    wanted
-        Keys of the files to write.
-    root
-        Folder to write to.
-    progress
-        Progress callbacks.
-    executor
-        Where tasks run.
     run_all
         Run every task, even if none of its files is wanted: statistics and the digests of the sources
         need all tasks. Implied where a shard of ``sources/digest`` is wanted.
+
+    Raises
+    ------
+    InputError
+        If a source cannot be read.
+    ConversionError
+        If a file cannot be written.
     """
     plan = conversion.planned.plan
     result = Regenerated()
@@ -136,14 +120,20 @@ def regenerate(
     progress.begin("repairing", sum(map(plan.task_bytes, tasks)))
     step = _RegenerateStep(conversion.job(root), frozenset(wanted), run_all)
     for task, outcome in run_in_order(executor, step, tasks):
-        result.entries |= outcome.record["entries"]
-        result.contents |= outcome.record["contents"]
+        result.add(*outcome.record["shards"])
         result.records.append(outcome.record["record"])
         progress.advance(plan.task_bytes(task))
-    _regenerate_index(conversion, result, wanted, root, run_all=run_all)
+    digests: NDArray[np.uint8] = np.zeros((len(plan.sources), 16), np.uint8)
+    if run_all:
+        digests = source_digests(plan, result.records)
+    index = {array.field.path: array for array in plan.index}
+    for described, values in conversion.planned.index(digests):
+        array = index[described.path]
+        for number, _ in enumerate(_shards(array)):
+            result.add(*step.shards(number, [IndexRows(array, number, values)]))
     for key in wanted:
         if files[key].document:
-            written = write_shard(root, key, [files[key].document])
+            written = write_file(root, key, [files[key].document])
             result.entries[key] = Entry(key=key, bytes=written.bytes, checksum=written.checksum)
     return result
 
@@ -158,69 +148,42 @@ class _RegenerateStep:
 
     def __call__(self, task: ShardTask) -> Outcome:
         columns = self.job.columns(task)
+        shards = self.shards(task.number, columns)
+        record: dict[str, Any] = {"task": task.id, "pieces": [], "statistics": {}}
+        if self.run_all:
+            record |= {"pieces": self.job.pieces(task, columns), "statistics": statistics_of(columns)}
+        return Outcome({"shards": shards, "record": record})
+
+    def shards(self, number: int, columns: Sequence[Column]) -> tuple[dict[str, Entry], dict[str, str]]:
+        """Write the wanted ones of shards `number` of columns: their entries, and all content digests."""
         entries, contents = {}, {}
         for column in columns:
-            key = shard_key(column.array, task.number)
+            key = shard_key(column.array, number)
             if key in self.wanted:
-                entries[key] = write_column(self.job.target, task.number, column)
+                entries[key] = write_column(self.job.target, number, column)
             elif self.run_all:
                 deque(column, maxlen=0)
             if self.run_all and not column.array.is_empty:
                 contents[key] = column.content
-        record: dict[str, Any] = {"task": task.id, "pieces": [], "statistics": {}}
-        if self.run_all:
-            record |= {"pieces": self.job.pieces(task, columns), "statistics": statistics_of(columns)}
-        return Outcome({"entries": entries, "contents": contents, "record": record})
+        return entries, contents
 
     def describe(self, task: ShardTask) -> str:
         return self.job.describe(task)
 
 
-def _regenerate_index(
-    conversion: RecordedConversion, result: Regenerated, wanted: Collection[str], root: Path, *, run_all: bool
-) -> None:
-    plan, target = conversion.planned.plan, Folder(root)
-    digests: NDArray[np.uint8] = np.zeros((len(plan.sources), 16), np.uint8)
-    if run_all:
-        digests = source_digests(plan, result.records)
-    arrays = {array.field.path: array for array in plan.index}
-    for described, values in conversion.planned.index(digests):
-        array = arrays[described.path]
-        for file in _shards(array):
-            number = file.lo // array.shard[0]
-            rows = IndexRows(array, number, values)
-            if file.key in wanted:
-                result.entries[file.key] = write_column(target, number, rows)
-            elif run_all:
-                deque(rows, maxlen=0)
-            if run_all:
-                result.contents[file.key] = rows.content
-
-
-def read_entry(folder: Path, file: StoreFile, entry: Entry) -> Entry:
+def entry_of_file(folder: Path, file: StoreFile, entry: Entry) -> Entry:
     """Manifest entry of a file in `folder`, with the rows and the content digest of a shard.
 
-    `entry` has its size and checksum, which are known to be right.
-
-    Raises
-    ------
-    CorruptionError
-        If a shard does not decode.
+    `entry` has its size and checksum, which are right. `CorruptionError` if a shard does not decode.
     """
     if file.array is None:
-        return Entry(key=file.key, bytes=entry.bytes, checksum=entry.checksum)
+        return replace(entry, rows=None, content=None)
     path = file.array.field.path
     array = Array(LocalStorage(folder), path, metadata_of(file.array), sealed=True)
     content = xxhash.xxh3_128()
     for block in _blocks(array, file.array, file.lo, file.hi):
         content.update(little_endian_bytes(block))
-    return Entry(
-        key=file.key,
-        bytes=entry.bytes,
-        checksum=entry.checksum,
-        rows=(file.lo, file.hi),
-        content=content.hexdigest(),
-    )
+    return replace(entry, rows=(file.lo, file.hi), content=content.hexdigest())
 
 
 def _blocks(array: Array, plan: ArrayPlan, lo: int, hi: int) -> Iterator[NDArray[Any]]:

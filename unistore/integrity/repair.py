@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -14,7 +13,7 @@ from unistore.conversion.convert import source_paths
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.failure import named, refusal
 from unistore.conversion.finish import merged_statistics, root_document
-from unistore.errors import ConversionError, InputError, StoreError
+from unistore.errors import ConversionError, InputError, StoreError, first_few
 from unistore.exporting.temporary_folder import temporary_folder, temporary_folder_path
 from unistore.integrity.files import CheckedFiles, check_file, check_files
 from unistore.integrity.recorded import (
@@ -23,7 +22,7 @@ from unistore.integrity.recorded import (
     encoder_differences,
     plan_recorded_conversion,
 )
-from unistore.integrity.regenerate import Regenerated, StoreFile, read_entry, regenerate, store_files
+from unistore.integrity.regenerate import Regenerated, StoreFile, entry_of_file, regenerate, store_files
 from unistore.integrity.root_repair import repaired_root
 from unistore.integrity.steps import make_executor
 from unistore.integrity.verify import Verified, verify_with
@@ -35,11 +34,9 @@ from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
 from unistore.system.workers import MAX_WORKERS
-from unistore.zarr3.durable import sync_folder
+from unistore.zarr3.durable import sync_folder, write_file
 from unistore.zarr3.local import LocalStorage
-from unistore.zarr3.writer import write_shard
 
-_SHOWN = 10
 _AGAIN = "convert the sources again with --overwrite"
 
 
@@ -161,7 +158,7 @@ class _Repair:
         document = repaired_root(root.document, {key: storage.get(key) for key in keys})
         if document is None:
             return self.checked
-        write_shard(self.work / "root", ROOT, [document])
+        write_file(self.work / "root", ROOT, [document])
         attributes = Store(self.work / "root").attributes
         digest = attributes["seal"]["digest"]
         try:
@@ -196,11 +193,13 @@ class _Repair:
             entries = dict(known.entries)
         else:
             entries = {
-                key: result.entries.get(key) or read_entry(self.folder, file, known.entries[key])
+                key: result.entries.get(key) or entry_of_file(self.folder, file, known.entries[key])
                 for key, file in files.items()
             }
         differing = [key for key, entry in result.entries.items() if entries.get(key) != entry]
-        differing += [key for key, content in result.contents.items() if entries[key].content != content]
+        differing += [
+            key for key, content in result.content_digests.items() if entries[key].content != content
+        ]
         if differing:
             raise _values_differ(differing)
         return entries
@@ -217,19 +216,17 @@ class _Repair:
         parents = {"/".join(key.split("/")[:depth]) for key in keys for depth in range(key.count("/") + 1)}
         for parent in sorted(parents, reverse=True):
             sync_folder(self.folder / parent)
-        documents: Mapping[str, Any] = {MANIFEST: manifest, ROOT: document}
         done = list(keys)
-        for key, content in documents.items():
+        for key, content in ((MANIFEST, manifest), (ROOT, document)):
             if content is not None:
-                write_shard(self.folder, key, [content])
+                write_file(self.folder, key, [content])
                 done.append(key)
         return done
 
 
 def _values_differ(keys: Sequence[str]) -> ConversionError:
-    shown = "\n  ".join(keys[:_SHOWN])
-    more = f"\n  and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    listed = first_few(keys, 10, "\n  ")
     return ConversionError(
-        f"the sources no longer give the same values as when they were converted:\n  {shown}{more}\n"
+        f"the sources no longer give the same values as when they were converted:\n  {listed}\n"
         f"nothing was changed; find the sources as they were, or {_AGAIN}"
     )

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 
 import xxhash
 
-from unistore.store.consolidated import root_head
-from unistore.store.manifest import root_is_intact
+from unistore.store.manifest import root_head, root_is_intact
 from unistore.zarr3.documents import DocumentError
 
 _SIGNATURE = re.compile(rb'"root": "([0-9a-f]{32})"')
@@ -27,14 +26,9 @@ Candidates = Callable[[int], list[int]]
 
 
 def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
-    """The document as it was signed, if only one byte was changed; otherwise None.
+    """The root document as it was signed, if only one byte was changed; otherwise None.
 
-    Parameters
-    ----------
-    document
-        A damaged root document.
-    documents
-        The metadata documents that the root repeats, by key. That part of the root is taken from them.
+    The part of it that repeats other documents is taken from `documents`, which are by key.
     """
     head = _head(document, documents)
     document = head + document[len(head) :]

@@ -14,17 +14,17 @@ from unistore.integrity.steps import run_in_order
 from unistore.schemas.array_spec import offsets_errors
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
-from unistore.schemas.text import text_values
+from unistore.schemas.tables import text_values
 
 
 def indices(view: View) -> Iterator[Problem]:
     """Offsets, codes and extents stay within the arrays that they index; text is UTF-8."""
-    for path in view.paths:
+    for path in view.store.paths():
         spec = view.spec(path)
         if spec.bounds_values:
             yield from (broken(path, error) for error in spec.value_errors(view.whole(path), view.shape))
-    for path in view.paths:
-        if view.store.specs.is_text(path, view.paths):
+    for path in view.store.paths():
+        if view.store.specs.is_text(path, view.store.paths()):
             yield from _not_text(view, path)
 
 

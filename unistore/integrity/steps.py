@@ -19,11 +19,9 @@ class StepJob(Protocol[T_contra]):
 
     def __call__(self, item: T_contra, /) -> Outcome:
         """Do one step."""
-        ...
 
     def describe(self, item: T_contra, /) -> str:
         """What the step is, for the message when its worker dies repeatedly."""
-        ...
 
 
 @contextmanager

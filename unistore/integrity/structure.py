@@ -7,37 +7,30 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
-from unistore.integrity.shard_index import index_problem
-from unistore.schemas.arrays import ArrayInfo
-from unistore.store.consolidated import consolidated_problems
-from unistore.store.manifest import Entry, make_seal, manifest_bytes
+from unistore.schemas.array_spec import ArrayInfo
+from unistore.store.manifest import Entry, consolidated_problems, make_seal, manifest_bytes
 from unistore.store.names import REPORT, ROOT
 from unistore.zarr3.array import Array
 from unistore.zarr3.documents import parse_document, shown
+from unistore.zarr3.frames import FrameError, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.storage import Storage
 
 _CURE = "convert the sources again; if it comes back, report it"
 
 
 def check_structure(
-    storage: Storage,
-    attributes: Mapping[str, Any],
-    entries: Mapping[str, Entry],
-    sound: frozenset[str],
+    storage: Storage, attributes: Mapping[str, Any], entries: Mapping[str, Entry], sound: frozenset[str]
 ) -> list[Problem]:
     """Every contradiction between the documents of a store.
 
-    Parameters
-    ----------
-    storage
-        Where the store lies.
-    attributes
-        The root's ``unistore`` object.
-    entries, sound
-        Manifest entries by key, and the keys of the files that are as it says; only these are read.
+    `attributes` is the root's ``unistore`` object, `entries` are those of the manifest by key. Only the files
+    with `sound` keys, which are as the manifest says, are read.
     """
     problems = list(_seal_problems(attributes.get("seal", {}), entries))
     metadata: dict[str, ArrayMetadata] = {}
@@ -51,14 +44,12 @@ def check_structure(
             except (StoreError, UnsupportedError) as error:
                 problems.append(_wrong(key, str(error)))
                 continue
-            axes = metadata[path].dimension_names
-            named = field.get("axes")
-            if list(axes or ()) != named:
-                problems.append(_wrong(key, f"names its axes {axes}, the root {named}"))
-            for name, member in (("units", "unit"), ("long_name", "description")):
-                own, listed = metadata[path].attributes.get(name), field.get(member) or None
-                if own != listed:
-                    problems.append(_wrong(key, f"has {name} {shown(own)}, the root says {shown(listed)}"))
+            own = metadata[path]
+            described: dict[str, Any] = {**own.attributes, "axes": list(own.dimension_names or ())}
+            for name, member in (("axes", "axes"), ("units", "unit"), ("long_name", "description")):
+                here, listed = described.get(name), field.get(member) or None
+                if (here or None) != listed:
+                    problems.append(_wrong(key, f"has {name} {shown(here)}, the root says {shown(listed)}"))
     problems += [
         _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
         for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
@@ -136,9 +127,37 @@ def _schema_problems(
 ) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
     try:
-        problems = get_family(attributes["family"]).schema_problems(arrays, attributes)
+        problems = (
+            get_family(attributes["family"]).part("specs").problems(arrays, attributes["samples"]["count"])
+        )
     except InputError as unknown:
         yield from (Problem(ROOT, str(each), each.cure, "family") for each in unknown.problems)
         return
     for problem in problems:
         yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")
+
+
+def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:
+    """What is wrong with the index of a shard of `size` bytes, or None.
+
+    Its checksum must be right; chunks must lie in the shard, not overlap, and leave no byte unused.
+    """
+    assert array.index is not None
+    chunks = prod(array.chunks_per_object)
+    nbytes = array.index.nbytes(chunks)
+    if size < nbytes:
+        return f"has {size} bytes, less than its index of {nbytes}"
+    raw = bytearray(nbytes)
+    at_end = array.index.location == "end"
+    storage.read_into(key, size - nbytes if at_end else 0, memoryview(raw))
+    try:
+        index = array.index.decode(bytes(raw), chunks, size, max_encoded_size(array.chunk_bytes))
+    except FrameError as error:
+        return str(error)
+    present = index[index[:, 0] != EMPTY]
+    present = present[np.argsort(present[:, 0])]
+    first = 0 if at_end else nbytes
+    ends = np.concatenate([[first], present.sum(axis=1)])
+    if (present[:, 0] != ends[:-1]).any() or ends[-1] != first + size - nbytes:
+        return "its index leaves bytes unused, or chunks overlap"
+    return None

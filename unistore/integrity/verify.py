@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor
 from unistore.converters.registry import get_family
-from unistore.errors import Problem
-from unistore.integrity.damage import locate_damage, owning_array
+from unistore.errors import Problem, StoreError, UnsupportedError, first_few
+from unistore.integrity.compare import Receipt, compare
 from unistore.integrity.files import CheckedFiles, check_files, is_warning
-from unistore.integrity.receipt import Receipt
 from unistore.integrity.rules import RULES, run_rules
 from unistore.integrity.steps import make_executor
-from unistore.integrity.structure import check_structure
+from unistore.integrity.structure import check_structure, index_problem
 from unistore.progress import resolve_progress
 from unistore.remote.storage import open_storage
 from unistore.schemas.rules import View
+from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.workers import MAX_WORKERS
+from unistore.zarr3.array import Array
+from unistore.zarr3.storage import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,19 +139,16 @@ def verify_with(
     unchecked: list[str] = []
     if not structure:
         view = View(store, frozenset(damaged | _below_damaged_groups(store, checked)))
-        problems, unchecked = run_rules(view, RULES, executor)
         family = get_family(store.family)
-        family_rules = family.part("rules") if family.rules else ()
-        if problems:  # rules of the family read the rows that indices give
-            unchecked += [rule.__name__ for rule in family_rules]
-        else:
-            more, missed = run_rules(view, family_rules, executor)
-            problems, unchecked = problems + more, unchecked + missed
+        for rules in (RULES, family.part("rules") if family.rules else ()):
+            if problems:  # rules of the family read the rows that indices give
+                unchecked += [rule.__name__ for rule in rules]
+            else:
+                problems, missed = run_rules(view, rules, executor)
+                unchecked += missed
     found = replace(found, problems=(*found.problems, *structure, *problems), unchecked=tuple(unchecked))
     if not against or not found.ok:
         return found
-    from unistore.integrity.compare import compare
-
     differing, receipt = compare(store, against, sample, progress, executor)
     return replace(found, problems=(*found.problems, *differing), receipt=receipt)
 
@@ -157,23 +157,60 @@ def _located(root: str, checked: CheckedFiles) -> tuple[Problem, ...]:
     """The problems of the files; those of shards also name the damaged chunks."""
     storage = open_storage(root)
     fields = (checked.root.attributes or {}).get("fields", {})
-    problems = []
-    for problem in checked.problems:
+    problems = list(checked.problems)
+    for number, problem in enumerate(problems):
         path = owning_array(problem.location, fields if isinstance(fields, dict) else {})
-        if (
-            path is None
-            or problem.kind not in ("checksum", "size")
-            or f"{path}/zarr.json" not in checked.sound
-        ):
-            problems.append(problem)
-            continue
-        where = locate_damage(storage, path, problem.location)
-        message = f"{problem.message}; {where}" if where else problem.message
-        problems.append(replace(problem, message=message))
+        if path and problem.kind in ("checksum", "size") and f"{path}/{ROOT}" in checked.sound:
+            where = locate_damage(storage, path, problem.location)
+            if where:
+                problems[number] = replace(problem, message=f"{problem.message}; {where}")
     return tuple(problems)
 
 
 def _below_damaged_groups(store: Store, checked: CheckedFiles) -> set[str]:
     """Arrays below a group whose ``zarr.json`` is damaged: rules read the attributes of groups."""
-    lost = [key.removesuffix("/zarr.json") for key in set(checked.entries) - checked.sound]
+    lost = [key.removesuffix(f"/{ROOT}") for key in set(checked.entries) - checked.sound]
     return {path for path in store.paths() if any(path.startswith(f"{group}/") for group in lost)}
+
+
+def owning_array(key: str, paths: Iterable[str]) -> str | None:
+    """Path of the array that a shard or ``zarr.json`` belongs to, or None."""
+    owners = [path for path in paths if key.startswith(f"{path}/c/") or key == f"{path}/{ROOT}"]
+    return max(owners, key=len, default=None)
+
+
+def locate_damage(storage: Storage, path: str, key: str) -> str:
+    """Which chunks of a shard of the array at `path` do not decode; ``""`` if that cannot be found out."""
+    try:
+        array = Array.open(storage, path, sealed=True)
+        shard = [int(part) for part in key.removeprefix(f"{path}/c/").split("/")]
+    except (StoreError, UnsupportedError, ValueError):
+        return ""
+    if len(shard) != len(array.shape) or array.shard_shape is None:
+        return ""
+    size = storage.size(key)
+    reason = None if size is None else index_problem(storage, key, array.metadata, size)
+    if reason is not None:
+        return f"none of its chunks can be found: {reason}"
+    axes = [
+        range(at * large // small, -(-min(extent, (at + 1) * large) // small))
+        for at, large, small, extent in zip(
+            shard, array.shard_shape, array.chunk_shape, array.shape, strict=True
+        )
+    ]
+    damaged = [chunk for chunk in product(*axes) if not _decodes(array, chunk)]
+    if not damaged:
+        return "all of its chunks decode"
+    rows = array.chunk_shape[0]
+    lo, hi = damaged[0][0] * rows, min(array.shape[0], (damaged[-1][0] + 1) * rows)
+    return f"damaged: chunk {first_few(list(map(str, damaged)), 3)}, in rows {lo}:{hi}"
+
+
+def _decodes(array: Array, chunk: tuple[int, ...]) -> bool:
+    lo = [at * step for at, step in zip(chunk, array.chunk_shape, strict=True)]
+    hi = [min(at + step, size) for at, step, size in zip(lo, array.chunk_shape, array.shape, strict=True)]
+    try:
+        array.read_box(lo, hi)
+    except StoreError:
+        return False
+    return True

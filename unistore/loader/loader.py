@@ -212,7 +212,7 @@ class Loader:
         return f"Loader({self.dataset!r},\n       {summary})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures.html import text_html
+        from unistore.pictures import text_html
 
         inner = getattr(self.dataset, "_repr_html_", lambda: text_html(repr(self.dataset)))()
         summary = repr(self).rpartition("\n")[2].strip().removesuffix(")")

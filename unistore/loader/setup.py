@@ -9,11 +9,11 @@ from typing import Any
 from unistore.loader.cache import CacheFile
 from unistore.loader.cached import cache_file, cached
 from unistore.loader.fetch import Fetch, choose_fetch
-from unistore.loader.machine import available_memory
 from unistore.loader.options import Placement
 from unistore.loader.production import Producer
 from unistore.loader.thread import ReadingThread
 from unistore.memory.slabs import SlabRing
+from unistore.system.machine import available_memory
 
 HELD_BATCHES = 4
 """Batches that the consumer may hold before further ones are copied."""

@@ -14,8 +14,7 @@ import numpy as np
 from unistore.errors import SampleError
 from unistore.loader.fetch import Fetch, batch_error, sample_error
 from unistore.loader.production import Arrival, Request
-from unistore.memory.arena import Arena
-from unistore.memory.segments import Segment
+from unistore.memory.segments import Arena, Segment
 from unistore.memory.slabs import SlabRing
 
 MIN_OVERLAP = 0.001

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.packed import Packed
-from unistore.memory.arena import Arena, SegmentOffset
+from unistore.memory.segments import Arena, SegmentOffset
 
 INLINE_BYTES = 8 * 1024
 """Longer pickles are put into the batch's memory, so that messages stay far below a socket's buffer."""

@@ -27,8 +27,7 @@ from unistore.loader.failures import Failure, pack_failure
 from unistore.loader.fetch import Collate, Fetch, choose_fetch, sample_error
 from unistore.loader.imports import release_import_lock
 from unistore.loader.wire import Message, decode, encode
-from unistore.memory.arena import Arena, SharedGrowth
-from unistore.memory.segments import Segment
+from unistore.memory.segments import Arena, Segment, SharedGrowth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from unistore.loader.production import Arrival, Request
 from unistore.loader.wire import Message, decode
 from unistore.loader.worker import Answer, SlabLease, Task, WorkerConfig
 from unistore.loader.worker_process import WorkerProcess, describe_exit, encode_config
-from unistore.memory.arena import SharedGrowth
-from unistore.memory.segments import Segment, open_shared_memory
+from unistore.memory.segments import Segment, SharedGrowth, open_shared_memory
 from unistore.memory.slabs import Slab, SlabRing
 
 QUEUED_BYTES = 64 * 1024

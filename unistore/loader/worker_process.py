@@ -15,7 +15,7 @@ from unistore.loader.imports import no_imports_running
 from unistore.loader.production import Request
 from unistore.loader.wire import Message, encode
 from unistore.loader.worker import WorkerConfig, main
-from unistore.memory.arena import Arena, SharedGrowth
+from unistore.memory.segments import Arena, SharedGrowth
 from unistore.memory.slabs import Slab
 
 

@@ -1,9 +1,9 @@
-"""Shared memory of the loader: mapped segments, and leases that keep them from being reused.
+"""Memory that batches are decoded into: mapped segments, and arenas that allocate in them.
 
-A segment is a memfd (or an unlinked temporary file): it has no name and no ``/dev/shm`` limit, and is freed
-with the last process that maps it. Its pages are reserved when it is made, so that a lack of memory is an
-error here and not a SIGBUS during a decode, and mapped at once, so that batches cause no page faults. Private
-segments are mapped on use, in huge pages if the kernel has them.
+A segment of shared memory is a memfd (or an unlinked temporary file): it has no name and no ``/dev/shm``
+limit, and is freed with the last process that maps it. Its pages are reserved when it is made, so that a lack
+of memory is an error here and not a SIGBUS during a decode, and mapped at once, so that batches cause no page
+faults. Private segments are mapped on use, in huge pages if the kernel has them.
 """
 
 from __future__ import annotations
@@ -15,29 +15,35 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unistore.errors import LoaderError
 
 GRANULE = 64 * 1024
 """Segment sizes are multiples of this: few distinct sizes, whole pages on every platform."""
-
+ALIGNMENT = 128
+"""Bytes: every array starts on a pair of cache lines, which suits any SIMD width."""
+FRACTION = 4
+"""A further segment has at least 1 / FRACTION of the bytes allocated so far: few segments, little waste."""
+SegmentOffset = tuple[int, int]
+"""(segment, byte offset): segment 0 is the slab; 1, 2, … are further segments in the order made."""
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 
-def round_up(size: int, multiple: int = GRANULE) -> int:
-    """Return ``size`` rounded up to a positive multiple of ``multiple``."""
-    return max(1, -(-size // multiple)) * multiple
+def round_up(size: int) -> int:
+    """``size`` rounded up to a positive multiple of `GRANULE`."""
+    return max(1, -(-size // GRANULE)) * GRANULE
 
 
 def open_shared_memory(size: int) -> int:
     """Return the descriptor of ``size`` bytes of zeroed shared memory, all of them reserved.
 
-    Raises
-    ------
-    LoaderError
-        If the machine or container has too little memory left.
+    Raises `LoaderError` if the machine or container has too little memory left.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("unistore", os.MFD_CLOEXEC)
@@ -105,3 +111,79 @@ class Segment:
         if release is not None:
             weakref.finalize(buffer, release).atexit = False
         return buffer
+
+
+class Arena:
+    """Allocates memory for one batch, and finds arrays that already lie in it.
+
+    Parameters
+    ----------
+    slab
+        Memory of the slab lent to this batch; None: no slab.
+    grow
+        Makes a further segment of at least that many bytes. None: arrays that do not fit into the slab get
+        ordinary memory.
+    over
+        Buffer that arrays in the slab are views of, such as a lease. None: the slab's mapping.
+    """
+
+    def __init__(
+        self, slab: Segment | None, grow: Callable[[int], Segment] | None = None, over: Any = None
+    ) -> None:
+        self._grow = grow
+        self._segments: list[tuple[Any, int, int]] = [(None, 0, 0)]
+        if slab is not None:
+            self._segments = [(slab.map if over is None else over, slab.address, slab.size)]
+        self._end = 0
+        self.needed = 0
+        """Bytes allocated so far, in whatever memory."""
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return uninitialised C-contiguous memory that reaches the consumer without a copy."""
+        dtype = np.dtype(dtype)
+        if dtype.hasobject:
+            return np.empty(shape, dtype)
+        size = dtype.itemsize * prod(map(int, shape))
+        taken = -(-size // ALIGNMENT) * ALIGNMENT
+        self.needed += taken
+        if self._end + size > self._segments[-1][2]:
+            if self._grow is None:
+                return np.empty(shape, dtype)
+            segment = self._grow(round_up(max(taken, self.needed // FRACTION)))
+            self._segments.append((segment.map, segment.address, segment.size))
+            self._end = 0
+        offset = self._end
+        self._end += taken
+        return np.ndarray(shape, dtype, buffer=self._segments[-1][0], offset=offset)
+
+    def find(self, address: int, size: int) -> SegmentOffset | None:
+        """Segment and offset of ``size`` bytes at a memory address; None if they lie elsewhere."""
+        for number, (_, first, extent) in enumerate(self._segments):
+            if first <= address and address + size <= first + extent:
+                return number, address - first
+        return None
+
+
+class SharedGrowth:
+    """Lets an `Arena` grow by shared segments; keeps their descriptors until they are sent to the parent."""
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+        self.sizes: list[int] = []
+
+    def __call__(self, size: int) -> Segment:
+        """Return ``size`` bytes of new shared memory."""
+        descriptor = open_shared_memory(size)
+        try:
+            segment = Segment.shared(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self.descriptors.append(descriptor)
+        self.sizes.append(size)
+        return segment
+
+    def close(self) -> None:
+        """Close the descriptors; the parent has copies of those that were sent."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())

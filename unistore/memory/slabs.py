@@ -65,10 +65,9 @@ class SlabRing:
 
     Parameters
     ----------
-    in_flight
-        Slabs for batches that are being decoded or wait to be delivered.
-    held
-        Further slabs, for batches that the consumer keeps. Batches beyond that are copied.
+    in_flight, held
+        Slabs for batches that are being decoded or wait to be delivered, and for those that the consumer
+        keeps. Batches beyond that are copied.
     budget
         Bytes of all slabs together; at least two slabs are allowed whatever their size.
     least
@@ -76,10 +75,9 @@ class SlabRing:
 
     Attributes
     ----------
-    slab_size
-        Bytes; 0 until the size of a batch is known, and while batches need no memory.
-    limit
-        Largest number of slabs.
+    slab_size, limit
+        Bytes of a slab, 0 until the size of a batch is known, and while batches need no memory; and the
+        largest number of slabs.
     batches_in_flight
         Batches that may be prefetched: one until its size is known, then as many as the budget allows.
     """

@@ -4,7 +4,8 @@ Samples that share chunks form a **block**. Every epoch shuffles the blocks, div
 shuffles the samples inside each group: the decoded chunks of a group fit into the reader's cache, and are not
 needed again after the group. Several groups are open at a time, one per **lane**. The lanes take turns of
 ``deal`` samples: with one batch per turn, workers and ranks that take batches in turn keep to their own lanes
-and never decode each other's chunks.
+and never decode each other's chunks. Small rows take one lane: a row's share of its chunk costs little to
+decode in every worker, and all open blocks are mixed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.order.permutation import Permutation
-from unistore.order.randomness import generator
+from unistore.order.randomness import words
 from unistore.system.arguments import MAX_COUNT, is_integer
 
 GROUP, LANES = 16, 4
 """Default number of blocks in a group, and of groups open at a time."""
+SMALL_ROWS = 32
+"""Samples of a block from which on they are small: their blocks take one lane."""
 
 
 def uniform_blocks(length: int, block: int) -> NDArray[np.int64]:
@@ -77,8 +80,12 @@ class BlockShuffle:
     def within(
         cls, offsets: NDArray[np.integer], open_blocks: int, seed: int = 0, *, deal: int = 64
     ) -> BlockShuffle:
-        """The largest groups with which all lanes together have at most `open_blocks` blocks open."""
-        return cls(offsets, seed, group=max(1, open_blocks // LANES), deal=deal)
+        """The largest groups of one size with which all lanes together have at most `open_blocks` open."""
+        count = len(offsets) - 1
+        lanes = 1 if offsets[-1] >= SMALL_ROWS * count else LANES
+        width = max(1, open_blocks // lanes) * lanes
+        group = -(-count // (max(1, -(-count // width)) * lanes))
+        return cls(offsets, seed, group=max(1, group), lanes=lanes, deal=deal)
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
@@ -128,22 +135,37 @@ class BlockShuffle:
         """The set of ``lanes`` groups at a place of the epoch."""
         width = self.group * self.lanes
         blocks = self._order(epoch)[0][number * width : (number + 1) * width]
-        rng = generator(self.seed, epoch, number)
-        groups = [blocks[first : first + self.group] for first in range(0, len(blocks), self.group)]
-        return _Lanes([rng.permutation(self._samples(group)) for group in groups], self.deal)
+        seeds = words(self.seed, np.array([epoch]), np.array([number]), self.lanes)[0].tolist()
+        firsts = range(0, len(blocks), self.group)
+        return _Lanes(
+            [
+                _Group(self.offsets, blocks[first : first + self.group], seed)
+                for first, seed in zip(firsts, seeds, strict=False)
+            ],
+            self.deal,
+        )
 
-    def _samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Samples of some blocks, block by block."""
-        sizes = self.offsets[blocks + 1] - self.offsets[blocks]
-        starts = self.offsets[blocks] - (np.cumsum(sizes) - sizes)
-        samples: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(starts, sizes)
-        return samples
+
+class _Group:
+    """Samples of some blocks in random order, by position; one number a block in memory."""
+
+    def __init__(self, offsets: NDArray[np.int64], blocks: NDArray[np.int64], seed: int) -> None:
+        self._ends = np.cumsum(offsets[blocks + 1] - offsets[blocks])
+        self._shifts = offsets[blocks + 1] - self._ends
+        self._permutation = Permutation(int(self._ends[-1]), seed)
+
+    def __len__(self) -> int:
+        return self._permutation.length
+
+    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        drawn = self._permutation(positions)
+        return drawn + self._shifts[np.searchsorted(self._ends, drawn, side="right")]
 
 
 class _Lanes:
     """Samples of lanes that take turns of ``deal`` samples until all are exhausted, by position."""
 
-    def __init__(self, lanes: list[NDArray[np.int64]], deal: int) -> None:
+    def __init__(self, lanes: list[_Group], deal: int) -> None:
         self._lanes, self._deal = lanes, deal
         rounds = np.arange(-(-max(map(len, lanes)) // deal) + 1)[:, None] * deal
         turn_lengths = np.diff(np.minimum(rounds, list(map(len, lanes))), axis=0)
@@ -157,7 +179,7 @@ class _Lanes:
         samples = np.empty(len(positions), np.int64)
         for number, lane in enumerate(self._lanes):
             mask = lanes == number
-            samples[mask] = lane[lane_positions[mask]]
+            samples[mask] = lane(lane_positions[mask])
         return samples
 
 

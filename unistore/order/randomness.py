@@ -62,34 +62,27 @@ def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64
     with replacement; repetitions are removed, and then a uniform choice of the surplus. By symmetry, every
     subset of a size is equally likely at each step. Returns (count,) int64, strictly ascending.
     """
-    if 2 * count > total:
-        return _complement(total, subset(total, total - count, rng))
+    wanted = min(count, total - count)
+    masked = total <= _MASK_RATIO * wanted
     dtype = np.uint32 if total <= 1 << 32 else np.uint64
-    chosen = np.empty(0, dtype)
-    missing = count
-    while missing > 0:
+    mask, chosen, found = np.zeros(total if masked else 0, np.bool_), np.empty(0, dtype), 0
+    while found < wanted:
         # n draws of N leave N (1 - exp(-n / N)) different ones in expectation, with a spread below sqrt(n)
-        free = total - len(chosen)
+        missing, free = wanted - found, total - found
         draws = math.ceil(-total * math.log1p(-missing / free) + 4 * math.sqrt(missing))
-        chosen = _unique(total, np.concatenate((chosen, rng.integers(0, total, draws, dtype=dtype))))
-        missing = count - len(chosen)
-    if missing < 0:
-        surplus = rng.choice(len(chosen), -missing, replace=False, shuffle=False)
-        chosen = chosen[_complement(len(chosen), surplus)]
-    return chosen.astype(np.int64)
-
-
-def _unique(total: int, drawn: NDArray[Any]) -> NDArray[Any]:
-    """``np.unique`` of numbers below `total`."""
-    if total > _MASK_RATIO * len(drawn):
-        ordered = np.sort(drawn)
-        return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
-    mask = np.zeros(total, np.bool_)
-    mask[drawn] = True
-    return np.flatnonzero(mask).astype(drawn.dtype)
-
-
-def _complement(total: int, subset: NDArray[np.int64]) -> NDArray[np.int64]:
-    mask = np.ones(total, np.bool_)
-    mask[subset] = False
-    return np.flatnonzero(mask)
+        drawn = rng.integers(0, total, draws, dtype=dtype)
+        if masked:
+            mask[drawn.astype(np.intp)] = True
+            found = int(np.count_nonzero(mask))
+        else:
+            chosen = np.sort(np.concatenate((chosen, drawn)))
+            chosen = chosen[np.concatenate(([True], chosen[1:] != chosen[:-1]))]
+            found = len(chosen)
+    surplus = np.empty(0, np.int64)
+    if found > wanted:
+        surplus = rng.choice(found, found - wanted, replace=False, shuffle=False)
+    if masked and wanted < count:
+        mask[np.flatnonzero(mask)[surplus]] = False
+        return np.flatnonzero(~mask)
+    kept = np.delete(np.flatnonzero(mask) if masked else chosen, surplus).astype(np.int64)
+    return kept if wanted == count else np.delete(np.arange(total), kept)

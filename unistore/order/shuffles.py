@@ -48,30 +48,27 @@ def shuffled(
         sources.
     """
     ascending = chosen is None or not np.any(np.diff(chosen) < 0)
-    blocks = kind == "blocks"
     if kind is True and ascending and getattr(data, "shuffles_in_blocks", False):
-        blocks = True
+        kind = "blocks"
         warnings.warn(
             "shuffle=True shuffles blocks of samples here, as a full shuffle would decode many samples for "
             'each that it delivers: shuffle="blocks" says so too, shuffle="full" insists on a full one',
             stacklevel=4,
         )
-    if (blocks or kind == "sources") and not ascending:
+    if kind in (True, "full"):
+        sequence: EpochSequence = Shuffled(len(data) if chosen is None else len(chosen), seed)
+        return sequence if chosen is None else Subset(sequence, chosen)
+    if not ascending:
         message = f"{kind!r} needs the subset in ascending order, so that neighbours stay together"
         raise InputError(Problem("shuffle", message, kind="option"))
-    sequence: EpochSequence
-    if blocks or kind == "sources":
-        offsets = _blocks(data) if blocks else _sources(data)
-        if chosen is not None:
-            offsets = np.searchsorted(chosen, offsets).astype(np.int64)
+    offsets = _blocks(data) if kind == "blocks" else _sources(data)
+    if chosen is not None:
+        offsets = np.searchsorted(chosen, offsets).astype(np.int64)
+    if kind == "blocks":
         open_blocks = getattr(data, "open_blocks", GROUP * LANES)
-        sequence = (
-            BlockShuffle.within(offsets, open_blocks, seed, deal=batch_size)
-            if blocks
-            else BlockShuffle(offsets, seed, group=1, lanes=1, deal=batch_size)
-        )
+        sequence = BlockShuffle.within(offsets, open_blocks, seed, deal=batch_size)
     else:
-        sequence = Shuffled(len(data) if chosen is None else len(chosen), seed)
+        sequence = BlockShuffle(offsets, seed, group=1, lanes=1, deal=batch_size)
     return sequence if chosen is None else Subset(sequence, chosen)
 
 

@@ -10,7 +10,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -34,15 +34,9 @@ READ_TIMEOUT, WRITE_TIMEOUT = "60s", "300s"
 
 _VARIABLE_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _CLIENT_KEYS = (
-    "allow_http",
-    "allow_invalid_certificates",
-    "connect_timeout",
-    "proxy_ca_certificate",
-    "proxy_excludes",
-    "proxy_url",
-    "read_timeout",
-    "root_certificate",
-    "timeout",
+    *("allow_http", "allow_invalid_certificates", "root_certificate"),
+    *("connect_timeout", "read_timeout", "timeout"),
+    *("proxy_url", "proxy_excludes", "proxy_ca_certificate"),
 )
 _owner_pid: int | None = None
 _responsive_buckets: set[tuple[str, str]] = set()
@@ -92,15 +86,7 @@ class ObjectClient:
         return self._retry(lambda obs, handle: int(obs.head(handle, key)["size"]), key)
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
-        """Exactly `size` bytes of an object, from offset `start`.
-
-        Raises
-        ------
-        StoreError
-            If there is no such object.
-        CorruptionError
-            If the object ends inside the range.
-        """
+        """Exactly `size` bytes of an object, from offset `start`; `CorruptionError` if it ends before."""
 
         def read(obs: Any, handle: Any) -> bytes:
             raw = bytes(obs.get_range(handle, key, start=start, length=size))
@@ -109,10 +95,7 @@ class ObjectClient:
                 raise ShortRead(msg)
             return raw
 
-        raw = self._retry(read, key) if size else b""
-        if raw is None:
-            raise self.error(key, Fault("no such object"))
-        return raw
+        return self._require(read, key) if size else b""
 
     def get_end(self, key: str, size: int) -> tuple[int, bytes] | None:
         """Size of an object and its last `size` bytes (or all it has); None if there is no such object."""
@@ -127,11 +110,9 @@ class ObjectClient:
 
         if self.location.scheme != "az":
             return self._retry(read, key)
-        total = self.size(key)  # Azure has no suffix ranges
-        if total is None:
+        if (total := self.size(key)) is None:  # Azure has no suffix ranges
             return None
-        part = min(size, total)
-        return total, self.get_range(key, total - part, part)
+        return total, self.get_range(key, max(0, total - size), min(size, total))
 
     def put(self, key: str, buffers: Sequence[bytes | memoryview]) -> None:
         """Write an object atomically, in one request, and check the size it got."""
@@ -174,9 +155,9 @@ class ObjectClient:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; absent ones are ignored."""
-        if keys and self._retry(lambda obs, handle: (obs.delete(handle, list(keys)),), keys[0]) is None:
+        if keys and self._retry(partial(_delete, keys=list(keys)), keys[0]) is None:
             for each in keys:  # some object stores reject the whole list if one object is absent
-                self._retry(partial(_delete_one, key=each), each)
+                self._retry(partial(_delete, keys=each), each)
 
     def list(self, limit: int | None = None) -> dict[str, int]:
         """Size in bytes of the objects under the URL, by key; stops after about `limit` of them."""
@@ -233,11 +214,23 @@ class ObjectClient:
         raise AssertionError
 
     def _connect(self) -> tuple[Any, Any]:
+        """The module obstore, and the store; credentials, region and endpoint come from the environment."""
         self.check_process()
         import obstore
+        from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
         if self._handle is None:
-            self._handle = _open_obstore(obstore, self.location, self._writing, self.error)
+            location, timeout = self.location, WRITE_TIMEOUT if self._writing else READ_TIMEOUT
+            classes: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+            try:
+                self._handle = classes.get(location.scheme, HTTPStore).from_url(
+                    str(location),
+                    client_options=_client_options(location, timeout),
+                    retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},  # `_retry` does
+                )
+            except (obstore.exceptions.BaseError, ValueError) as error:
+                fault = classify_error(error, location.scheme, location.bucket)
+                raise self.error("", fault) from redacted_error(error)
         return obstore, self._handle
 
     def check_process(self) -> None:
@@ -254,26 +247,9 @@ class ObjectClient:
             raise self._raises(msg)
 
 
-def _delete_one(obs: Any, handle: Any, key: str) -> None:
-    obs.delete(handle, key)
-
-
-def _open_obstore(
-    obstore: Any, location: Location, writing: bool, error: Callable[[str, Fault], UnistoreError]
-) -> Any:
-    """Open an obstore store: credentials, region and endpoint come from the environment, retries from us."""
-    from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
-
-    classes: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
-    cls = classes.get(location.scheme, HTTPStore)
-    try:
-        return cls.from_url(
-            str(location),
-            client_options=_client_options(location, WRITE_TIMEOUT if writing else READ_TIMEOUT),
-            retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
-        )
-    except (obstore.exceptions.BaseError, ValueError) as found:
-        raise error("", classify_error(found, location.scheme, location.bucket)) from redacted_error(found)
+def _delete(obs: Any, handle: Any, keys: str | list[str]) -> bool:
+    obs.delete(handle, keys)
+    return True
 
 
 def _client_options(location: Location, timeout: str) -> dict[str, Any]:

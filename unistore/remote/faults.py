@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from unistore.remote.redaction import redact_urls
+from unistore.remote.url import redact_urls
 
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SKIP_SIGNATURE=true for a public bucket)",
@@ -28,6 +28,7 @@ _CONNECTION_MESSAGES = {
     "Request": "the connection broke",
     "Decode": "the response cannot be decoded",
 }
+_OTHER_COPY = "restore it from a copy"
 _OTHER_SERVER = "serve it from one that does, or download the store"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _RETRYABLE_STATUSES = (408, 425, 429)
@@ -36,23 +37,23 @@ _RETRYABLE_STATUSES = (408, 425, 429)
 class ShortRead(Exception):  # noqa: N818 - becomes a CorruptionError if retries do not help
     """A response with fewer bytes than requested."""
 
-    def __init__(self, message: str, cure: str = "restore it from a copy") -> None:
+    def __init__(self, message: str, cure: str = _OTHER_COPY) -> None:
         super().__init__(message)
         self.cure = cure
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why an operation failed, in one line, and what to do about it."""
+    """Why an operation failed, in one line, and what to do about it.
+
+    `transient` if a retry may help, `absent` if there is no such object, `damaged` if it is too short.
+    """
 
     message: str
     cure: str = ""
     transient: bool = False
-    """Whether a retry may help."""
     absent: bool = False
-    """Whether there is no such object."""
     damaged: bool = False
-    """Whether the object is shorter than it must be."""
 
 
 def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
@@ -63,20 +64,32 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
     if isinstance(error, ShortRead):
         return Fault(str(error), error.cure, transient=True, damaged=True)
     text = str(error)
+    status, kinds = _status(text), _KIND.findall(text)
     code = match[1] if (match := _CODE.search(text)) else ""
-    status = _status(text)
-    kind = type(error).__name__
-    if code in _NO_BUCKET:
-        where = ENDPOINT.get(scheme, "the host")
-        return Fault(f"there is no bucket {bucket!r}", f"check its name and {where}")
-    if isinstance(error, FileNotFoundError):
-        return Fault("no such object", absent=True)
-    return (
-        _access_fault(text, kind, code, status, scheme)
-        or _configuration_fault(text, scheme)
-        or _status_fault(code, status)
-        or _connection_fault(text)
+    endpoint = ENDPOINT.get(scheme, "the host")
+    credentials = CREDENTIALS.get(scheme, "a server that lets everybody read")
+    allow_http = _ALLOW_HTTP.get(scheme, _ALLOW_HTTP["s3"])
+    denied = type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403)
+    retryable = (status >= 500 and status != 501) or status in _RETRYABLE_STATUSES
+    detail = f" ({code})" if code else ""
+    answer = f"the server answers {status}{detail}"
+    connection = _CONNECTION_MESSAGES[kinds[0]] if kinds else _first_line(text)
+    faults = (
+        (code in _NO_BUCKET, Fault(f"there is no bucket {bucket!r}", f"check its name and {endpoint}")),
+        (isinstance(error, FileNotFoundError), Fault("no such object", absent=True)),
+        (any(host in text for host in _METADATA_HOSTS), Fault("no credentials found", f"set {credentials}")),
+        (denied, Fault(f"access denied{detail}", f"check {credentials}")),
+        ("BareRedirect" in text, Fault("the bucket is in another region", "set AWS_REGION")),
+        ("BadScheme" in text, Fault("the endpoint is not encrypted (http)", f"set {allow_http}=true")),
+        ("MissingAccount" in text, Fault("no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME")),
+        ("NotPartial" in text, Fault("the server cannot send parts of a file", _OTHER_SERVER)),
+        (not kinds and not status, Fault(_first_line(text), f"check the settings of {endpoint}")),
+        (status == 416, Fault("ends before the range that was asked for", _OTHER_COPY, damaged=True)),
+        (retryable, Fault(answer, "try again later", transient=True)),
+        (status > 0, Fault(answer)),
+        (True, Fault(connection, "check the network and the endpoint", transient=True)),
     )
+    return next(fault for applies, fault in faults if applies)
 
 
 def lacks_conditional_put(error: Exception) -> bool:
@@ -88,49 +101,6 @@ def lacks_conditional_put(error: Exception) -> bool:
 def _status(text: str) -> int:
     """HTTP status in the text of an error; 0 if there is none."""
     return int(match[1]) if (match := _STATUS.search(text)) else 0
-
-
-def _access_fault(text: str, kind: str, code: str, status: int, scheme: str) -> Fault | None:
-    credentials = CREDENTIALS.get(scheme, "a server that lets everybody read")
-    if any(host in text for host in _METADATA_HOSTS):
-        return Fault("no credentials found", f"set {credentials}")
-    if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
-        return Fault(f"access denied{_in_parentheses(code)}", f"check {credentials}")
-    return None
-
-
-def _configuration_fault(text: str, scheme: str) -> Fault | None:
-    if "BareRedirect" in text:
-        return Fault("the bucket is in another region", "set AWS_REGION")
-    if "BadScheme" in text:
-        cure = f"set {_ALLOW_HTTP.get(scheme, _ALLOW_HTTP['s3'])}=true"
-        return Fault("the endpoint is not encrypted (http)", cure)
-    if "MissingAccount" in text:
-        return Fault("no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME")
-    if "NotPartial" in text:
-        return Fault("the server cannot send parts of a file", _OTHER_SERVER)
-    if _KIND.search(text) is None and _STATUS.search(text) is None:
-        return Fault(_first_line(text), "check the settings of " + ENDPOINT.get(scheme, "the host"))
-    return None
-
-
-def _status_fault(code: str, status: int) -> Fault | None:
-    if status == 416:
-        return Fault("ends before the range that was asked for", "restore it from a copy", damaged=True)
-    message = f"the server answers {status}{_in_parentheses(code)}"
-    if (status >= 500 and status != 501) or status in _RETRYABLE_STATUSES:
-        return Fault(message, "try again later", transient=True)
-    return Fault(message) if status else None
-
-
-def _connection_fault(text: str) -> Fault:
-    kinds = _KIND.findall(text)
-    what = _CONNECTION_MESSAGES[kinds[0]] if kinds else _first_line(text)
-    return Fault(what, "check the network and the endpoint", transient=True)
-
-
-def _in_parentheses(code: str) -> str:
-    return f" ({code})" if code else ""
 
 
 def redacted_error(error: Exception) -> Exception:

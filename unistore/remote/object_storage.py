@@ -1,22 +1,27 @@
-"""`ObjectStorage`: a store in an object store or on a web server, for reading."""
+"""Objects under a URL as the storage of a store: ranges that lie close together are fetched at once."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain, islice
 from typing import TypeVar
 
 from unistore.remote.client import ObjectClient
-from unistore.remote.ranges import Request, coalesce
 from unistore.remote.url import Location
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
+from unistore.zarr3.threads import ordered_map
 
 T = TypeVar("T")
 U = TypeVar("U")
 
+GAP = 128 << 10
+"""Unwanted bytes between two ranges that are fetched along with them: they take a millisecond or two, another
+request takes tens."""
+LIMIT = 4 << 20
+"""Bytes of one request; larger reads are split into concurrent ones."""
 CONCURRENCY = 16
 """Concurrent requests of one process."""
 
@@ -58,13 +63,14 @@ class ObjectStorage:
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Read many ranges; see `Storage.read_many`."""
         self.client.check_process()  # our thread pool does not survive a fork, either
-        requests = coalesce(keys, offsets, sizes)
-        arriving = map_concurrently(self._fetch, requests)
+        arriving = map_concurrently(self._fetch, coalesce(keys, offsets, sizes))
         received: dict[int, bytes] = {}
         for position in range(len(keys)):
             while position not in received:
                 request, raw = next(arriving)
-                received.update(_split_response(request, raw, offsets, sizes))
+                for member in request.members:
+                    low = offsets[member] - request.start
+                    received[member] = raw[low : low + sizes[member]]  # all of it: not a copy
             yield received.pop(position)
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
@@ -73,36 +79,53 @@ class ObjectStorage:
         return map_concurrently(lambda key: self.client.get_end(key, size), keys)
 
     def _fetch(self, request: Request) -> tuple[Request, bytes]:
-        raw = self.client.get_range(request.key, request.start, request.stop - request.start)
-        return request, raw
+        return request, self.client.get_range(request.key, request.start, request.stop - request.start)
 
 
-def _split_response(
-    request: Request, raw: bytes, offsets: Sequence[int], sizes: Sequence[int]
-) -> Iterator[tuple[int, bytes]]:
-    """Position and bytes of each range of a request."""
-    for position in request.members:
-        low = offsets[position] - request.start
-        yield position, raw[low : low + sizes[position]]  # all of it: the same object, not a copy
+@dataclass(slots=True)
+class Request:
+    """One request for the bytes ``start:stop`` of an object.
+
+    `members` are the positions, in the requested list, of the ranges inside.
+    """
+
+    key: str
+    start: int
+    stop: int
+    members: list[int]
+
+
+def coalesce(
+    keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, gap: int = GAP, limit: int = LIMIT
+) -> list[Request]:
+    """Plan the requests for ranges ``offsets[i] : offsets[i] + sizes[i]`` of the objects ``keys[i]``.
+
+    Ranges of one object that overlap or lie at most `gap` apart share a request, up to `limit` bytes; a range
+    that is larger has a request of its own. Requests are sorted by their first member, so that a consumer
+    that goes in order buffers little.
+    """
+    first: dict[str, int] = {}
+    for position, key in enumerate(keys):
+        first.setdefault(key, position)
+    requests: list[Request] = []
+    for position in sorted(range(len(keys)), key=lambda at: (first[keys[at]], offsets[at])):
+        key, begin, end = keys[position], offsets[position], offsets[position] + sizes[position]
+        last = requests[-1] if requests and requests[-1].key == key else None
+        if last and begin - last.stop <= gap and max(last.stop, end) - last.start <= limit:
+            last.stop = max(last.stop, end)
+            last.members.append(position)
+        else:
+            requests.append(Request(key, begin, end, [position]))
+    return sorted(requests, key=lambda request: min(request.members))
 
 
 def map_concurrently(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
     """``map(work, items)`` in order, on up to `CONCURRENCY` threads; a single item runs on this thread."""
-    queue = iter(items)
-    first = list(islice(queue, CONCURRENCY))
+    rest = iter(items)
+    first = list(islice(rest, 2))
     if len(first) < 2:
-        yield from map(work, chain(first, queue))
-        return
-    pool = _thread_pool()
-    running: deque[Future[U]] = deque(pool.submit(work, item) for item in first)
-    try:
-        while running:
-            done = running.popleft().result()
-            running.extend(pool.submit(work, item) for item in islice(queue, 1))
-            yield done
-    finally:
-        for future in running:
-            future.cancel()
+        return map(work, first)
+    return ordered_map(_thread_pool(), work, chain(first, rest), CONCURRENCY)
 
 
 @cache

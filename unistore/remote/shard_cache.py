@@ -12,6 +12,7 @@ that are not named like a copy are left alone.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import stat
@@ -39,13 +40,9 @@ _COPY_NAME = re.compile(rf"[0-9a-f]{{32}}({re.escape(PART)})?")
 class ShardCache:
     """Verified copies by checksum. Pickles as its arguments; safe with processes, threads and forks.
 
-    Parameters
-    ----------
-    folder
-        On a local disk; created with the first copy.
-    limit
-        Bytes of all copies together, including those being fetched. The least recently used are evicted
-        first, even if another process reads them: open files stay readable.
+    The folder is on a local disk, and created with the first copy. `limit` bounds the bytes of all copies,
+    those being fetched included. The least recently used are evicted first, even if another process reads
+    them: open files stay readable.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int) -> None:
@@ -56,7 +53,7 @@ class ShardCache:
     def __reduce__(self) -> tuple[type[ShardCache], tuple[Path, int]]:
         return type(self), (self.folder, self.limit)
 
-    def name(self, checksum: str) -> str:
+    def path(self, checksum: str) -> str:
         """Path of a copy below the folder."""
         return f"{checksum[:2]}/{checksum}"
 
@@ -75,7 +72,7 @@ class ShardCache:
         StoreError
             If the folder cannot be used.
         """
-        if self._recently_used(checksum):
+        if time.monotonic() - self._verified_at.get(checksum, -math.inf) < TOUCH_INTERVAL:
             return True
         if not file_locks.available:
             raise StoreError("cache_dir needs file locks that this system lacks; leave it out")
@@ -95,10 +92,6 @@ class ShardCache:
     def invalidate(self, checksum: str) -> None:
         """Check again whether a copy exists before its next use."""
         self._verified_at.pop(checksum, None)
-
-    def _recently_used(self, checksum: str) -> bool:
-        seen = self._verified_at.get(checksum)
-        return seen is not None and time.monotonic() - seen < TOUCH_INTERVAL
 
     def _ensure(
         self, checksum: str, size: int | None, fetch: Callable[[], Iterable[bytes]], what: str
@@ -182,7 +175,7 @@ class ShardCache:
 
     def _reserve(self, part: int, size: int) -> bool:
         """Allocate an object's part file before it is fetched, evicting copies; False if there is no room."""
-        with self._root_folder() as root, self._cache_lock(root):
+        with self._root_folder() as root, self._locked_file("lock", root, ""):
             if not self._evict(root, size):
                 return False
             if hasattr(os, "posix_fallocate") and size:
@@ -232,9 +225,7 @@ class ShardCache:
         """Descriptor of a copy's ``.part`` file, locked by us; waits while another process fetches it."""
         part = checksum + PART
         while True:
-            descriptor = self._open_file(part, subfolder, checksum[:2], os.O_CREAT)
-            try:
-                file_locks.lock(descriptor)
+            with self._locked_file(part, subfolder, checksum[:2]) as descriptor:
                 if not _is_current(descriptor, part, subfolder):  # renamed or removed by its last owner
                     continue
                 try:
@@ -243,15 +234,14 @@ class ShardCache:
                     if _is_current(descriptor, part, subfolder):
                         os.unlink(part, dir_fd=subfolder)
                 return
-            finally:
-                file_locks.close(descriptor)
 
     @contextmanager
-    def _cache_lock(self, root: int) -> Iterator[None]:
-        descriptor = self._open_file("lock", root, "", os.O_CREAT)
+    def _locked_file(self, name: str, folder: int, parent: str) -> Iterator[int]:
+        """Descriptor of a file, created if needed and locked; waits while another process has the lock."""
+        descriptor = self._open_file(name, folder, parent, os.O_CREAT)
         try:
             file_locks.lock(descriptor)
-            yield
+            yield descriptor
         finally:
             file_locks.close(descriptor)
 

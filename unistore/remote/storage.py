@@ -5,20 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from unistore.remote.object_storage import ObjectStorage
 from unistore.remote.url import file_path, is_url
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.storage import Storage
 
 
 def local_path(path: str | os.PathLike[str]) -> Path | None:
-    """Local path of a path or ``file://`` URL; None if it is the URL of an object store.
-
-    Raises
-    ------
-    InputError
-        If it is not a valid URL.
-    """
+    """Local path of a path or ``file://`` URL, None for that of an object store; `InputError` if invalid."""
     text = os.fspath(path)
     folder = file_path(text) if is_url(text) else text
     return None if folder is None else Path(folder)
@@ -27,4 +20,8 @@ def local_path(path: str | os.PathLike[str]) -> Path | None:
 def open_storage(path: str | os.PathLike[str]) -> Storage:
     """Storage of a folder or URL; nothing is opened yet. Raises as `local_path`."""
     folder = local_path(path)
-    return ObjectStorage(os.fspath(path)) if folder is None else LocalStorage(folder)
+    if folder is not None:
+        return LocalStorage(folder)
+    from unistore.remote.object_storage import ObjectStorage
+
+    return ObjectStorage(os.fspath(path))

@@ -1,21 +1,55 @@
-"""URLs of stores: which paths are URLs, and how they are parsed and checked."""
+"""URLs of stores: parsed and checked, and redacted where they are printed or stored."""
 
 from __future__ import annotations
 
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from unistore.errors import InputError
-from unistore.remote.redaction import redact_url
 
 BUCKETS = ("s3", "gs", "az")
 """Schemes of object stores that can be written to."""
 SCHEMES = (*BUCKETS, "https", "http", "file")
 
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_URL_START = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
+
+_URL = re.compile(r"""[a-zA-Z][a-zA-Z0-9+.-]+:/+[^\s'"<>]*[^\s'"<>.,:;)]""")
+"""A URL inside a text; with one slash only if ``pathlib`` removed the other."""
+_HOST = re.compile(r"\[[^\]]*\](:[0-9]*)?|[^:@]*(:[0-9]*)?")
+"""Host, bucket or address, with an optional port."""
+
+
+def redact_url(url: str) -> str:
+    """A URL for messages, with ``…`` in place of anything that may be secret.
+
+    A password may hold any character, unescaped ones too. Where host and password cannot be separated for
+    certain, both are removed.
+    """
+    scheme, colon, rest = url.partition(":")
+    address = rest.lstrip("/")
+    slashes = rest[: len(rest) - len(address)]
+    path = re.split("[?#]", address, maxsplit=1)[0]
+    mark = address[len(path) : len(path) + 1]
+    if "@" in path.partition("/")[0] or ":" in path.rpartition("@")[0]:
+        path = f"…@{path.rpartition('@')[2]}"
+    if not _HOST.fullmatch(path.partition("/")[0].removeprefix("…@")):
+        path = "…"
+    return f"{scheme}{colon}{slashes}{path}{mark}{'…' if mark else ''}"
+
+
+def redact_urls(value: Any) -> Any:
+    """A text, or a JSON value, with every URL redacted."""
+    if isinstance(value, str):
+        return _URL.sub(lambda url: redact_url(url[0]), value) if ":/" in value else value
+    if isinstance(value, dict):
+        return {redact_urls(key): redact_urls(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redact_urls(each) for each in value]
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,41 +77,23 @@ class Location:
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL.
-
-    Raises
-    ------
-    InputError
-        If it is a URL that ``pathlib`` removed a slash from.
-    """
+    """Whether a path is a URL; `InputError` if it is one that ``pathlib`` removed a slash from."""
     text = os.fspath(path)
     if _COLLAPSED.match(text):
         raise _refused(text, "pathlib removes a slash of a URL: give it as text, not as a Path")
-    return _URL.match(text) is not None
+    return _URL_START.match(text) is not None
 
 
 def require_local_path(path: str | os.PathLike[str], what: str) -> str:
-    """Return a path as text if it is a path of this machine; the error names the argument as `what`.
-
-    Raises
-    ------
-    InputError
-        If it is a URL.
-    """
+    """Return a path as text; `InputError`, which names the argument as `what`, if it is a URL."""
     text = os.fspath(path)
-    if _URL.match(text) or _COLLAPSED.match(text):
+    if _URL_START.match(text) or _COLLAPSED.match(text):
         raise _refused(text, f"{what} must be on this machine: give a path, not a URL")
     return text
 
 
 def parse_url(url: str) -> Location:
-    """Parse the URL of a store.
-
-    Raises
-    ------
-    InputError
-        If the scheme is not one of `SCHEMES`, the bucket is missing, or the URL has more than a path.
-    """
+    """Parse the URL of a store; `InputError` unless it has one of `SCHEMES`, a bucket, and a path alone."""
     parts = _split(url)
     scheme = parts.scheme.lower()
     if scheme not in SCHEMES:
@@ -91,13 +107,7 @@ def parse_url(url: str) -> Location:
 
 
 def file_path(url: str) -> str | None:
-    """Local path of a ``file://`` URL; None for any other URL.
-
-    Raises
-    ------
-    InputError
-        If it names another machine, or has more than a path.
-    """
+    """Local path of a ``file://`` URL, None for any other URL; `InputError` if it names another machine."""
     parts = _split(url)
     if parts.scheme.lower() != "file":
         return None

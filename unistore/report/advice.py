@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unistore.report.location import OBJECT_STORE, StoreLocation
-from unistore.report.machine import Machine
+from unistore.report.machine import OBJECT_STORE, Machine, StoreLocation
 from unistore.report.speed import Speed
 from unistore.report.trials import Trial, best
 from unistore.system.sizes import size
@@ -25,28 +24,6 @@ CONTAINER_SHM = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IncompatibleKind:
-    """A kind of samples that its family suggests for every store, but whose size does not fit this one.
-
-    Attributes
-    ----------
-    kind
-        As Python code.
-    share
-        Share of its samples that would be padded, 0 to 1; 0 if it has no samples.
-    why
-        What reaches beyond the data, or which limit leaves no samples.
-    fitting
-        The kind in a size that fits the store, as Python code.
-    """
-
-    kind: str
-    share: float
-    why: str
-    fitting: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
     """Properties of a store that loading depends on.
 
@@ -57,7 +34,9 @@ class StoreFacts:
     samples_as
         Their kind as Python code where the natural one does not fit the store; else empty.
     incompatible_kinds
-        Suggested kinds whose sizes do not fit the store.
+        Kinds of samples that the family suggests and whose sizes do not fit this store: ``kind`` and
+        ``fitting``, the kind in a size that fits, as Python code; ``share`` of its samples that would be
+        padded, 0 to 1, 0 if it has none; ``why``: what reaches beyond the data, or leaves no samples.
     location
         File system that it is on.
     fits_page_cache
@@ -76,7 +55,7 @@ class StoreFacts:
     family: str
     samples: int
     samples_as: str = ""
-    incompatible_kinds: Sequence[IncompatibleKind] = ()
+    incompatible_kinds: Sequence[Mapping[str, Any]] = ()
     location: StoreLocation
     fits_page_cache: bool | None
     samples_a_chunk: float
@@ -85,17 +64,9 @@ class StoreFacts:
     speed: Speed | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Advice:
-    """A recommended argument of ``unistore.Loader``.
-
-    Attributes
-    ----------
-    name, value
-        Name and value of the argument.
-    reason
-        Why it is recommended.
-    """
+    """A recommended argument of ``unistore.Loader``: its name, its value, and why."""
 
     name: str
     value: Any
@@ -108,96 +79,80 @@ class Advice:
 def advise(machine: Machine, store: StoreFacts | None) -> list[Advice]:
     """Arguments of a Loader to start from: batch size, shuffle, workers, start method, pinning, cache."""
     speed = None if store is None else store.speed
-    found = [_batch_size(speed), _shuffle(store)]
-    found += [_workers(machine, store), _start_method(machine, store)]
+    found = [
+        Advice("batch_size", *_batch_size(speed)),
+        Advice("shuffle", *_shuffle(store)),
+        Advice("num_workers", *_workers(machine, store)),
+        Advice("multiprocessing_context", *_start_method(machine, store)),
+    ]
     if machine.accelerator is not None:
         reason = f"an {machine.accelerator} accelerator is here: copies from pinned memory are asynchronous"
-        found.append(Advice(name="pin_memory", value=True, reason=reason))
-    if store is not None and speed is not None and _worth_a_cache(machine, store, speed):
+        found.append(Advice("pin_memory", True, reason))
+    if store is not None and speed is not None:
         rate, decoded_bytes = speed.shuffled * speed.sample_bytes, store.samples * speed.sample_bytes
-        reason = (
-            f"decoding gives {size(rate)}/s a core, and all samples decoded take {size(decoded_bytes)} of "
-            f"{size(machine.available_memory)} available"
-        )
-        found.append(Advice(name="cache", value="all", reason=reason))
+        slow = rate < SLOW_DECODE and speed.sample_bytes >= SMALL_SAMPLE
+        if slow and decoded_bytes < machine.available_memory / 4:
+            needed = f"{size(decoded_bytes)} of {size(machine.available_memory)} available"
+            reason = f"decoding gives {size(rate)}/s a core, and all samples decoded take {needed}"
+            found.append(Advice("cache", "all", reason))
     return found
 
 
 def measured_advice(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[Advice]:
     """Advice with the workers, batch size and cache of the best trial."""
     winner = best(trials)
-    reason = (
-        f"{winner.samples_per_second:,.4g} samples/s, about as many as the fastest of {len(trials)} settings"
-    )
+    rate = f"{winner.samples_per_second:,.4g} samples/s"
+    reason = f"{rate}, about as many as the fastest of {len(trials)} settings"
     found = {each.name: each for each in advice if each.name != "cache"}
     for name in ("batch_size", "num_workers", "cache"):
         if (value := getattr(winner, name)) is not None:
-            found[name] = Advice(name=name, value=value, reason=reason)
+            found[name] = Advice(name, value, reason)
     return list(found.values())
 
 
-def _batch_size(speed: Speed | None) -> Advice:
+def _batch_size(speed: Speed | None) -> tuple[int, str]:
     if speed is None:
-        return Advice(name="batch_size", value=64, reason="a number to begin with: your model decides")
-    batch_bytes = size(speed.batch_size * speed.sample_bytes)
-    sizes = f"{batch_bytes} a batch, at {size(speed.sample_bytes)} a sample"
-    reason = f"{sizes}: a number to begin with, your model decides"
-    return Advice(name="batch_size", value=speed.batch_size, reason=reason)
+        return 64, "a number to begin with: your model decides"
+    sizes = f"{size(speed.batch_size * speed.sample_bytes)} a batch, at {size(speed.sample_bytes)} a sample"
+    return speed.batch_size, f"{sizes}: a number to begin with, your model decides"
 
 
-def _shuffle(store: StoreFacts | None) -> Advice:
+def _shuffle(store: StoreFacts | None) -> tuple[bool | str, str]:
     if store is None:
-        return Advice(name="shuffle", value=True, reason="a full shuffle, for training")
+        return True, "a full shuffle, for training"
     speed, shared = store.speed, store.samples_a_chunk
     if speed is not None and store.samples <= speed.batch_size:
-        return Advice(name="shuffle", value=True, reason="a full shuffle: an epoch is a single batch")
+        return True, "a full shuffle: an epoch is a single batch"
     if speed is not None and speed.blocks >= MIN_SPEEDUP * speed.shuffled:
         times = speed.blocks / speed.shuffled
-        reason = f"blocks of neighbours read {times:.1f}× as fast as a full shuffle here"
-        return Advice(name="shuffle", value="blocks", reason=reason)
+        return "blocks", f"blocks of neighbours read {times:.1f}× as fast as a full shuffle here"
     if shared >= 2 and (store.location.network or store.fits_page_cache is False):
         where = "over the network" if store.location.network else "from the disk"
-        reason = f"{shared:.3g} samples share a chunk, and chunks come {where}: each is fetched once an epoch"
-        return Advice(name="shuffle", value="blocks", reason=reason)
-    reason = "a full shuffle: blocks of neighbours would read no faster here"
-    return Advice(name="shuffle", value=True, reason=reason)
-
-
-def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
-    if machine.usable_cores < 2:
-        reason = (
-            f"{machine.usable_cores:g} usable cores: a thread reads ahead, a process would only take turns"
+        return "blocks", (
+            f"{shared:.3g} samples share a chunk, and chunks come {where}: each is fetched once an epoch"
         )
-        return Advice(name="num_workers", value=0, reason=reason)
-    ranks = environment_number("LOCAL_WORLD_SIZE", 1)
-    workers = plan(
-        "auto", ranks, None if store is None else store.samples, cores=machine.usable_cores, quiet=True
-    )
-    reason = workers.reason.removeprefix("loader workers: ").rpartition(":")[0]
-    return Advice(name="num_workers", value=workers.train, reason=reason)
+    return True, "a full shuffle: blocks of neighbours would read no faster here"
 
 
-def _start_method(machine: Machine, store: StoreFacts | None) -> Advice:
+def _workers(machine: Machine, store: StoreFacts | None) -> tuple[int, str]:
+    cores, samples = machine.usable_cores, None if store is None else store.samples
+    if cores < 2:
+        return 0, f"{cores:g} usable cores: a thread reads ahead, a process would only take turns"
+    found = plan("auto", environment_number("LOCAL_WORLD_SIZE", 1), samples, cores=cores, quiet=True)
+    return found.train, found.reason.removeprefix("loader workers: ").rpartition(":")[0]
+
+
+def _start_method(machine: Machine, store: StoreFacts | None) -> tuple[str, str]:
     if store is not None and not store.fork_safe:
-        reason = "the client of object stores has threads, which do not survive a fork"
-        return Advice(name="multiprocessing_context", value="spawn", reason=reason)
+        return "spawn", "the client of object stores has threads, which do not survive a fork"
     if machine.start_method != "fork":
-        return Advice(
-            name="multiprocessing_context", value="spawn", reason="forking is not safe on this platform"
-        )
+        return "spawn", "forking is not safe on this platform"
     if store is None or store.speed is None:
-        reason = "starts at once, and readers hold no thread or lock that a fork would break"
-        return Advice(name="multiprocessing_context", value="fork", reason=reason)
+        return "fork", "starts at once, and readers hold no thread or lock that a fork would break"
     if store.fork_seconds is None:
-        reason = "a child forked after this process had read did not read a batch"
-        return Advice(name="multiprocessing_context", value="spawn", reason=reason)
-    reason = f"a child forked after this process had read took {store.fork_seconds * 1e3:.0f} ms for a batch"
-    return Advice(name="multiprocessing_context", value="fork", reason=reason)
-
-
-def _worth_a_cache(machine: Machine, store: StoreFacts, speed: Speed) -> bool:
-    slow = speed.shuffled * speed.sample_bytes < SLOW_DECODE and speed.sample_bytes >= SMALL_SAMPLE
-    return slow and store.samples * speed.sample_bytes < machine.available_memory / 4
+        return "spawn", "a child forked after this process had read did not read a batch"
+    milliseconds = f"{store.fork_seconds * 1e3:.0f} ms"
+    return "fork", f"a child forked after this process had read took {milliseconds} for a batch"
 
 
 def remarks(machine: Machine, store: StoreFacts | None) -> Sequence[str]:
@@ -209,11 +164,9 @@ def remarks(machine: Machine, store: StoreFacts | None) -> Sequence[str]:
             limits.append(f"the affinity mask allows {machine.affinity}")
         if machine.quota is not None:
             limits.append(f"a cgroup grants {machine.quota:g}")
-        found.append(
-            f"only {machine.usable_cores:g} of {machine.all_cores} cores may be used: {', '.join(limits)}"
-        )
-    if store is not None:
-        found += _store_remarks(store)
+        usable = f"{machine.usable_cores:g} of {machine.all_cores}"
+        found.append(f"only {usable} cores may be used: {', '.join(limits)}")
+    found += [] if store is None else _store_remarks(store)
     if machine.shared_memory is not None and machine.shared_memory <= CONTAINER_SHM:
         found.append(
             f"there is little shared memory ({size(machine.shared_memory)} in /dev/shm): unistore.Loader "
@@ -227,19 +180,19 @@ def remarks(machine: Machine, store: StoreFacts | None) -> Sequence[str]:
 
 
 def _store_remarks(store: StoreFacts) -> list[str]:
-    found = []
-    if store.speed is None:
-        found.append("the store has no samples: nothing was measured")
-    for misfit in store.incompatible_kinds:
-        first = f"{100 * misfit.share:.3g} % of its samples would be padded" if misfit.share else "no samples"
-        found.append(f"{misfit.kind}: {first} ({misfit.why}); {misfit.fitting} goes with this store")
-    if store.fits_page_cache is False and not store.location.network:
-        found.append("the store does not fit into the page cache: samples come from the disk in every epoch")
+    found = [] if store.speed is not None else ["the store has no samples: nothing was measured"]
+    for each in store.incompatible_kinds:
+        padded = f"{100 * each['share']:.3g} % of its samples would be padded"
+        reason = f"{padded if each['share'] else 'no samples'} ({each['why']})"
+        found.append(f"{each['kind']}: {reason}; {each['fitting']} goes with this store")
+    kind = store.location.file_system
     if store.location.network:
-        kind = "an object store" if store.location.file_system == OBJECT_STORE else store.location.file_system
+        network = "an object store" if kind == OBJECT_STORE else kind
         cure = 'Dataset(…, cache_dir="…") keeps copies of shards on a local disk'
-        found.append(f"reads cross a network ({kind}): {cure}")
-    if store.location.file_system == "overlay":
+        found.append(f"reads cross a network ({network}): {cure}")
+    elif store.fits_page_cache is False:
+        found.append("the store does not fit into the page cache: samples come from the disk in every epoch")
+    if kind == "overlay":
         found.append(
             "the store lies in a container's overlay file system: mount it from the host (docker run -v), "
             "or it is gone with the container"

@@ -13,12 +13,11 @@ import numpy as np
 from unistore.data.kinds.locality import samples_per_chunk
 from unistore.data.kinds.reach import as_code
 from unistore.progress import resolve_progress
-from unistore.report.advice import Advice, IncompatibleKind, StoreFacts, advise, measured_advice, remarks
+from unistore.report.advice import Advice, StoreFacts, advise, measured_advice, remarks
 from unistore.report.blocks import Block, to_text
-from unistore.report.location import locate_store
-from unistore.report.machine import Machine, inspect_machine
+from unistore.report.machine import Machine, inspect_machine, locate_store
 from unistore.report.speed import measure_speed, time_forked_read
-from unistore.report.suggestions import Suggestion, natural_suggestion, suggestions
+from unistore.report.suggestions import natural_suggestion, suggestions
 from unistore.report.trials import Trial, trial_table, try_settings
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
@@ -68,10 +67,7 @@ class Checkup:
         if self.store is not None:
             found.append(Block(title="store", facts=_store_facts(self.store, self.machine)))
         if self.trials:
-            columns, rows = trial_table(self.trials)
-            found.append(
-                Block(title="measured", columns=columns, rows=rows, optional_columns=("longest", "first"))
-            )
+            found.append(trial_table(self.trials))
         if self.remarks:
             found.append(Block(title="remarks", lines=self.remarks))
         found.append(Block(title="recommended", code=self.line))
@@ -99,7 +95,7 @@ def doctor(
     *,
     samples: SampleKind | None = None,
     measure: bool = False,
-    seconds: float = 2.0,
+    seconds: float | None = None,
     progress: Progress | bool | None = None,
 ) -> Checkup:
     """Check this machine, and how fast it reads a store. Nothing is written.
@@ -113,8 +109,8 @@ def doctor(
     measure
         Try numbers of workers, batch sizes and a cache with this store, and recommend what was fastest.
     seconds
-        How long each of these settings is timed: about 6 on two cores, 12 on 64. A cache is filled as long
-        before.
+        With `measure`: how long each of these settings is timed, about 6 on two cores, 12 on 64; None: 2.0. A
+        cache is filled as long before.
     progress
         As of `unistore.convert`, of the settings that are tried.
 
@@ -132,7 +128,9 @@ def doctor(
     check = Arguments()
     check.path("store", store, none=True)
     check.flag("measure", measure)
-    check.number("seconds", seconds)
+    check.number("seconds", seconds, none=True)
+    if seconds is not None and not measure:
+        check.refuse("seconds", "times the settings that are measured", "measure=True, or --measure")
     if store is None and (samples is not None or measure):
         check.refuse("store", "is required to read samples", 'doctor("train.zarr")')
     check.raise_problems()
@@ -141,27 +139,20 @@ def doctor(
         facts, dataset = _inspect_store(os.fspath(store), machine, samples)
     advice, trials = advise(machine, facts), []
     if measure and dataset is not None and facts is not None and facts.speed is not None:
-        fixed = {
-            each.name: each.value
-            for each in advice
-            if each.name not in ("num_workers", "batch_size", "cache")
-        }
-        workers = _worker_counts(machine, next(each.value for each in advice if each.name == "num_workers"))
-        decoded_bytes, budget = facts.samples * facts.speed.sample_bytes, machine.available_memory // 4
-        cache = "all" if decoded_bytes <= budget else f"{budget // 10**6}MB"
+        arguments = {each.name: each.value for each in advice}
+        batch_size, workers = arguments.pop("batch_size"), arguments.pop("num_workers")
+        arguments.pop("cache", None)
+        doubling = [1 << power for power in range(int(machine.usable_cores).bit_length())]
+        budget = machine.available_memory // 4
+        fits = facts.samples * facts.speed.sample_bytes <= budget
+        cache = "all" if fits else f"{budget // 10**6}MB"
         with resolve_progress(progress) as callbacks:
-            batch_size = facts.speed.batch_size
-            trials = try_settings(dataset, workers, batch_size, cache, seconds, callbacks, **fixed)
+            counts = sorted({0, workers, *doubling})
+            trials = try_settings(dataset, counts, batch_size, cache, seconds or 2.0, callbacks, **arguments)
         advice = measured_advice(advice, trials)
     return Checkup(
         machine=machine, store=facts, advice=advice, remarks=remarks(machine, facts), trials=trials
     )
-
-
-def _worker_counts(machine: Machine, advised: int) -> list[int]:
-    """0, 1, 2, 4, … up to the usable cores, and the recommended number."""
-    doubling = [1 << power for power in range(int(machine.usable_cores).bit_length())]
-    return sorted({0, advised, *doubling})
 
 
 def _inspect_store(path: str, machine: Machine, samples: SampleKind | None) -> tuple[StoreFacts, Dataset]:
@@ -169,22 +160,34 @@ def _inspect_store(path: str, machine: Machine, samples: SampleKind | None) -> t
 
     store = Store(path)
     natural = natural_suggestion(store)
-    samples_as = natural.text if natural.changed else ""
-    dataset = Dataset(path, natural.kind if samples is None else samples)
+    if samples is None:
+        kind, samples_as = natural.kind, natural.text if natural.changed else ""
+    else:
+        kind, samples_as = samples, as_code(samples)
+    dataset = Dataset(path, kind)
     count = len(dataset)
     location = locate_store(store)
     speed = measure_speed(dataset) if count else None
     fork_seconds = None
     if speed is not None and store.fork_safe and "fork" in machine.start_methods:
         fork_seconds = time_forked_read(dataset, np.arange(min(speed.batch_size, count)))
+    suggested = [natural, *(each for each in suggestions(store) if each.kind != natural.kind)]
+    misfits = [
+        {
+            "kind": each.declared,
+            "share": each.reach.beyond / each.reach.samples if each.reach.samples else 0.0,
+            "why": each.reach.what,
+            "fitting": each.text,
+        }
+        for each in suggested
+        if each.changed
+    ]
     facts = StoreFacts(
         path=path,
         family=store.family,
         samples=count,
-        samples_as=samples_as if samples is None else as_code(samples),
-        incompatible_kinds=_incompatible_kinds(
-            [natural, *(each for each in suggestions(store) if each.kind != natural.kind)]
-        ),
+        samples_as=samples_as,
+        incompatible_kinds=misfits,
         location=location,
         fits_page_cache=None if location.stored is None else location.stored < machine.available_memory,
         samples_a_chunk=samples_per_chunk(store, count)[0],
@@ -193,19 +196,6 @@ def _inspect_store(path: str, machine: Machine, samples: SampleKind | None) -> t
         speed=speed,
     )
     return facts, dataset
-
-
-def _incompatible_kinds(suggested: Sequence[Suggestion]) -> list[IncompatibleKind]:
-    return [
-        IncompatibleKind(
-            kind=each.declared,
-            share=each.reach.beyond / each.reach.samples if each.reach.samples else 0.0,
-            why=each.reach.what,
-            fitting=each.text,
-        )
-        for each in suggested
-        if each.changed
-    ]
 
 
 def _machine_facts(machine: Machine) -> list[tuple[str, str]]:
@@ -239,30 +229,21 @@ def _store_facts(store: StoreFacts, machine: Machine) -> list[tuple[str, str]]:
     if location.in_memory:
         system += ", in memory"
     fits = {None: "its size is unknown", True: "fits", False: "does not fit"}[store.fits_page_cache]
-    available = size(machine.available_memory)
+    available, shared = size(machine.available_memory), store.samples_a_chunk
     facts = [
         ("path", store.path),
         ("samples", f"{count_of(store.samples, 'sample')} ({store.family.replace('_', ' ')})"),
         ("file system", system),
         ("page cache", f"{size(location.stored)} of files, {available} available: {fits}"),
-        ("chunks", _chunk_text(store.samples_a_chunk)),
+        ("chunks", f"{shared:.3g} samples a chunk" if shared >= 1 else f"{1 / shared:.3g} chunks a sample"),
     ]
-    if speed is None:
-        return facts
-    return [
-        *facts,
-        ("random read", f"{_rate_text(speed.first_pass, speed.sample_bytes)} as the files were found"),
-        ("again", f"{_rate_text(speed.shuffled, speed.sample_bytes)} from the page cache, one core"),
-        ("in blocks", f"{_rate_text(speed.blocks, speed.sample_bytes)} from the page cache, one core"),
-    ]
-
-
-def _chunk_text(samples_per_chunk: float) -> str:
-    if samples_per_chunk >= 1:
-        return f"{samples_per_chunk:.3g} samples a chunk"
-    return f"{1 / samples_per_chunk:.3g} chunks a sample"
-
-
-def _rate_text(samples_per_second: float, sample_bytes: float) -> str:
-    samples = f"{samples_per_second:{',.0f' if samples_per_second >= 100 else '.3g'}}"
-    return f"{samples} samples/s, {size(samples_per_second * sample_bytes)}/s decoded"
+    if speed is not None:
+        rates = {
+            "random read": (speed.first_pass, "as the files were found"),
+            "again": (speed.shuffled, "from the page cache, one core"),
+            "in blocks": (speed.blocks, "from the page cache, one core"),
+        }
+        for name, (rate, how) in rates.items():
+            samples = f"{rate:{',.0f' if rate >= 100 else '.3g'}} samples/s"
+            facts.append((name, f"{samples}, {size(rate * speed.sample_bytes)}/s decoded {how}"))
+    return facts

@@ -6,27 +6,35 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from unistore.converters.files.paths import is_inside
 from unistore.converters.registry import families
-from unistore.converters.survey import Survey, survey
 from unistore.errors import InputError, Problem, first_few
 from unistore.remote.storage import local_path
-from unistore.report.blocks import Block, to_text
-from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
+from unistore.report.blocks import Block, to_text, verdict_blocks
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import store_blocks
-from unistore.report.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
-from unistore.report.verdicts import verdict_blocks
+from unistore.report.unsealed import (
+    BUILD_SUFFIX,
+    describe_unfinished,
+    describe_zarr,
+    is_store,
+    is_zarr,
+    stores_inside,
+    unfinished_blocks,
+    zarr_blocks,
+)
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
 
+if TYPE_CHECKING:
+    pass
+
 _ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class Inspection:
     """What was found at a path. ``str()`` and ``print()`` show it.
 
@@ -55,7 +63,7 @@ class Inspection:
     path: str
     details: Mapping[str, Any]
     problems: tuple[Problem, ...] = ()
-    blocks: tuple[Block, ...] = ()
+    blocks: Sequence[Block] = ()
 
     @property
     def is_good(self) -> bool:
@@ -97,14 +105,11 @@ class Inspection:
         return f"Inspection({self.kind} {self.path!r}{''.join(f', {each}' for each in shown)})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures.html import notebook_html
+        from unistore.pictures import notebook_html
 
         remarks = [("", remark) for remark in self.details.get("remarks", ())]
         facts = [fact for block in self.blocks[:1] for fact in block.facts] + remarks
-        if self.kind != "store":
-            return notebook_html(repr(self), facts)
-        store = Store(self.path)
-        return notebook_html(repr(self), facts, [(store, None)])
+        return notebook_html(repr(self), facts, [(Store(self.path), None)] if self.kind == "store" else [])
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
@@ -129,52 +134,41 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     given, target = os.fspath(path), local_path(path)
     if target is None:
         return _store(given)
-    build = target if target.name.endswith(SUFFIX) and target.is_dir() else build_folder(target)
+    build = target if target.name.endswith(BUILD_SUFFIX) and target.is_dir() else build_folder(target)
     if build == target or (build.is_dir() and not (target / "zarr.json").exists()):
         details = describe_unfinished(build)
-        blocks = unfinished_blocks(str(build), details)
-        return Inspection(kind="unfinished", path=given, details=details, blocks=tuple(blocks))
+        return Inspection("unfinished", given, details, blocks=unfinished_blocks(str(build), details))
     if not given or not target.exists():
         raise InputError(Problem(given, "no such file or folder", "check the path", "missing"))
     if target.is_dir() and is_zarr(target):
-        return _zarr(given, target)
+        if is_store(target):
+            return _store(given)
+        details = describe_zarr(target)
+        return Inspection("zarr", given, details, blocks=zarr_blocks(given, details))
+    from unistore.converters.survey import survey
     from unistore.report.sources import describe_sources, link_blocks, problem_blocks, source_blocks
 
     surveyed = survey([target])
     if surveyed.detected():
         details, problems = describe_sources(target, surveyed)
-        blocks = source_blocks(given, details, problems)
-        return Inspection(kind="source", path=given, details=details, problems=problems, blocks=tuple(blocks))
+        return Inspection("source", given, details, problems, source_blocks(given, details, problems))
+    verdicts = [each.to_json() for each in surveyed.verdicts()]
     if refused := tuple(surveyed.refused()):
-        details = {"verdicts": [each.to_json() for each in surveyed.verdicts()]}
         blocks = [*problem_blocks([("source", given)], refused), *link_blocks(target, refused)]
-        return Inspection(kind="source", path=given, details=details, problems=refused, blocks=tuple(blocks))
-    return _unknown(given, target, surveyed)
+        return Inspection("source", given, {"verdicts": verdicts}, refused, blocks)
+    inside = stores_inside(target)
+    message, cure = _why_unknown(target, inside)
+    if unread := surveyed.unread():
+        message = f"{'; '.join(unread[:3])}; {message}"
+    block = Block(facts=[("unknown", given)], lines=(f"{message}; {cure}",))
+    blocks = [block, *(verdict_blocks(verdicts) if target.is_dir() else ())]
+    problem = Problem(given, message, cure, "unknown")
+    return Inspection("unknown", given, {"inside": inside, "verdicts": verdicts}, (problem,), blocks)
 
 
 def _store(given: str) -> Inspection:
     details = describe_store(given)
-    return Inspection(kind="store", path=given, details=details, blocks=tuple(store_blocks(given, details)))
-
-
-def _zarr(given: str, target: Path) -> Inspection:
-    if is_store(target):
-        return _store(given)
-    details = describe_zarr(target)
-    return Inspection(kind="zarr", path=given, details=details, blocks=tuple(zarr_blocks(given, details)))
-
-
-def _unknown(given: str, target: Path, surveyed: Survey) -> Inspection:
-    inside = stores_inside(target)
-    message, cure = _why_unknown(target, inside)
-    verdicts = [each.to_json() for each in surveyed.verdicts()]
-    if unread := surveyed.unread():
-        message = f"{'; '.join(unread[:3])}; {message}"
-    problem = Problem(given, message, cure, "unknown")
-    block = Block(facts=[("unknown", given)], lines=(f"{message}; {cure}",))
-    details = {"inside": inside, "verdicts": verdicts}
-    blocks = (block, *(verdict_blocks(verdicts) if target.is_dir() else ()))
-    return Inspection(kind="unknown", path=given, details=details, problems=(problem,), blocks=blocks)
+    return Inspection("store", given, details, blocks=store_blocks(given, details))
 
 
 def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
@@ -188,6 +182,8 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
         return "an empty folder", "check the path"
     if target.suffix.lower() in _ARCHIVES:
         return "an archive", "unpack it, and inspect the folder"
+    from unistore.converters.files.paths import is_inside
+
     link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
     if link is not None:
         return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"

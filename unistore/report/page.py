@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from unistore.errors import InputError, Problem, UnistoreError
-from unistore.pictures.draw import MARK, check_sample
-from unistore.pictures.html import facts_html, pictures_html, table_html, text_html
+from unistore.pictures import MARK, check_sample, facts_html, pictures_html, table_html, text_html
 from unistore.report.blocks import Block
-from unistore.report.measures import chosen_samples, sample_noun
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import number
-from unistore.report.values import MIN_SHOWN
+from unistore.report.values import MIN_SHOWN, chosen_samples, sample_noun
 from unistore.store.reader import Store
 from unistore.system.sizes import size
 
@@ -53,24 +51,13 @@ svg{display:block;width:100%;height:64px}
 def render_page(
     kind: str, path: str, details: Mapping[str, Any], blocks: Sequence[Block], samples: Sequence[int] = ()
 ) -> str:
-    """The page of an inspection.
+    """The page of an `Inspection`, with pictures of `samples`, and the first, middle, last and extreme ones.
 
-    Parameters
-    ----------
-    kind, path, details, blocks
-        Fields of `unistore.report.inspection.Inspection`.
-    samples
-        Numbers of samples to be shown besides the first, middle, last and those that stand out.
-
-    Raises
-    ------
-    InputError
-        If a sample does not exist, more than 24 are requested, or `path` is not a store.
+    Raises `InputError` if a sample does not exist, more than 24 are requested, or `path` is not a store.
     """
     if len(samples) > _MAX_REQUESTED:
-        raise InputError(
-            Problem("samples", f"are {len(samples)}, at most {_MAX_REQUESTED} are shown", kind="option")
-        )
+        message = f"are {len(samples)}, at most {_MAX_REQUESTED} are shown"
+        raise InputError(Problem("samples", message, kind="option"))
     if samples and kind != "store":
         raise InputError(Problem("samples", f"need a store, and {path} is not one", kind="option"))
     parts = [_block(block) for block in blocks]
@@ -119,10 +106,9 @@ def _trial_sections(path: str, about: Mapping[str, Any]) -> list[str]:
         except UnistoreError as error:
             return [_block(Block(title="a trial conversion fails", lines=[str(error)]))]
         described = describe_store(trial)
-        remarks = Block(title="remarks", lines=described["remarks"])
+        remarks = [Block(title="remarks", lines=described["remarks"])] if described["remarks"] else []
         origin = Block(lines=["from a trial conversion by the command below, into a temporary folder"])
-        shown = [*_sample_sections(Store(trial), described, ()), _block(origin)]
-        return [_block(remarks), *shown] if remarks.lines else shown
+        return [*map(_block, remarks), *_sample_sections(Store(trial), described, ()), _block(origin)]
 
 
 def _sample_sections(store: Store, about: Mapping[str, Any], samples: Sequence[int]) -> list[str]:
@@ -156,25 +142,18 @@ def _charts(about: Mapping[str, Any], noun: str) -> Iterable[str]:
         if each["samples"] >= MIN_SHOWN:
             yield _histogram(f"{each['name']} per {noun}", each["histogram"], each["min"], each["max"])
     valued = [array for array in about["arrays"] if array["values"] and array["values"]["read"] >= MIN_SHOWN]
-    for array in sorted(valued, key=lambda array: (not array["values"]["labels"], -array["raw_bytes"]))[
-        :_MAX_CHARTS
-    ]:
+    valued.sort(key=lambda array: (not array["values"]["labels"], -array["raw_bytes"]))
+    for array in valued[:_MAX_CHARTS]:
         values = array["values"]
         if values["labels"]:
-            shares = [
-                (str(value), count, f"{100 * count / values['read']:.3g} %")
-                for value, count in values["labels"]
-            ]
+            share = 100 / values["read"]
+            shares = [(str(value), count, f"{share * count:.3g} %") for value, count in values["labels"]]
             yield _bars(array["path"], shares)
         elif values["histogram"]:
             yield _histogram(array["path"], values["histogram"], values["min"], values["max"])
-    stored = sorted(about["arrays"], key=lambda array: -(array["stored_bytes"] or 0))
-    shares = [
-        (array["path"], array["stored_bytes"], size(array["stored_bytes"]))
-        for array in stored
-        if array["stored_bytes"]
-    ]
-    yield _bars("bytes in shards", shares)
+    stored = [(each["path"], each["stored_bytes"]) for each in about["arrays"] if each["stored_bytes"]]
+    stored.sort(key=lambda each: -each[1])
+    yield _bars("bytes in shards", [(path, nbytes, size(nbytes)) for path, nbytes in stored])
 
 
 def _bars(title: str, shares: Sequence[tuple[str, int, str]], max_bars: int = 8) -> str:

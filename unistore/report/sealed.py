@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,16 @@ import xxhash
 
 from unistore.errors import InputError, StoreError
 from unistore.remote.storage import local_path
-from unistore.report.measures import describe_measures, measure_remarks, measures_of
-from unistore.report.snippets import snippet
-from unistore.report.values import describe_values, label_shares
+from unistore.report.suggestions import snippet
+from unistore.report.values import (
+    describe_measures,
+    describe_values,
+    label_shares,
+    measure_remarks,
+    measures_of,
+)
 from unistore.schemas.indices import contradiction
-from unistore.schemas.sources import HDF5_ATTRIBUTES
-from unistore.schemas.text import text_values
+from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
@@ -43,27 +46,23 @@ _INDEX_CHECKSUM = 4
 def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a store from its metadata and a bounded part of its values. JSON values.
 
-    Raises
-    ------
-    StoreError
-        If it is not a store, is unfinished, of another format, or damaged.
+    Raises `StoreError` if it is not a store, is unfinished, of another format, or damaged.
     """
     store = Store(path)
+    about = store.attributes
     entries, agrees = _manifest(store)
     shards: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries or ():
-        array_path, found, _ = entry.key.partition("/c/")
-        if found:
-            shards[array_path].append(entry)
+        shards[entry.key.partition("/c/")[0]].append(entry)
     arrays = [
-        _describe_array(array, None if entries is None else shards[p]) for p, array in store.arrays().items()
+        _describe_array(array, None if entries is None else shards[path])
+        for path, array in store.arrays().items()
     ]
-    measures, about_measures = _measures(store)
-    remarks = [*_add_values(store, arrays), *about_measures]
+    value_remarks = _add_values(store, arrays)
+    measures, sample_remarks = _measures(store)
     stored = None if entries is None else sum(array["stored_bytes"] for array in arrays)
     raw = sum(array["raw_bytes"] for array in arrays)
     splits = _splits(store)
-    about = store.attributes
     return {
         "family": store.family,
         "format_version": about["format_version"],
@@ -80,7 +79,7 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
         "statistics": about.get("statistics", {}),
         "seal": {**about["seal"], "agrees": agrees},
         "measures": measures,
-        "remarks": [*_remarks(store, arrays, agrees=agrees), *remarks],
+        "remarks": [*_remarks(store, arrays, agrees=agrees), *value_remarks, *sample_remarks],
         "snippet": snippet(store, splits),
     }
 
@@ -98,7 +97,7 @@ def _manifest(store: Store) -> tuple[list[Entry] | None, bool]:
 
 
 def _describe_array(array: Array, shards: list[Entry] | None) -> dict[str, Any]:
-    metadata = array.metadata
+    empty_shard = math.prod(array.metadata.chunks_per_object) * _INDEX_ENTRY + _INDEX_CHECKSUM
     raw = math.prod(array.shape) * array.dtype.itemsize
     stored = None if shards is None else sum(shard.bytes for shard in shards)
     return {
@@ -107,14 +106,14 @@ def _describe_array(array: Array, shards: list[Entry] | None) -> dict[str, Any]:
         "dtype": array.dtype.name,
         "chunks": list(array.chunk_shape),
         "shards": None if array.shard_shape is None else list(array.shard_shape),
-        "codec": ", ".join(_codec(item) for item in metadata.codecs.to_json()),
-        "axes": list(metadata.dimension_names or ()),
+        "codec": ", ".join(_codec(item) for item in array.metadata.codecs.to_json()),
+        "axes": list(array.metadata.dimension_names or ()),
         "attributes": dict(array.attributes),
         "stored_bytes": stored,
         "raw_bytes": raw,
         "ratio": _ratio(raw, stored),
         "files": None if shards is None else len(shards),
-        "only_fill": bool(shards) and all(shard.bytes == _empty_shard_bytes(array) for shard in shards or ()),
+        "only_fill": bool(shards) and all(shard.bytes == empty_shard for shard in shards or ()),
     }
 
 
@@ -124,8 +123,11 @@ def _add_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
     remarks, whole = [], sum(array["raw_bytes"] for array in arrays)
     for array in arrays:
         array["bookkeeping"], array["values"] = _is_bookkeeping(array, whole), None
-    wanted = [array for array in arrays if not array["bookkeeping"] and not _is_packed(array)]
-    wanted.sort(key=lambda array: -array["raw_bytes"])
+    wanted = [
+        array
+        for array in sorted(arrays, key=lambda array: -array["raw_bytes"])
+        if not (array["bookkeeping"] or "bit_order" in array["attributes"] or _holds_bytes(array))
+    ]
     for array in wanted[: MAX_READ_ARRAYS_REMOTE if remote else MAX_READ_ARRAYS]:
         try:
             values = describe_values(store.array(array["path"]), *((1,) if remote else ()))
@@ -133,9 +135,11 @@ def _add_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
             remarks.append(f"{error}: damaged? Run 'unistore verify {store.path}'")
             continue
         array["values"] = values
-        if values is not None and values["nan"]:
+        if values is None:
+            continue
+        if values["nan"]:
             remarks.append(f"{array['path']}: {100 * values['nan'] / values['read']:.2g} % are not finite")
-        if values is not None and (remark := _unlabelled_remark(array["path"], values)):
+        if remark := _unlabelled_remark(array["path"], values):
             remarks.append(f"{array['path']}: {remark}")
     return remarks
 
@@ -145,22 +149,20 @@ def label_lines(path: str | os.PathLike[str]) -> list[str]:
     if local_path(path) is None:
         return []
     store, lines = Store(path), []
-    for name in (each for each in store.paths() if _unlabelled_values(each) is not None):
+    for name in (each for each in store.paths() if _column(each) in _UNLABELLED):
         values = describe_values(store.array(name))
         if values is not None and (shares := label_shares(values)):
             lines.append("; ".join(filter(None, [f"{name}: {shares}", _unlabelled_remark(name, values)])))
     return lines
 
 
-def _unlabelled_values(path: str) -> Sequence[int] | None:
-    """Labels of a column that may mean "no class"; None if its name is not that of labels."""
-    return _UNLABELLED.get(path.rpartition("/")[2].lower())
+def _column(path: str) -> str:
+    return path.rpartition("/")[2].lower()
 
 
 def _unlabelled_remark(path: str, values: dict[str, Any]) -> str | None:
     """Share of labels that may mean "no class"; a column of zeros has a remark of its own."""
-    unlabelled = _unlabelled_values(path)
-    counts = dict(values["labels"] or ())
+    unlabelled, counts = _UNLABELLED.get(_column(path)), dict(values["labels"] or ())
     found = [label for label in counts if unlabelled is not None and (label < 0 or label in unlabelled)]
     share = sum(counts[label] for label in found) / values["read"]
     if len(counts) < 2 or not found or share < _MIN_SHARE:
@@ -173,11 +175,6 @@ def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:
     path = array["path"]
     text = path.endswith("/data") and _holds_bytes(array) and array["raw_bytes"] < whole / 10
     return _is_index(path) or text or path.rpartition("/")[2] in _BOOKKEEPING
-
-
-def _is_packed(array: dict[str, Any]) -> bool:
-    """Whether the values are packed bits, or bytes of texts or files."""
-    return "bit_order" in array["attributes"] or _holds_bytes(array)
 
 
 def _holds_bytes(array: dict[str, Any]) -> bool:
@@ -202,12 +199,6 @@ def _codec(item: dict[str, Any]) -> str:
     return " ".join([name, *map(str, shown)])
 
 
-def _empty_shard_bytes(array: Array) -> int:
-    """Size of a shard without chunks: an index of empty entries and its checksum."""
-    chunks = math.prod(array.metadata.chunks_per_object)
-    return chunks * _INDEX_ENTRY + _INDEX_CHECKSUM
-
-
 def _ratio(raw: int, stored: int | None) -> float | None:
     return round(raw / stored, 3) if stored else None
 
@@ -224,19 +215,15 @@ def _splits(store: Store) -> dict[str, int]:
 def _sources(store: Store) -> dict[str, Any]:
     if not store.has("sources/path/offsets"):
         return {"count": 0, "bytes": None, "first": [], "attributes": []}
-    names = store.text("sources/path")
-    columns = {
-        name: array.read_rows(np.arange(len(names))).tolist()
-        for name in ("bytes", "rows")
-        if store.has(f"sources/{name}")
-        for array in [store.array(f"sources/{name}")]
-    }
-    first = [
-        {"path": name, **{column: values[number] for column, values in columns.items()}}
-        for number, name in enumerate(names[:SHOWN_SOURCES])
-    ]
+    columns: dict[str, list[Any]] = {"path": store.text("sources/path")}
+    rows = np.arange(len(columns["path"]))
+    for name in ("bytes", "rows"):
+        if store.has(f"sources/{name}"):
+            columns[name] = store.array(f"sources/{name}").read_rows(rows).tolist()
+    few = [values[:SHOWN_SOURCES] for values in columns.values()]
+    first = [dict(zip(columns, row, strict=True)) for row in zip(*few, strict=True)]
     total = sum(columns["bytes"]) if "bytes" in columns else None
-    return {"count": len(names), "bytes": total, "first": first, "attributes": _attribute_names(store)}
+    return {"count": len(rows), "bytes": total, "first": first, "attributes": _attribute_names(store)}
 
 
 def _attribute_names(store: Store) -> list[str]:

@@ -12,11 +12,10 @@ from unistore.conversion.convert import make_converter
 from unistore.conversion.preview import preview
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
-from unistore.converters.survey import Detection, Survey
+from unistore.converters.survey import Survey
 from unistore.errors import InputError, Problem
-from unistore.report.blocks import Block, format_shape
-from unistore.report.commands import convert_command
-from unistore.report.verdicts import verdict_blocks, verdicts_line
+from unistore.report.blocks import Block, format_shape, sources_fact, verdict_blocks, verdict_counts
+from unistore.report.suggestions import convert_command
 from unistore.system.sizes import count_of, size
 
 SHOWN_SOURCES = 5
@@ -40,28 +39,18 @@ def describe_sources(path: Path, surveyed: Survey) -> tuple[dict[str, Any], tupl
         for each in found
     ]
     about = {name: value for name, value in families[0].items() if name != "files"} | {"families": families}
-    if len(families) > 1:
-        return about | {"verdicts": [each.to_json() for each in surveyed.verdicts()]}, ()
-    planned, problems = _plan(path, found[0], about)
-    return planned | {"verdicts": [each.to_json() for each in surveyed.verdicts(problems)]}, problems
-
-
-def _plan(path: Path, found: Detection, about: dict[str, Any]) -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    try:
-        shown = preview(make_converter(found.family, {}), [path])
-    except InputError as error:
-        return about, error.problems or (Problem(str(path), str(error)),)
-    described = shown.to_json()
-    sources = described.pop("sources")
-    return {
-        **about,
-        "sources": {
-            "count": len(sources),
-            "bytes": described.pop("source_bytes"),
-            "first": sources[:SHOWN_SOURCES],
-        },
-        **{name: described[name] for name in ("tables", "raw_bytes", "memory", "options", "notes")},
-    }, ()
+    problems: tuple[Problem, ...] = ()
+    if len(families) == 1:
+        try:
+            described = preview(make_converter(found[0].family, {}), [path]).to_json()
+        except InputError as error:
+            problems = error.problems_at(str(path))
+        else:
+            sources, nbytes = described["sources"], described["source_bytes"]
+            about["sources"] = {"count": len(sources), "bytes": nbytes, "first": sources[:SHOWN_SOURCES]}
+            for name in ("tables", "raw_bytes", "memory", "options", "notes"):
+                about[name] = described[name]
+    return about | {"verdicts": [each.to_json() for each in surveyed.verdicts(problems)]}, problems
 
 
 def problem_blocks(facts: Sequence[tuple[str, str]], problems: Sequence[Problem]) -> list[Block]:
@@ -93,22 +82,16 @@ def _family_blocks(
         (each["family"].replace("_", " "), str(each["files"]), each["layout"], each["reason"])
         for each in families
     ]
-    commands = "\n".join(each["command"] for each in families)
+    facts = [
+        ("sources", f"{path}: files of {len(families)} families"),
+        ("files", verdict_counts(verdicts)),
+    ]
+    columns = ("family", "files", "layout", "because")
     return [
-        Block(
-            facts=[
-                ("sources", f"{path}: files of {len(families)} families"),
-                ("files", verdicts_line(verdicts).partition(": ")[2]),
-            ]
-        ),
-        Block(
-            title="families",
-            columns=("family", "files", "layout", "because"),
-            rows=rows,
-            optional_columns=("layout",),
-        ),
+        Block(facts=facts),
+        Block(title="families", columns=columns, rows=rows, optional_columns=("layout",)),
         *verdict_blocks(verdicts),
-        Block(title="convert each by itself", code=commands),
+        Block(title="convert each by itself", code="\n".join(each["command"] for each in families)),
     ]
 
 
@@ -133,7 +116,7 @@ def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...
         ("source", path),
         ("family", f"{about['family'].replace('_', ' ')} ({about['layout']})"),
         ("because", about["reason"]),
-        ("files", verdicts_line(about["verdicts"]).partition(": ")[2]),
+        ("files", verdict_counts(about["verdicts"])),
     ]
     others = verdict_blocks(about["verdicts"])
     if problems:
@@ -141,28 +124,22 @@ def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...
         code = "\n".join(f"{about['command']} {way}" for way in ways) or about["command"]
         convert = Block(title="convert it in one of these ways" if ways else "then convert it", code=code)
         return [*problem_blocks(facts, problems), *others, convert]
-    sources = about["sources"]
-    names = ", ".join(source["name"] for source in sources["first"])
-    more = f" and {sources['count'] - SHOWN_SOURCES:,} more" if sources["count"] > SHOWN_SOURCES else ""
+    becomes = f"{size(about['raw_bytes'])} uncompressed, peak memory about {size(about['memory'])}"
     facts += [
-        ("sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {names}{more}"),
-        ("becomes", f"{size(about['raw_bytes'])} uncompressed, peak memory about {size(about['memory'])}"),
+        sources_fact(about["sources"], [source["name"] for source in about["sources"]["first"]]),
+        ("becomes", becomes),
     ]
-    rows = [
-        (
-            array["path"],
-            f"{'about ' if table['estimated'] else ''}{format_shape(array['shape'])}",
-            array["dtype"],
-            format_shape(array["chunk"]),
-        )
-        for table in about["tables"]
-        for array in table["arrays"]
-    ]
-    blocks = [
+    rows = []
+    for table in about["tables"]:
+        nearly = "about " if table["estimated"] else ""
+        for array in table["arrays"]:
+            shape = f"{nearly}{format_shape(array['shape'])}"
+            rows.append((array["path"], shape, array["dtype"], format_shape(array["chunk"])))
+    notes = [each for each in about["notes"] if not each.startswith("left out, ")]
+    return [
         Block(facts=facts),
         Block(title="arrays", columns=("array", "shape", "dtype", "chunks"), rows=rows),
+        *others,
+        *([Block(title="notes", lines=notes)] if notes else []),
+        Block(title="convert it", code=about["command"]),
     ]
-    blocks += others
-    if notes := [each for each in about["notes"] if not each.startswith("left out, ")]:
-        blocks.append(Block(title="notes", lines=notes))
-    return [*blocks, Block(title="convert it", code=about["command"])]

@@ -34,10 +34,8 @@ class Speed:
 
     Attributes
     ----------
-    batch_size
-        Samples of a batch.
-    sample_bytes
-        Decoded bytes of a sample, on average.
+    batch_size, sample_bytes
+        Samples of a batch, and decoded bytes of a sample, on average.
     first_pass
         Samples a second of the first pass, in full shuffle: from disk, or from the page cache if the files
         are in it.
@@ -54,15 +52,7 @@ class Speed:
 
 
 def measure_speed(dataset: Dataset, seconds: float = SECONDS) -> Speed:
-    """Time random reads in full shuffle and in block shuffle: about four times `seconds` in all.
-
-    Parameters
-    ----------
-    dataset
-        The samples, at least one.
-    seconds
-        How long each order is read.
-    """
+    """Time random reads of at least one sample, each order for `seconds`: about four times that in all."""
     count, scratch = len(dataset), Scratch()
     began = time.perf_counter()
     batch = dataset.read_batch([count // 2])
@@ -76,37 +66,25 @@ def measure_speed(dataset: Dataset, seconds: float = SECONDS) -> Speed:
     def read(sequence: EpochSequence, start: int) -> int:
         wanted = sequence.indices(0, start, min(start + read_size, count))
         scratch.begin()
+        batch = dataset.read_batch(wanted, scratch.allocate)
         seen[0] += len(wanted)
-        seen[1] += sum(
-            packed.values.nbytes for packed in dataset.read_batch(wanted, scratch.allocate).values()
-        )
+        seen[1] += sum(packed.values.nbytes for packed in batch.values())
         return start + len(wanted)
 
     full = Shuffled(count, seed=1)
     blocks = BlockShuffle.within(dataset.block_offsets(), dataset.open_blocks, seed=1, deal=read_size)
-    first_pass, stop = _rate(read, full, count, seconds, once=True)
-    shuffled, _ = _rate(read, full, stop, seconds)
-    _, stop = _rate(read, blocks, count, seconds, once=True)
-    in_blocks, _ = _rate(read, blocks, stop, seconds)
+    first_pass, stop = _rate(read, full, count, seconds, True)
+    shuffled, _ = _rate(read, full, stop, seconds, False)
+    _, stop = _rate(read, blocks, count, seconds, True)
+    in_blocks, _ = _rate(read, blocks, stop, seconds, False)
+    average = seen[1] / seen[0]
     return Speed(
-        batch_size=at_once,
-        sample_bytes=seen[1] / seen[0],
-        first_pass=first_pass,
-        shuffled=shuffled,
-        blocks=in_blocks,
+        batch_size=at_once, sample_bytes=average, first_pass=first_pass, shuffled=shuffled, blocks=in_blocks
     )
 
 
 def time_forked_read(dataset: Dataset, indices: NDArray[np.integer]) -> float | None:
-    """Seconds that a child takes to read a batch, forked after this process has read; None: it failed.
-
-    Parameters
-    ----------
-    dataset
-        The samples.
-    indices
-        (B,) samples.
-    """
+    """Seconds that a child takes to read a batch, forked after this process has read; None: it failed."""
     dataset.read_batch(indices)
     child = multiprocessing.get_context("fork").Process(target=dataset.read_batch, args=(indices,))
     began = time.perf_counter()
@@ -120,12 +98,7 @@ def time_forked_read(dataset: Dataset, indices: NDArray[np.integer]) -> float | 
 
 
 def _rate(
-    read: Callable[[EpochSequence, int], int],
-    sequence: EpochSequence,
-    stop: int,
-    seconds: float,
-    *,
-    once: bool = False,
+    read: Callable[[EpochSequence, int], int], order: EpochSequence, stop: int, seconds: float, once: bool
 ) -> tuple[float, int]:
     """Samples a second over the first `stop` positions, and the furthest position read.
 
@@ -137,7 +110,7 @@ def _rate(
         CHUNKS.renew()
         position = 0
         while position < stop:
-            following = read(sequence, position)
+            following = read(order, position)
             samples += following - position
             position = following
             furthest = max(furthest, position)

@@ -1,44 +1,66 @@
-"""Kinds of samples for a store: its natural one and those its family suggests, in sizes that fit."""
+"""What to do with a store or sources: kinds of samples that fit, and code to copy that converts or loads."""
 
 from __future__ import annotations
 
 import ast
+import json
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.registry import get_family
-from unistore.data import kinds
+import unistore
+from unistore.converters.options import Option, declared
+from unistore.converters.registry import find_family, get_family
 from unistore.data.kinds.protocol import NamesGroup, SampleKind
 from unistore.data.kinds.reach import Reach, as_code, reach_of
 from unistore.data.parts import default_kind
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
+from unistore.remote.storage import local_path
 from unistore.store.reader import Store
+from unistore.system.sizes import count_of
+
+_TEMPLATE = """\
+import unistore
+
+if __name__ == "__main__":
+    dataset = unistore.Dataset({arguments})
+    # {about}{others}
+    loader = unistore.Loader(dataset, batch_size={batch}, shuffle=True)
+    for batch in loader:
+        for key, value in batch.items():
+            print(key, getattr(value, "shape", value))
+        break
+"""
+_WIDTH = 74
+"""Of comments, without their indent: lines fit into 80 columns."""
+
+KINDS = ("Clips", "Patches", "Rows", "Segments", "SparsePoints", "Transitions", "Volumes", "Windows")
+"""Kinds that `parse_kind` knows, names of `unistore`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Suggestion:
     """A kind of samples for one store.
 
-    Attributes
-    ----------
-    declared
-        The kind that the family declares, as Python code.
-    kind, text
-        The kind in a size that fits the store, and its Python code. Of a kind from another package: None,
-        and `declared`.
-    reach
-        How the declared kind fits the store.
-    samples
-        Number of samples of `kind`; None without one.
+    A kind from another package has no `kind` and `samples`, and its `text` is as declared.
     """
 
     declared: str
+    """The kind that the family declares, as Python code."""
     kind: SampleKind | None
+    """The kind in a size that fits the store."""
     text: str
+    """`kind` as Python code."""
     reach: Reach
+    """How the declared kind fits the store."""
     samples: int | None
+    """Number of samples of `kind`."""
 
     @property
     def changed(self) -> bool:
@@ -49,47 +71,33 @@ class Suggestion:
 def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Suggestion]:
     """Kinds that the family of a store suggests, without its natural kind.
 
-    Parameters
-    ----------
-    store
-        The store.
-    units
-        Rows of the sample table that are used; None: all.
+    `units` are the rows of the sample table that are used; None: all.
 
-    Raises
-    ------
-    InputError
-        If the store's family is not installed.
+    Raises `InputError` if the store's family is not installed.
     """
     found = []
-    for declared in get_family(store.family).other_kinds:
+    for code in get_family(store.family).other_kinds:
         try:
-            kind = parse_kind(declared)
+            kind = parse_kind(code)
         except InputError:  # a kind from another package
-            found.append(
-                Suggestion(declared=declared, kind=None, text=declared, reach=Reach(samples=0), samples=None)
-            )
-        else:
-            chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
-            if chosen is not None:
-                text = declared if chosen == kind else as_code(chosen)
-                found.append(_fitted(store, text, chosen, units))
+            found.append(Suggestion(code, None, code, Reach(samples=0), None))
+            continue
+        chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
+        if chosen is not None:
+            found.append(_fitted(store, code if chosen == kind else as_code(chosen), chosen, units))
     return found
 
 
 def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> Suggestion:
     """The natural kind of a store, in a size that fits it.
 
-    Raises
-    ------
-    InputError
-        If the store's family is not installed, or has no natural kind.
+    Raises `InputError` if the store's family is not installed, or has no natural kind.
     """
     kind = default_kind(store)
     chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else None
+    found = _fitted(store, as_code(chosen or kind), chosen or kind, units)
     if chosen is None or chosen == kind:
-        return _fitted(store, as_code(kind), kind, units)
-    found = _fitted(store, as_code(chosen), chosen, units)
+        return found
     reach = found.reach if found.changed else replace(found.reach, what="the store holds several windows")
     return replace(found, declared=as_code(kind), reach=reach)
 
@@ -100,23 +108,20 @@ def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int
     if reach.fitting is not None and (not samples or (reach.beyond and not reach.told)):
         kind, text = reach.fitting, as_code(reach.fitting)
         samples = len(kind.bind(store, (), units))
-    return Suggestion(declared=declared, kind=kind, text=text, reach=reach, samples=samples)
+    return Suggestion(declared, kind, text, reach, samples)
 
 
 def parse_kind(expression: str) -> SampleKind:
     """Parse an expression such as ``unistore.Patches(96)`` or ``Patches(96)``; no code is run.
 
-    Raises
-    ------
-    InputError
-        If it is not a kind of unistore, or its arguments are invalid.
+    Raises `InputError` if it is not a kind of unistore, or its arguments are invalid.
     """
     cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:
         call = ast.parse(expression.removeprefix("unistore."), mode="eval").body
-        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in kinds.__all__:
-            raise ValueError("they are " + ", ".join(kinds.__all__))
-        made = getattr(kinds, ast.unparse(call.func))
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in KINDS:
+            raise ValueError("they are " + ", ".join(KINDS))
+        made = getattr(unistore, ast.unparse(call.func))
         positional = [ast.literal_eval(each) for each in call.args]
         named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
         kind: SampleKind = made(*positional, **named)
@@ -124,3 +129,92 @@ def parse_kind(expression: str) -> SampleKind:
         message = f"{expression} is not a kind of samples: {error}"
         raise InputError(Problem("samples", message, cure, "option")) from error
     return kind
+
+
+def convert_command(
+    family: str,
+    sources: Sequence[str],
+    destination: str,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    more: Sequence[str] = (),
+) -> str:
+    """A quoted shell command, of a family and options as journals and stores record them.
+
+    `more` are further words of the command line, put last.
+    """
+    paths = [f"./{path}" if path.startswith("-") else path for path in (*sources, destination)]
+    words = ["unistore", "convert", family.replace("_", "-"), *paths]
+    return shlex.join([*words, *_words(family, options), *more])
+
+
+def format_options(family: str, options: Mapping[str, Any]) -> str:
+    """Recorded options as words of the command line; those with their default value are left out."""
+    return shlex.join(_words(family, options))
+
+
+def _words(family: str, options: Mapping[str, Any]) -> list[str]:
+    """Words of the family's own options, and of ``--codec`` and ``--split``, which every store records."""
+    words, found = [], find_family(family)
+    try:
+        own = () if found is None else declared(found.part("options"))
+    except InputError:  # the family's package cannot be imported
+        own = ()
+    for each in own:
+        value = options.get(each.name)
+        if value not in (None, [], {}, each.plain(each.default)):
+            words += _option_words(each, value)
+    if options.get("codec") not in (None, "auto"):
+        words += ["--codec", str(options["codec"])]
+    if split := options.get("split"):
+        words += ["--split", ",".join(_pairs(split)) if isinstance(split, Mapping) else str(split)]
+    if split_by := options.get("split_by"):
+        words += ["--split-by", str(split_by)]
+    return words
+
+
+def _option_words(option: Option, value: Any) -> list[str]:
+    if option.kind is bool:
+        return [option.flag if value else option.negative]
+    given = _pairs(value) if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+    if option.form == "fixed":
+        return [option.flag, *map(str, given)]
+    return [word for each in given for word in (option.flag, str(each))]
+
+
+def _pairs(values: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in values.items()]
+
+
+def snippet(store: Store, splits: Mapping[str, int]) -> str:
+    """Code that loads batches of the store's natural samples; empty if it has none or its family is unknown.
+
+    Kinds whose sizes do not fit the store are given sizes that do. `splits` has the number of samples of each
+    split; ``train`` is loaded, else the first one with samples.
+    """
+    nonempty = [name for name, count in splits.items() if count]
+    if store.sample_count == 0 or (splits and not nonempty):
+        return ""
+    folder, units = local_path(store.path), None
+    arguments = json.dumps(store.path if folder is None else str(folder.absolute()))  # quoted as in Python
+    if nonempty:
+        split = "train" if "train" in nonempty else nonempty[0]
+        arguments += f", split={json.dumps(split)}"
+        codes, names = store.splits()
+        units = np.flatnonzero(codes == names.index(split))
+    try:
+        known, natural = get_family(store.family), natural_suggestion(store, units)
+    except InputError:
+        return ""
+    if not natural.samples or natural.kind is None:
+        return ""
+    if natural.changed:
+        arguments += f", samples={natural.text}"
+    others = [each for each in suggestions(store, units) if each.samples != 0 and each.kind != natural.kind]
+    keys = ", ".join(("index", *natural.kind.select(store, None)))
+    about = printable(f"{count_of(natural.samples, 'sample')}; each has: {keys}")
+    return _TEMPLATE.format(
+        arguments=arguments,
+        about="\n    # ".join(textwrap.wrap(about, _WIDTH, break_on_hyphens=False)),
+        others="".join(f"\n    # or: samples={other.text}" for other in others),
+        batch=known.batch_size,
+    )

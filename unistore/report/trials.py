@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unistore.report.blocks import Block
 from unistore.system.progress import Progress
 from unistore.system.sizes import size
 from unistore.zarr3.cache import CHUNKS
@@ -77,25 +78,15 @@ def try_settings(
 ) -> list[Trial]:
     """Try numbers of workers, then batch sizes with the best number, then a cache with the best of both.
 
-    Parameters
-    ----------
-    workers
-        Numbers of workers to try.
-    batch_size
-        Samples of a batch; a quarter and four times as many are tried, too.
-    cache
-        As `Loader` takes it.
-    seconds
-        How long a setting is timed.
-    fixed
-        Further arguments of the Loader.
+    A quarter of `batch_size` and four times as many samples are tried, too; each setting for `seconds`.
+    `fixed` are further arguments of the Loader.
     """
     found: list[Trial] = []
 
     def attempt(num_workers: int, batch_size: int, cache: str | None = None) -> None:
-        found.append(_run_trial(dataset, seconds, num_workers, batch_size, cache, fixed))
-        rate = found[-1].samples_per_second
-        progress.tell(f"{found[-1].setting}: {rate:,.0f} samples/s")
+        trial = _run_trial(dataset, seconds, num_workers, batch_size, cache, fixed)
+        found.append(trial)
+        progress.tell(f"{trial.setting}: {trial.samples_per_second:,.0f} samples/s")
 
     for number in workers:
         attempt(number, batch_size)
@@ -115,20 +106,10 @@ def best(trials: Sequence[Trial]) -> Trial:
     return next(trial for trial in trials if trial.samples_per_second >= NEAR_BEST * most)
 
 
-def trial_table(trials: Sequence[Trial]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Columns and rows of a table; times in milliseconds."""
-    columns = (
-        "workers",
-        "batch",
-        "cache",
-        "samples/s",
-        "wait ms",
-        "± ms",
-        "longest",
-        "first",
-        "RSS",
-        "anon.",
-    )
+def trial_table(trials: Sequence[Trial]) -> Block:
+    """A table of trials; times in milliseconds."""
+    settings = ("workers", "batch", "cache", "samples/s")
+    columns = (*settings, "wait ms", "± ms", "longest", "first", "RSS", "anon.")
     rows = [
         (
             str(trial.num_workers),
@@ -142,7 +123,7 @@ def trial_table(trials: Sequence[Trial]) -> tuple[Sequence[str], Sequence[Sequen
         )
         for trial in trials
     ]
-    return columns, rows
+    return Block(title="measured", columns=columns, rows=rows, optional_columns=("longest", "first"))
 
 
 def _run_trial(

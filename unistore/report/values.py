@@ -1,13 +1,17 @@
-"""Statistics of arrays from a bounded number of bytes: range, mean, labels, histogram."""
+"""Statistics of arrays, and measures of samples: range, quantiles, histogram, labels, remarks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.preview import Measure
+from unistore.pictures import preview_of
+from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
 ARRAY_BYTES = 4 << 20
@@ -24,6 +28,13 @@ _BINS = 24
 MIN_SHOWN = 12
 """Fewer values are not shown as labels, histogram or chart."""
 _BARS = "▁▂▃▄▅▆▇█"
+QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
+_MIN_SHARE = 0.05
+"""Share of samples beyond a bound from which on a remark is made."""
+_HALF_TOLERANCE = 0.02
+"""Shares this close to 0.5 are called half."""
+_MAX_MEASURES = 6
+"""Measures whose smallest and largest samples are shown."""
 
 
 def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> dict[str, Any] | None:
@@ -37,14 +48,12 @@ def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> dict[str, Any] | 
     ``histogram`` has the counts of equal bins from ``min`` to ``max``.
     """
     size = math.prod(array.shape)
-    if array.dtype.kind not in "biuf" or not size:
-        return None
-    values = _sampled_values(array, chunks)
+    values = _sampled_values(array, chunks) if array.dtype.kind in "biuf" and size else None
     if values is None:
         return None
     numbers = finite(values)
     about: dict[str, Any] = {"read": values.size, "of": size, "nan": values.size - numbers.size}
-    about |= {"min": None, "max": None, "mean": None, "labels": None, "histogram": None}
+    about |= dict.fromkeys(("min", "max", "mean", "labels", "histogram"))
     if not numbers.size:
         return about
     with np.errstate(over="ignore", invalid="ignore"):
@@ -75,7 +84,7 @@ def _sampled_values(array: Array, max_chunks: int) -> NDArray[Any] | None:
     if chunk_bytes > CHUNK_BYTES or math.prod(grid) > _MAX_GRID:
         return None
     count, total = max(1, min(max_chunks, ARRAY_BYTES // chunk_bytes)), math.prod(grid)
-    numbers = np.unique((np.arange(count) + 0.5) * (total / count)).astype(np.int64)
+    numbers = ((np.arange(count) + 0.5) * (total / count)).astype(np.int64)
     parts = []
     for index in zip(*np.unravel_index(numbers, grid), strict=True):
         lo = [int(at) * step for at, step in zip(index, array.chunk_shape, strict=True)]
@@ -112,3 +121,72 @@ def sparkline(counts: list[int], width: int = 12) -> str:
     sums = [sum(part.tolist()) for part in np.array_split(np.array(counts), min(width, len(counts)))]
     most = max(sums)
     return "".join(" " if not each else _BARS[min(7, each * 8 // most)] for each in sums)
+
+
+def sample_noun(table: str) -> str:
+    """Singular of the sample table's name: ``"segment"`` of ``"segments"``."""
+    return table.rpartition("/")[2].removesuffix("s") or "sample"
+
+
+def measures_of(store: Store) -> list[Measure]:
+    """Measures that the family takes of the store's samples; empty ones are left out."""
+    found = list(preview_of(store).measures(store)) if store.sample_count else []
+    return [measure for measure in found if len(measure.values)]
+
+
+def describe_measures(measures: Sequence[Measure]) -> list[dict[str, Any]]:
+    """Quantiles and histogram of each measure, and its smallest and largest sample. JSON values."""
+    described = []
+    for measure in measures:
+        values = measure.values.astype(np.float64)
+        quantiles = np.quantile(values, list(QUANTILES.values()), method="nearest").tolist()
+        numbers = np.arange(len(values)) if measure.samples is None else measure.samples
+        described.append(
+            {
+                "name": measure.name,
+                "samples": len(values),
+                **dict(zip(QUANTILES, quantiles, strict=True)),
+                "histogram": histogram(values),
+                "smallest": int(numbers[np.argmin(values)]),
+                "largest": int(numbers[np.argmax(values)]),
+            }
+        )
+    return described
+
+
+def measure_remarks(store: Store, measures: Sequence[Measure]) -> list[str]:
+    """Remarks such as ``"half of the segments have fewer than 16 points"``, with a cure."""
+    remarks, noun = [], sample_noun(store.sample_table)
+    for measure in measures:
+        bounds = [(measure.values < measure.few, f"fewer than {measure.few}")]
+        bounds += [(measure.values > measure.most, f"more than {measure.most}")] if measure.most else []
+        for beyond, bound in bounds:
+            share = _share_text(float(beyond.mean()))
+            if share:
+                remarks.append(f"{share} of the {noun}s have {bound} {measure.name} ({measure.cure})")
+        empty = int((measure.values == 0).sum()) if measure.few or measure.most else 0
+        if empty:
+            remarks.append(f"{empty:,} {noun}{'s have' if empty > 1 else ' has'} no {measure.name}")
+    return remarks
+
+
+def _share_text(share: float) -> str:
+    """``"all"``, ``"half"``, ``"7 %"``; empty where the share is too small for a remark."""
+    if share < _MIN_SHARE or share == 1:
+        return "all" if share == 1 else ""
+    return "half" if abs(share - 0.5) < _HALF_TOLERANCE else f"{100 * share:.2g} %"
+
+
+def chosen_samples(
+    count: int, described: Sequence[dict[str, Any]], asked: Sequence[int] = ()
+) -> dict[int, str]:
+    """Samples to show, and why: those asked for, the first, middle and last, and the extremes of measures."""
+    reasons = [(number, "") for number in asked]
+    reasons += [(0, "first"), (count // 2, "middle"), (count - 1, "last")] if count else []
+    for each in described[:_MAX_MEASURES]:
+        for end, bound in (("largest", "max"), ("smallest", "min")) if each["min"] < each["max"] else ():
+            reasons.append((each[end], f"{each['name']}: {each[bound]:,.4g}, the {end}"))
+    found: dict[int, str] = {}
+    for number, reason in reasons:
+        found[number] = ", ".join(filter(None, [found.get(number, ""), reason]))
+    return found

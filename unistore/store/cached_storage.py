@@ -11,7 +11,6 @@ from typing import Any
 import xxhash
 
 from unistore.errors import CorruptionError
-from unistore.remote.ranges import LIMIT
 from unistore.remote.shard_cache import ShardCache
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
@@ -79,7 +78,7 @@ class CachedStorage:
             what = f"{self._inner!r}: {key}"
             if not self._cache.ensure(checksum, size, partial(self._fetch, key, size), what):
                 break
-            copies = local.read_many([self._cache.name(checksum)] * len(sizes), offsets, sizes)
+            copies = local.read_many([self._cache.path(checksum)] * len(sizes), offsets, sizes)
             try:
                 first = next(copies)
             except AbsentError:  # evicted by another process before it was opened
@@ -92,6 +91,8 @@ class CachedStorage:
 
     def _fetch(self, key: str, size: int) -> Iterable[bytes]:
         """Content of an object in pieces of one request each."""
+        from unistore.remote.object_storage import LIMIT
+
         starts = range(0, size, LIMIT)
         sizes = [min(LIMIT, size - start) for start in starts]
         return self._inner.read_many([key] * len(starts), starts, sizes)
@@ -99,10 +100,8 @@ class CachedStorage:
     def _entries(self) -> dict[str, tuple[int, str]]:
         """Size and checksum of every object that the manifest lists."""
         if self._size_and_checksum is None:
-            self._size_and_checksum = {
-                entry.key: (entry.bytes, entry.checksum)
-                for entry in parse_manifest(self._manifest(), repr(self._inner))
-            }
+            entries = parse_manifest(self._manifest(), repr(self._inner))
+            self._size_and_checksum = {entry.key: (entry.bytes, entry.checksum) for entry in entries}
         return self._size_and_checksum
 
     def _manifest(self) -> bytes:
@@ -117,8 +116,8 @@ class CachedStorage:
             fetched.append(raw)
             return fetched
 
-        if self._cache.ensure(self._manifest_checksum, None, fetch, MANIFEST) and not fetched:
+        checksum = self._manifest_checksum
+        if self._cache.ensure(checksum, None, fetch, MANIFEST) and not fetched:
             with suppress(AbsentError):  # evicted by another process before it was opened
-                copies = LocalStorage(self._cache.folder)
-                return copies.get(self._cache.name(self._manifest_checksum), MANIFEST_LIMIT)
+                return LocalStorage(self._cache.folder).get(self._cache.path(checksum), MANIFEST_LIMIT)
         return (fetched or fetch())[0]

@@ -1,26 +1,20 @@
-"""Parsers of the members of a store's root document and manifest.
-
-Every function returns the value in the type that the rest of unistore uses, or raises `GrammarError` with the
-rule and the value.
-"""
+"""Parsers of the members of a store's root document and manifest; `GrammarError` names rule and value."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from unistore.schemas.arrays import name_problem
+from unistore.schemas.tables import name_problem
 from unistore.store.names import FORMAT_VERSION, MANIFEST, ROOT
 from unistore.zarr3.documents import is_list_of, shown
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_FAMILY = re.compile(r"[a-z][a-z0-9_]*")
+_FAMILY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _MAX_COUNT = 2**63 - 1
 _MAX_KEY_LENGTH = 4096
 _MAX_SPLITS = 256
-_MAX_FAMILY_LENGTH = 64
-_SAMPLES = "samples"
 
 
 class GrammarError(ValueError):
@@ -53,8 +47,7 @@ def parse_path(value: object, what: str) -> str:
     """Path of an array or group: valid names joined by ``/``."""
     if not isinstance(value, str) or len(value) > _MAX_KEY_LENGTH or _DRIVE.match(value):
         raise _violation(what, value, f"a relative path of at most {_MAX_KEY_LENGTH} characters")
-    reason = name_problem(value)
-    if reason is not None:
+    if (reason := name_problem(value)) is not None:
         raise _violation(what, value, f"a path inside the store: {reason}")
     return value
 
@@ -87,11 +80,14 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
     """The ``unistore`` attribute of a sealed store's root; unknown members are allowed."""
     if attributes.get("format_version") != FORMAT_VERSION:
         raise _violation("format_version", attributes.get("format_version"), str(FORMAT_VERSION))
-    if missing := {"family", _SAMPLES, "fields", "seal"} - set(attributes):
+    if missing := {"family", "samples", "fields", "seal"} - set(attributes):
         msg = f"attribute 'unistore' lacks {', '.join(sorted(missing))}"
         raise GrammarError(msg)
-    _check_family(attributes["family"])
-    samples = parse_object(attributes[_SAMPLES], "'samples'")
+    family = attributes["family"]
+    if not isinstance(family, str) or not _FAMILY.fullmatch(family):
+        rule = "the name of a family: at most 64 lower-case letters, digits and '_'"
+        raise _violation("'family'", family, rule)
+    samples = parse_object(attributes["samples"], "'samples'")
     parse_count(samples.get("count"), "'samples' count")
     parse_path(samples.get("table"), "'samples' table")
     for path, field in parse_object(attributes["fields"], "'fields'").items():
@@ -108,15 +104,8 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _check_family(value: object) -> None:
-    if not isinstance(value, str) or not _FAMILY.fullmatch(value) or len(value) > _MAX_FAMILY_LENGTH:
-        rule = f"the name of a family: at most {_MAX_FAMILY_LENGTH} lower-case letters, digits and '_'"
-        raise _violation("'family'", value, rule)
-
-
 def _check_field(field: dict[str, Any], what: str) -> None:
-    axes = field.get("axes", [])
-    if not is_list_of(axes, str):
+    if not is_list_of(axes := field.get("axes", []), str):
         raise _violation(what, axes, "a list of names as its axes")
     for name in ("unit", "description"):
         if not isinstance(field.get(name), str | None):

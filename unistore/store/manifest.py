@@ -1,10 +1,11 @@
-"""The manifest, one line per file of the store, and the seal with its digest."""
+"""The manifest (a line per file), the seal with its digest, and what the root document repeats."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ from unistore.store.grammar import (
     parse_object,
     parse_rows,
 )
-from unistore.store.names import MANIFEST
-from unistore.zarr3.documents import DocumentError, parse_json, shown
+from unistore.store.names import MANIFEST, ROOT
+from unistore.zarr3.documents import DocumentError, parse_document, parse_json, shown
 
 MANIFEST_LIMIT = 1 << 30
 """Largest manifest in bytes: about five million files."""
@@ -71,13 +72,7 @@ def manifest_bytes(entries: Iterable[Entry]) -> bytes:
 
 
 def parse_manifest(data: bytes, where: str) -> list[Entry]:
-    """Parse a manifest file.
-
-    Raises
-    ------
-    CorruptionError
-        If a line is not an entry, or repeats the key of another; names the first such line.
-    """
+    """Parse a manifest file; `CorruptionError` names the first line that is invalid or repeats a key."""
     entries = []
     for number, entry in parse_lines(data):
         if isinstance(entry, str):
@@ -96,18 +91,14 @@ def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
         except (DocumentError, GrammarError) as error:
             yield number, str(error)
             continue
-        if entry.key in keys:
-            yield number, f"the key {shown(entry.key)} occurs twice"
-            continue
+        yield number, f"the key {shown(entry.key)} occurs twice" if entry.key in keys else entry
         keys.add(entry.key)
-        yield number, entry
 
 
 def make_seal(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
     """The seal for the root's attributes; `sign_root` fills in its ``root``.
 
-    ``content_digest`` covers only keys, rows and decoded content, so that it is the same on machines whose
-    encoders differ.
+    ``content_digest`` covers only keys, rows and decoded content: it is the same where encoders differ.
     """
     entries = sorted(entries, key=lambda entry: entry.key)
     content = xxhash.xxh3_128()
@@ -142,3 +133,47 @@ def root_is_intact(document: bytes) -> bool:
     lo, hi = found[-1].span(1)
     unsigned = document[:lo] + _UNSIGNED.encode() + document[hi:]
     return xxhash.xxh3_128_hexdigest(unsigned).encode() == document[lo:hi]
+
+
+_MEMBER = "consolidated_metadata"
+
+
+def root_head(documents: Mapping[str, bytes]) -> bytes:
+    """Beginning of the root document, up to its attributes.
+
+    It repeats all documents below the root, for zarr-python and xarray. `documents` has every ``zarr.json``
+    below the root, by key; other keys are passed over.
+    """
+    metadata = {
+        key.removesuffix(f"/{ROOT}"): parse_document(documents[key])
+        for key in sorted(documents)
+        if key.endswith(f"/{ROOT}")
+    }
+    repeated = {"kind": "inline", "must_understand": False, "metadata": metadata}
+    text = json.dumps(repeated, separators=(",", ":"), allow_nan=False)
+    return f'{{\n "zarr_format": 3,\n "node_type": "group",\n "{_MEMBER}": {text},\n'.encode()
+
+
+def consolidated_problems(
+    root: Mapping[str, Any], keys: Collection[str], documents: Mapping[str, bytes]
+) -> Iterator[str]:
+    """Differences between a parsed root document and the documents below it that it repeats.
+
+    `keys` are those of every ``zarr.json`` below the root, `documents` has those that are sound.
+    """
+    found = root.get(_MEMBER)
+    repeated = found.get("metadata") if isinstance(found, dict) else None
+    expected = {"kind": "inline", "must_understand": False, "metadata": repeated}
+    if not isinstance(repeated, dict) or found != expected:
+        yield f"its {_MEMBER} are {shown(found)}, expected those of every group and array, inline"
+        return
+    paths = {key.removesuffix(f"/{ROOT}"): key for key in sorted(keys)}
+    for path in sorted({*paths} ^ {*repeated}):
+        where = f"lack {path}" if path in paths else f"name {shown(path)}, which the store does not have"
+        yield f"its {_MEMBER} {where}"
+    for path, key in paths.items():
+        if path in repeated and key in documents:
+            with suppress(DocumentError):
+                if repeated[path] == parse_document(documents[key]):
+                    continue
+            yield f"its {_MEMBER} of {path} are not what {key} says"

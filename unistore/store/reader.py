@@ -80,7 +80,7 @@ class Store:
         return f"Store({self.path!r}, family={self.family!r}, samples={self.sample_count})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures.html import notebook_html
+        from unistore.pictures import notebook_html
 
         facts = [
             ("family", self.family.replace("_", " ")),
@@ -225,10 +225,9 @@ class Store:
 def _why_no_store(url: str) -> str:
     """Why there is no root document under a URL."""
     client = ObjectClient(url)
-    if client.location.scheme not in BUCKETS:
-        return f"{url}: no such store (no {ROOT} there)"
-    if client.size(BUILD_MARK) is not None:
-        return f"{url}: unfinished conversion; run the same convert command to resume"
-    if not client.list(limit=1):
-        return f"{url}: no such store"
-    return f"{url}: not a unistore store (no {ROOT} there)"
+    if client.location.scheme in BUCKETS:
+        if client.size(BUILD_MARK) is not None:
+            return f"{url}: unfinished conversion; run the same convert command to resume"
+        if client.list(limit=1):
+            return f"{url}: not a unistore store (no {ROOT} there)"
+    return f"{url}: no such store (no {ROOT} there)"

@@ -26,18 +26,8 @@ def is_integer(value: object, least: int | None = None, most: int | None = None)
     return (least is None or number >= least) and (most is None or number <= most)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def checked_epoch(epoch: int) -> int:
-    """An epoch as a Python integer.
-
-    Raises
-    ------
-    InputError
-        If it is not an integer from 0 to `MAX_EPOCH`.
-    """
+    """An epoch as a Python integer; raises `InputError` if it is not one from 0 to `MAX_EPOCH`."""
     check = Arguments()
     check.integer("epoch", epoch, most=MAX_EPOCH)
     check.raise_problems()
@@ -83,11 +73,8 @@ class Arguments:
     def sizes(self, name: str, value: object, count: int, *, none: bool = False) -> bool:
         """`count` integers of at least 1, or one for all of them."""
         each = [value] * count if is_integer(value) else value
-        right = (
-            isinstance(each, (list, tuple))
-            and len(each) == count
-            and all(is_integer(one, 1, MAX_COUNT) for one in each)
-        )
+        several = each if isinstance(each, (list, tuple)) and len(each) == count else [None]
+        right = all(is_integer(one, 1, MAX_COUNT) for one in several)
         return self.expect(name, value, right, f"one or {count} whole numbers of at least 1", none=none)
 
     def number(self, name: str, value: object, *, none: bool = False) -> bool:
@@ -128,10 +115,14 @@ class Arguments:
         return self.refuse(name, f"must be {expected}, got {reprlib.repr(value)}")
 
 
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+
+
 _NUMPY_BOOLS = ("bool", "bool_")
 _BASIC_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a whole number", is_integer),
-    float: ("a finite number", lambda value: _is_number(value) and math.isfinite(value)),
+    float: ("a finite number", _is_finite),
     bool: ("True or False", lambda value: isinstance(value, bool) or type(value).__name__ in _NUMPY_BOOLS),
     str: ("a text", lambda value: isinstance(value, str)),
     NoneType: ("None", lambda value: value is None),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 
@@ -19,21 +18,10 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
     Mode bits that are `forbidden` must not be set: 0o022 if others must not write, 0o077 if they must not
     read either. The path is relative to the folder with the descriptor `inside`, if that is given.
 
-    Raises
-    ------
-    NotOwnError
-        If it is a link, not a folder, belongs to another user, or is open to others.
-    FileNotFoundError
-        If it does not exist.
+    Raises `NotOwnError` if it is a link, not a folder, belongs to another user, or is open to others;
+    `FileNotFoundError` if it does not exist.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE_FLAGS, dir_fd=inside)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        mode = os.stat(path, dir_fd=inside, follow_symlinks=False).st_mode
-        reason = "is a link" if stat.S_ISLNK(mode) else f"cannot be opened as a folder ({error.strerror})"
-        raise NotOwnError(reason) from error
+    descriptor = _open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0), inside)
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid() or found.st_mode & forbidden:
         os.close(descriptor)
@@ -48,22 +36,23 @@ def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     `name` is that in the folder with the descriptor `folder`, `flags` are further ones of ``os.open``; a file
     that is created can be read by this user only.
 
-    Raises
-    ------
-    NotOwnError
-        If it is a link, not a regular file, belongs to another user, or has further hard links.
-    FileNotFoundError
-        If it does not exist.
+    Raises `NotOwnError` if it is a link, not a regular file, belongs to another user, or has further hard
+    links; `FileNotFoundError` if it does not exist.
     """
-    try:
-        descriptor = os.open(name, os.O_RDWR | _SAFE_FLAGS | flags, 0o600, dir_fd=folder)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        reason = "is a link" if error.errno == errno.ELOOP else f"cannot be opened ({error.strerror})"
-        raise NotOwnError(reason) from error
+    descriptor = _open(name, os.O_RDWR | flags, folder)
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
         os.close(descriptor)
         raise NotOwnError("is not a file of this user alone")
     return descriptor
+
+
+def _open(path: str | os.PathLike[str], flags: int, folder: int | None) -> int:
+    try:
+        return os.open(path, flags | _SAFE_FLAGS, 0o600, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        mode = os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode
+        reason = "is a link" if stat.S_ISLNK(mode) else f"cannot be opened ({error.strerror})"
+        raise NotOwnError(reason) from error

@@ -113,10 +113,7 @@ class Packed(Sequence[T]):
         self._last, self._pickler = BytesIO(), None
 
     def only(self, numbers: Collection[int]) -> Self:
-        """The same, of which some objects alone are there: to be sent where no others are needed.
-
-        Those between them are there, too.
-        """
+        """A copy with the objects of these numbers and those between, to be sent to another process."""
         found = type(self)()
         found._count = self._count
         if numbers:
@@ -180,16 +177,13 @@ class _View(Sequence[R]):
     @overload
     def __getitem__(self, at: slice) -> list[R]: ...
     def __getitem__(self, at: int | slice) -> R | list[R]:
-        return (
-            list(map(self._function, self._items[at]))
-            if isinstance(at, slice)
-            else self._function(self._items[at])
-        )
+        found = self._items[at]
+        return list(map(self._function, found)) if isinstance(at, slice) else self._function(found)
 
     def __iter__(self) -> Iterator[R]:
         return map(self._function, self._items)
 
 
 def view(items: Sequence[Any], function: Callable[[Any], R]) -> Sequence[R]:
-    """What a function gives for each of some objects, worked out when it is asked for."""
+    """A lazy map that is a sequence: the function is called each time an object is asked for."""
     return _View(items, function)

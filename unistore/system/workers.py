@@ -11,11 +11,10 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer
-from unistore.system.cgroups import MOUNTS, PROCESS, cpu_quota
+from unistore.system.machine import usable_cores
 
 MAX_WORKERS = 4096
 """Largest number of workers of a loader, and of batches prefetched by each."""
@@ -47,10 +46,6 @@ class WorkerPlan:
 
     def __str__(self) -> str:
         return self.reason
-
-    def announce(self) -> None:
-        """Print the reason; see `announce`."""
-        announce(self.reason)
 
 
 def announce(text: str) -> None:
@@ -116,29 +111,23 @@ def plan(
     if validation:
         parts += f" + {validating} validation" if validating else " (validation reads in its own process)"
     reason = f"loader workers: {', '.join(steps)}: {parts}"
-    result = WorkerPlan(per_rank, validating, ranks, total, found, reason)
     if not quiet:
-        result.announce()
-    return result
+        announce(reason)
+    return WorkerPlan(per_rank, validating, ranks, total, found, reason)
 
 
 def _total(workers: str | int, cores: float) -> tuple[int, str]:
-    shown = f"{cores:g} usable cores"
-    if is_integer(workers):
-        workers = int(workers)
+    """Workers of all ranks, and why."""
+    shown, text = f"{cores:g} usable cores", str(workers).strip().lower()
+    if is_integer(workers) or re.fullmatch(r"[0-9]+", text):
+        number = int(workers)
         check = Arguments()
-        check.integer("workers", workers, most=MAX_WORKERS)
+        check.integer("workers", number, most=MAX_WORKERS)
         check.raise_problems()
-        beyond = f", more than {shown}" if workers > cores else ""
-        return workers, f"{workers} as asked{beyond}"
-    text = str(workers).strip().lower()
-    if re.fullmatch(r"[0-9]+", text):
-        return _total(int(text), cores)
-    if text == "auto":
-        share = SHARE
-    elif (match := _FRACTION.fullmatch(text)) and float(match[1]) > 0:
-        share = float(match[1])
-    else:
+        return number, f"{number} as asked{f', more than {shown}' if number > cores else ''}"
+    match = _FRACTION.fullmatch(text)
+    share = SHARE if text == "auto" else float(match[1]) if match else 0.0
+    if share <= 0:
         message = f"is {workers!r}, expected 'auto', 'cpu*0.9' or a number"
         raise InputError(Problem("workers", message, kind="option"))
     total = max(1, math.floor(cores * share + 1e-9))
@@ -152,10 +141,3 @@ def environment_number(name: str, default: int, least: int = 1) -> int:
         message = f"is {text!r} in the environment, expected a whole number of at least {least}"
         raise InputError(Problem(name, message, "set it to that, or unset it", "option"))
     return int(text)
-
-
-def usable_cores(process: Path = PROCESS, cgroups: Path = MOUNTS) -> float:
-    """Cores that this process may use: its affinity mask, or less if a cgroup (v1 or v2) has a CPU quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota(process, cgroups)
-    return float(cores) if quota is None else min(float(cores), quota)

@@ -10,16 +10,10 @@ from unistore.zarr3.array import Array
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.storage import Storage
-from unistore.zarr3.writer import WrittenFile, array_metadata, content_digest, encode_shard, write_shard
 
 __all__ = [
     "Array",
     "ArrayMetadata",
     "LocalStorage",
     "Storage",
-    "WrittenFile",
-    "array_metadata",
-    "content_digest",
-    "encode_shard",
-    "write_shard",
 ]

@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.documents import DocumentError, parse_document
-from unistore.zarr3.gather import gather, gather_chunk_rows, gather_scalar
+from unistore.zarr3.gather import (
+    AxisPieces,
+    axis_pieces,
+    gather,
+    gather_chunk_rows,
+    gather_scalar,
+    group_ranges,
+    group_rows,
+)
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.pieces import AxisPieces, axis_pieces, group_ranges, group_rows
 from unistore.zarr3.pool import ChunkPool
 from unistore.zarr3.shared import SharedChunks, SharedRows
 from unistore.zarr3.storage import Storage
@@ -226,19 +233,18 @@ class Array:
         CorruptionError
             If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
         """
-        low, high = self._row_numbers(lo, "lo"), self._row_numbers(hi, "hi")
-        if len(low) != len(high):
-            msg = f"array {self.path!r}: {len(low)} starts and {len(high)} ends of ranges"
+        lows, highs = self._row_numbers(lo, "lo").tolist(), self._row_numbers(hi, "hi").tolist()
+        if len(lows) != len(highs):
+            msg = f"array {self.path!r}: {len(lows)} starts and {len(highs)} ends of ranges"
             raise IndexError(msg)
-        if len(low):
-            wrong = (low < 0) | (low > high) | (high > self.shape[0])
-            if wrong.any():
-                at = int(np.flatnonzero(wrong)[0])
-                msg = f"array {self.path!r} of {self.shape[0]} rows has no range from {low[at]} to {high[at]}"
+        ranges, place = [], 0
+        for low, high in zip(lows, highs, strict=True):
+            if not 0 <= low <= high <= self.shape[0]:
+                msg = f"array {self.path!r} of {self.shape[0]} rows has no range from {low} to {high}"
                 raise IndexError(msg)
-        places = np.cumsum(high - low)
-        out = self._output(out, (int(places[-1]) if len(places) else 0, *self.shape[1:]))
-        ranges = list(zip(low.tolist(), high.tolist(), (places - (high - low)).tolist(), strict=True))
+            ranges.append((low, high, place))
+            place += high - low
+        out = self._output(out, (place, *self.shape[1:]))
         if self._shared_rows is not None and out.size:
             ranges = self._shared_rows.take_ranges(ranges, out)
         if out.size and ranges:

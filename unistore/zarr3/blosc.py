@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numcodecs import blosc  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
-from unistore.zarr3.documents import shown
+from unistore.zarr3.documents import shown, unsupported
 from unistore.zarr3.frames import Buffers, Bytes, FrameError, check_options, integer_option, joined
-from unistore.zarr3.unsupported import unsupported
 
 __all__ = ["HEADER_SIZES", "VERSION", "Blosc", "blosc", "check_blosc", "compressor"]
 
@@ -30,37 +30,24 @@ HEADER_SIZES = struct.Struct("<4xIII")
 """Decoded bytes, bytes of a block, and bytes of the frame, in the 16 bytes of its header."""
 
 _HEADER = struct.Struct("<BBBBIII")  # version, versionlz, flags, typesize, and HEADER_SIZES
-_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 
 
-def check_blosc(raw: bytes | Bytes, size: int, nbytes: int | None, limit: int) -> int:
-    """Check a frame's header; give its decoded size.
+def check_blosc(raw: bytes | Bytes, size: int, sizes: range) -> int:
+    """Check the header of a frame of `size` bytes, with which `raw` starts; give its decoded size.
 
-    Parameters
-    ----------
-    raw
-        Starts with the frame.
-    size
-        Bytes of the frame.
-    nbytes, limit
-        What it must decode to; where None, at most `limit`.
-
-    Raises
-    ------
-    FrameError
-        If header, `size` and decoded size contradict each other.
+    Raises `FrameError` if header and `size` contradict each other, or the decoded size is not within `sizes`.
     """
     if size < _HEADER.size:
         msg = f"{size} bytes, less than a blosc header"
         raise FrameError(msg)
     version, _, _, typesize, decoded, block, encoded = _HEADER.unpack(bytes(raw[: _HEADER.size]))
-    fits = decoded <= limit if nbytes is None else decoded == nbytes
-    if version != VERSION or typesize == 0 or encoded != size or not fits or not 0 < block <= max(decoded, 1):
+    sized = encoded == size and decoded in sizes and 0 < block <= max(decoded, 1)
+    if version != VERSION or typesize == 0 or not sized:
         msg = (
             f"blosc header (version {version}, typesize {typesize}, {decoded} bytes in {encoded}, "
-            f"blocks of {block}) does not fit a frame of {size} bytes for "
-            f"{limit if nbytes is None else nbytes} decoded ones"
+            f"blocks of {block}) does not fit a frame of {size} bytes for {sizes[-1]} decoded ones"
         )
         raise FrameError(msg)
     return int(decoded)
@@ -68,27 +55,17 @@ def check_blosc(raw: bytes | Bytes, size: int, nbytes: int | None, limit: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blosc:
-    """The codec.
+    """``blosc``; snappy only where numcodecs was built with it."""
 
-    Attributes
-    ----------
-    cname
-        Compressor: blosclz, lz4, lz4hc, snappy, zlib, zstd (snappy only where numcodecs was built with it).
-    clevel
-        0 to 9.
-    shuffle
-        noshuffle, shuffle or bitshuffle.
-    typesize
-        Bytes of one element, for shuffling.
-    blocksize
-        Bytes of one block; 0: chosen by blosc.
-    """
-
+    overhead: ClassVar[int | None] = None
+    typesize: int = 1
+    """Bytes of one element, for shuffling."""
     cname: str = "lz4"
     clevel: int = 5
+    """0 to 9."""
     shuffle: str = "shuffle"
-    typesize: int = 1
     blocksize: int = 0
+    """Bytes of one block; 0: chosen by blosc."""
 
     @classmethod
     def from_json(cls, configuration: dict[str, Any], where: str) -> Blosc:
@@ -96,13 +73,11 @@ class Blosc:
         names = ("cname", "clevel", "shuffle", "typesize", "blocksize")
         check_options(configuration, names, "blosc", where)
         cname, shuffle = configuration.get("cname"), configuration.get("shuffle", "noshuffle")
-        if cname not in _CNAMES or shuffle not in _SHUFFLES:
+        if cname not in _CNAMES or shuffle not in SHUFFLES:
             raise unsupported(where, f"codec 'blosc' with cname {shown(cname)} and shuffle {shown(shuffle)}")
-        if cname not in blosc.list_compressors():
-            known = ", ".join(blosc.list_compressors())
-            raise unsupported(
-                where, f"codec 'blosc' with cname {cname!r}, as numcodecs was built here,", known
-            )
+        if cname not in (built := blosc.list_compressors()):
+            feature = f"codec 'blosc' with cname {cname!r}, as numcodecs was built here,"
+            raise unsupported(where, feature, ", ".join(built))
         return cls(
             cname=cname,
             clevel=integer_option(configuration, "clevel", 5, (0, 9), where),
@@ -113,8 +88,7 @@ class Blosc:
 
     def to_json(self) -> dict[str, Any]:
         """The codec as listed in ``codecs``."""
-        names = ("typesize", "cname", "clevel", "shuffle", "blocksize")
-        return {"name": "blosc", "configuration": {name: getattr(self, name) for name in names}}
+        return {"name": "blosc", "configuration": asdict(self)}
 
     def encode(self, buffers: Buffers) -> Buffers:
         """Compress into one frame."""
@@ -123,27 +97,23 @@ class Blosc:
             source = source.view(f"V{self.typesize}")
         return [compressor(self)(source)]
 
-    def decode(self, raw: Bytes, nbytes: int | None, limit: int) -> Bytes:
+    def decode(self, raw: Bytes, sizes: range) -> Bytes:
         """Check the header and decompress."""
-        out = np.empty(check_blosc(raw, len(raw), nbytes, limit), np.uint8)
+        out = np.empty(check_blosc(raw, len(raw), sizes), np.uint8)
         try:
             blosc.decompress(raw, out)
         except (RuntimeError, ValueError) as error:
             raise FrameError(str(error)) from error
         return out
 
-    def encoded_size(self, nbytes: int | None) -> int | None:  # noqa: ARG002 - a ByteCodec
-        """Depends on the data."""
-        return None
-
 
 def compressor(codec: Blosc) -> Callable[[NDArray[Any]], bytes]:
-    """Make the function that compresses a contiguous array, its items taken as the codec's `typesize`."""
-    compress, cname, clevel = blosc.compress, codec.cname.encode(), codec.clevel
-    shuffle, blocksize = _SHUFFLES.index(codec.shuffle), codec.blocksize
-
-    def compressed(source: NDArray[Any]) -> bytes:
-        frame: bytes = compress(source, cname, clevel, shuffle, blocksize)
-        return frame
-
-    return compressed
+    """Make the function that compresses a contiguous array; the items of its dtype are shuffled."""
+    shuffle = SHUFFLES.index(codec.shuffle)
+    return partial(
+        blosc.compress,
+        cname=codec.cname.encode(),
+        clevel=codec.clevel,
+        shuffle=shuffle,
+        blocksize=codec.blocksize,
+    )

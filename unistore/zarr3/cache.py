@@ -1,31 +1,53 @@
-"""Bounded caches of one process: decoded chunks, and shard indexes."""
+"""Bounded caches of one process, for decoded chunks and shard indexes; renewed in forked children."""
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from unistore.zarr3.forks import renew_after_fork
+T = TypeVar("T", NDArray[Any], memoryview)
 
 MIN_TRACKED_MISSES = 4096
 """Misses that are remembered, in addition to as many as there are cached chunks."""
 
 
-class ChunkCache:
-    """Decoded chunks by key; the least recently used go first. Safe with threads and forks.
+class Renewable(Protocol):
+    """Has locks and caches: a lock that another thread held at a fork is never released in the child."""
 
-    A chunk is kept at its second miss: writing every chunk to memory outside the CPU caches would cost about
-    half as much as decoding it.
+    def renew(self) -> None:
+        """Replace every lock and drop every cache."""
 
-    Parameters
-    ----------
-    limit
-        Bytes; chunks of more than an eighth of it are not kept.
-    """
+
+_alive: weakref.WeakSet[Renewable] = weakref.WeakSet()
+
+
+def renew_after_fork(renewable: Renewable) -> None:
+    """Call ``renewable.renew()`` in every child forked while it lives."""
+    _alive.add(renewable)
+
+
+def _renew_all() -> None:
+    for renewable in list(_alive):
+        renewable.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
+
+class _BoundedCache(Generic[T]):
+    """Arrays or memoryviews by key, `limit` bytes of them. Safe with threads and forks."""
+
+    overhead = 0
+    """Bytes that an item costs besides its own."""
+    least = 0
+    """Items that are kept whatever their bytes."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -35,14 +57,31 @@ class ChunkCache:
     def renew(self) -> None:
         """Drop everything and take a fresh lock."""
         self._lock = threading.Lock()
-        self._chunks: OrderedDict[Hashable, NDArray[Any]] = OrderedDict()
-        self._bytes = 0
-        self._missed: tuple[set[Hashable], set[Hashable]] = set(), set()
+        self._items: OrderedDict[Hashable, T] = OrderedDict()
+        self.nbytes = 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now."""
-        return self._bytes
+    def put(self, key: Hashable, item: T) -> T:
+        """Keep an item that nobody will write to, and drop the first ones."""
+        with self._lock:
+            old = self._items.pop(key, None)
+            self.nbytes += item.nbytes - old.nbytes if old is not None else item.nbytes + self.overhead
+            self._items[key] = item
+            while self.nbytes > self.limit and len(self._items) > self.least:
+                self.nbytes -= self._items.popitem(last=False)[1].nbytes + self.overhead
+        return item
+
+
+class ChunkCache(_BoundedCache[NDArray[Any]]):
+    """Decoded chunks by key; the least recently used go first.
+
+    A chunk is kept at its second miss: writing every chunk to memory outside the CPU caches would cost about
+    half as much as decoding it. Chunks of more than an eighth of the limit are not kept.
+    """
+
+    def renew(self) -> None:
+        """Drop everything and take a fresh lock."""
+        super().renew()
+        self._missed: tuple[set[Hashable], set[Hashable]] = set(), set()
 
     def keeps(self, nbytes: int) -> bool:
         """Whether chunks of `nbytes` are kept at all."""
@@ -51,9 +90,9 @@ class ChunkCache:
     def get(self, key: Hashable) -> NDArray[Any] | None:
         """A chunk that must not be written to, or None."""
         with self._lock:
-            chunk = self._chunks.get(key)
+            chunk = self._items.get(key)
             if chunk is not None:
-                self._chunks.move_to_end(key)
+                self._items.move_to_end(key)
             return chunk
 
     def missed_recently(self, key: Hashable) -> bool:
@@ -62,73 +101,33 @@ class ChunkCache:
         if key in new or key in old:
             return True
         new.add(key)
-        if len(new) >= MIN_TRACKED_MISSES + len(self._chunks):
+        if len(new) >= MIN_TRACKED_MISSES + len(self._items):
             self._missed = set(), new
         return False
 
-    def put(self, key: Hashable, chunk: NDArray[Any]) -> None:
-        """Keep a chunk that nobody will write to."""
-        with self._lock:
-            old = self._chunks.pop(key, None)
-            self._bytes += chunk.nbytes - (0 if old is None else old.nbytes)
-            self._chunks[key] = chunk
-            while self._bytes > self.limit:
-                _, dropped = self._chunks.popitem(last=False)
-                self._bytes -= dropped.nbytes
-
-
-OVERHEAD = 400
-"""Bytes that a small index costs besides its numbers."""
 
 CHUNKS = ChunkCache(64 << 20)
 """The decoded chunks of this process."""
 
 
-class IndexCache:
-    """Indexes of an array's shards; the oldest go first. Safe with threads and forks.
+class IndexCache(_BoundedCache[memoryview]):
+    """Indexes of an array's shards, at least one; the oldest go first.
 
-    Parameters
-    ----------
-    load
-        Reads the index of a shard: offset and size of every chunk, one behind the other, as 64-bit integers.
-    limit
-        Bytes, `OVERHEAD` included; one index is kept at least.
+    ``load(shard)`` reads an index: offset and size of every chunk, one behind the other, as 64-bit integers.
     """
 
+    overhead = 400
+    least = 1
+
     def __init__(self, load: Callable[[int], memoryview], limit: int = 64 << 20) -> None:
-        self.limit = limit
         self._load = load
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Drop everything and take a fresh lock."""
-        self._lock = threading.Lock()
-        self._indexes: dict[int, memoryview] = {}
-        self._bytes = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now."""
-        return self._bytes
+        super().__init__(limit)
 
     def get(self, shard: int) -> memoryview:
         """Index of a shard, read where it is not known."""
-        index = self._indexes.get(shard)
-        if index is not None:
-            return index
-        return self.put(shard, self._load(shard))
+        index = self._items.get(shard)
+        return self.put(shard, self._load(shard)) if index is None else index
 
     def missing(self, shards: Iterable[int]) -> list[int]:
         """Those of some shards whose indexes are not known."""
-        return [shard for shard in shards if shard not in self._indexes]
-
-    def put(self, shard: int, index: memoryview) -> memoryview:
-        """Keep the index of a shard."""
-        with self._lock:
-            if self._indexes.setdefault(shard, index) is index:
-                self._bytes += index.nbytes + OVERHEAD
-            while self._bytes > self.limit and len(self._indexes) > 1:
-                oldest = next(iter(self._indexes))
-                self._bytes -= self._indexes.pop(oldest).nbytes + OVERHEAD
-        return index
+        return [shard for shard in shards if shard not in self._items]

@@ -147,8 +147,7 @@ class ChunkReader:
             The chunks; all are asked for at once.
         targets
             For each, a C-contiguous array of the chunk's size that gets its elements as they are stored, or
-            None: what is yielded is the chunk, not to be written to, and valid until the next. Where chunks
-            are `uncompressed` it stays valid.
+            None: what is yielded is the chunk, not to be written to.
         """
         if self.shared is None:
             yield from self._decode_stored(located, targets)
@@ -172,22 +171,16 @@ class ChunkReader:
     def _decode_stored(
         self, located: ChunkLocations, targets: Sequence[NDArray[Any] | None]
     ) -> Iterator[NDArray[Any]]:
-        decode, uncompressed, metadata, done = self._decode, self._uncompressed, self.metadata, 0
-        codecs, dtype, shape = metadata.codecs, metadata.dtype, metadata.chunk_shape
-        flat: NDArray[Any] | None = None
+        decode, metadata, done = self._decode, self.metadata, 0
+        restore, dtype, shape = metadata.codecs.restore, metadata.dtype, metadata.chunk_shape
         try:
-            raws = self.storage.read_many(located.keys, located.offsets, located.sizes)
-            for raw, target in zip(raws, targets, strict=True):
-                if target is not None:
-                    decode(raw, target)
-                    yield target
-                elif uncompressed is not None:
-                    yield codecs.restore(uncompressed.view(raw), dtype, shape)
+            raws = iter(self.storage.read_many(located.keys, located.offsets, located.sizes))
+            for target in targets:
+                if target is None:
+                    yield restore(decode(next(raws), None), dtype, shape)
                 else:
-                    if flat is None:
-                        flat = np.empty(metadata.chunk_bytes // dtype.itemsize, dtype)
-                    decode(raw, flat)
-                    yield codecs.restore(flat, dtype, shape)
+                    decode(next(raws), target)
+                    yield target
                 done += 1
         except (FrameError, StoreError) as error:
             raise self._chunk_error(located, done, error) from error

@@ -7,7 +7,7 @@ A chain is what a Zarr v3 array (or the inner chain of a sharded one) lists: any
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError
-from unistore.zarr3.blosc import Blosc
-from unistore.zarr3.compressors import Gzip, Zstd
-from unistore.zarr3.crc32c import Crc32c
-from unistore.zarr3.decoding import Decoder, Uncompressed, decoder, uncompressed
-from unistore.zarr3.documents import is_list_of, parse_extension, shown
-from unistore.zarr3.encoding import Encoder, encoder
+from unistore.zarr3.blosc import Blosc, compressor
+from unistore.zarr3.compressors import Crc32c, Gzip, Zstd, crc32c
+from unistore.zarr3.decoding import Decoded, Decoder, Uncompressed, decoder, uncompressed
+from unistore.zarr3.documents import is_list_of, must_be, parse_extension, shown, unsupported
 from unistore.zarr3.frames import Buffers, ByteCodec
-from unistore.zarr3.unsupported import unsupported
+
+Encoder = Callable[[NDArray[Any]], Buffers]
+"""``encode(chunk)``: a C-contiguous chunk into buffers whose concatenation is stored."""
 
 BYTE_CODECS: dict[str, type[ByteCodec]] = {"blosc": Blosc, "zstd": Zstd, "gzip": Gzip, "crc32c": Crc32c}
 """Codecs from bytes to bytes by their name in ``codecs``."""
@@ -32,36 +32,24 @@ _LONGEST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecChain:
-    """The codecs of one chunk, in the order of encoding.
-
-    Attributes
-    ----------
-    order
-        Axes order in which elements are laid out (all ``transpose`` codecs composed), or None: C order.
-    endian
-        ``"little"``, ``"big"``, or None for one-byte elements.
-    byte_codecs
-        Codecs from bytes to bytes, in the order of encoding.
-    """
+    """The codecs of one chunk, in the order of encoding."""
 
     order: tuple[int, ...] | None = None
+    """Axes order in which elements are laid out (all ``transpose`` codecs composed), or None: C order."""
     endian: str | None = "little"
+    """``"little"``, ``"big"``, or None for one-byte elements."""
     byte_codecs: tuple[ByteCodec, ...] = ()
+    """Codecs from bytes to bytes, in the order of encoding."""
 
     @classmethod
     def from_json(cls, codecs: object, dtype: np.dtype[Any], ndim: int, where: str) -> CodecChain:
         """Parse the ``codecs`` member of an array or of the sharding codec.
 
-        Raises
-        ------
-        UnsupportedError
-            Naming the first codec, or the first option of one, that the engine does not implement.
-        StoreError
-            If the chain is not a valid one.
+        Raises `UnsupportedError`, which names the first codec or option that the engine does not implement,
+        or `StoreError` if the chain is not a valid one.
         """
         if not isinstance(codecs, list) or len(codecs) > _LONGEST:
-            msg = f"{where}: codecs must be a list of at most {_LONGEST}, found {shown(codecs)}"
-            raise StoreError(msg)
+            raise must_be(where, "codecs", f"a list of at most {_LONGEST}", codecs)
         order: tuple[int, ...] | None = None
         endian: str | None = None
         byte_codecs: list[ByteCodec] = []
@@ -69,7 +57,8 @@ class CodecChain:
         for item in codecs:
             name, configuration = parse_extension(item, f"{where}: codec")
             if name == "transpose" and not seen_bytes:
-                order = _compose(order, _transpose_order(configuration, ndim, where))
+                then = _transpose_order(configuration, ndim, where)
+                order = then if order is None else tuple(order[axis] for axis in then)
             elif name == "bytes" and not seen_bytes:
                 seen_bytes = True
                 endian = _endian(configuration, dtype, where)
@@ -113,8 +102,8 @@ class CodecChain:
         """Make the function ``decode(raw, out)`` for chunks of `nbytes` decoded bytes.
 
         ``raw`` is the stored chunk, ``out`` any C-contiguous array of `nbytes` bytes that gets the elements
-        as they are stored (`order` and `endian` not undone). It raises `FrameError` where the bytes
-        contradict themselves; ``out`` may then hold anything.
+        as they are stored (`order` and `endian` not undone), or None: they are returned in memory of their
+        own. It raises `FrameError` where the bytes contradict themselves; ``out`` may then hold anything.
         """
         return decoder(self.byte_codecs, nbytes)
 
@@ -122,9 +111,9 @@ class CodecChain:
         """Reader of uncompressed chunks of `nbytes`; None if chunks are compressed."""
         return uncompressed(self.byte_codecs, nbytes)
 
-    def restore(self, flat: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    def restore(self, decoded: Decoded, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         """Undo byte order and transposition of a decoded chunk: a view or copy of `shape` and `dtype`."""
-        chunk = flat.view(dtype)
+        chunk = np.frombuffer(decoded, dtype)
         if self.byte_swapped:
             chunk = chunk.byteswap()
         if self.order is None:
@@ -133,8 +122,12 @@ class CodecChain:
         return chunk.reshape(stored).transpose(np.argsort(self.order))
 
     def encoder(self, dtype: np.dtype[Any]) -> Encoder:
-        """Make the function ``encode(chunk)``: a whole chunk of `dtype` into the buffers to store."""
-        encode = encoder(self.byte_codecs, dtype.itemsize)
+        """Make the function ``encode(chunk)`` for whole chunks of `dtype`."""
+        match self.byte_codecs:
+            case [Blosc() as blosc, Crc32c()] if blosc.typesize % dtype.itemsize == 0:
+                encode = _blosc_encoder(blosc, dtype.itemsize)
+            case _:
+                encode = self._encode_bytes
         if self.native_layout:
             return encode
         order, byte_swapped = self.order, self.byte_swapped
@@ -145,6 +138,26 @@ class CodecChain:
 
         return arrange_and_encode
 
+    def _encode_bytes(self, chunk: NDArray[Any]) -> Buffers:
+        buffers: Buffers = [chunk.reshape(-1).view(np.uint8).data]
+        for codec in self.byte_codecs:
+            buffers = codec.encode(buffers)
+        return buffers
+
+
+def _blosc_encoder(codec: Blosc, itemsize: int) -> Encoder:
+    """The encoder of ``blosc, crc32c``, which unistore writes most: a fifth faster than codec by codec."""
+    compress, several = compressor(codec), codec.typesize // itemsize
+    element = np.dtype(f"V{codec.typesize}")
+
+    def encode(chunk: NDArray[Any]) -> Buffers:
+        if several > 1 and chunk.size % several == 0:
+            chunk = chunk.reshape(-1).view(element)
+        frame = compress(chunk)
+        return [frame, crc32c(frame).to_bytes(4, "little")]
+
+    return encode
+
 
 def _transpose_order(configuration: dict[str, Any], ndim: int, where: str) -> tuple[int, ...]:
     order = configuration.get("order")
@@ -154,16 +167,10 @@ def _transpose_order(configuration: dict[str, Any], ndim: int, where: str) -> tu
     return tuple(order)
 
 
-def _compose(first: tuple[int, ...] | None, then: Sequence[int]) -> tuple[int, ...]:
-    return tuple(then) if first is None else tuple(first[axis] for axis in then)
-
-
 def _endian(configuration: dict[str, Any], dtype: np.dtype[Any], where: str) -> str | None:
     endian = configuration.get("endian")
     if dtype.itemsize == 1:
         return None
     if endian not in ("little", "big"):
-        needed = f"the 'bytes' codec of {dtype.name} needs endian 'little' or 'big'"
-        msg = f"{where}: {needed}, found {shown(endian)}"
-        raise StoreError(msg)
+        raise must_be(where, f"endian of codec 'bytes' for {dtype.name}", "'little' or 'big'", endian)
     return str(endian)

@@ -1,17 +1,31 @@
-"""``zstd`` and ``gzip``."""
+"""``crc32c``, ``zstd`` and ``gzip``."""
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import google_crc32c
 import numpy as np
 from numcodecs import zstd
 
-from unistore.errors import StoreError
-from unistore.zarr3.documents import shown
-from unistore.zarr3.frames import Buffers, Bytes, FrameError, check_options, integer_option, joined
+from unistore.zarr3.documents import must_be
+from unistore.zarr3.frames import (
+    Buffers,
+    Bytes,
+    FrameError,
+    check_options,
+    check_size,
+    integer_option,
+    joined,
+)
+
+crc32c = google_crc32c.value
+"""Checksum of bytes or a contiguous array (memoryviews are refused by google_crc32c)."""
+
+RESIDUE = crc32c(crc32c(b"").to_bytes(4, "little"))
+"""Checksum of any bytes followed by their own checksum: data and trailer are checked without being parted."""
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK = 128 << 10  # decoded bytes of a block, at most
@@ -21,18 +35,54 @@ _MOST_MEMBERS = 64
 """Of one gzip stream: zlib copies what follows each of them."""
 
 
+def check_crc(raw: bytes | Bytes) -> None:
+    """Check data that is followed by its checksum; raises `FrameError` with both checksums."""
+    if len(raw) < 4:
+        msg = f"{len(raw)} bytes, less than a crc32c"
+        raise FrameError(msg)
+    if crc32c(raw) != RESIDUE:
+        data = np.frombuffer(raw, np.uint8)
+        stored = int.from_bytes(data[-4:].tobytes(), "little")
+        msg = f"crc32c is 0x{crc32c(data[:-4]):08x}, stored is 0x{stored:08x}"
+        raise FrameError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Crc32c:
+    """``crc32c``: four little-endian bytes of checksum behind the data."""
+
+    overhead: ClassVar[int | None] = 4
+
+    @classmethod
+    def from_json(cls, configuration: dict[str, Any], where: str) -> Crc32c:
+        """Check that there are no options."""
+        check_options(configuration, (), "crc32c", where)
+        return cls()
+
+    def to_json(self) -> dict[str, Any]:
+        """The codec as listed in ``codecs``."""
+        return {"name": "crc32c"}
+
+    def encode(self, buffers: Buffers) -> Buffers:
+        """Append the checksum as a buffer of its own."""
+        crc = 0
+        for buffer in buffers:
+            readable = buffer if isinstance(buffer, bytes) else np.frombuffer(buffer, np.uint8)
+            crc = google_crc32c.extend(crc, readable)
+        return [*buffers, crc.to_bytes(4, "little")]
+
+    def decode(self, raw: Bytes, sizes: range) -> Bytes:
+        """Check and strip the checksum."""
+        check_crc(raw)
+        check_size(len(raw) - 4, sizes, "data before the crc32c")
+        return raw[:-4]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zstd:
-    """``zstd``.
+    """``zstd``: level -131072 to 22 (0 is zstd's default); `checksum` adds zstd's own to the frame."""
 
-    Attributes
-    ----------
-    level
-        -131072 to 22; 0 is zstd's default.
-    checksum
-        Whether the frame carries zstd's own checksum.
-    """
-
+    overhead: ClassVar[int | None] = None
     level: int = 0
     checksum: bool = False
 
@@ -43,8 +93,7 @@ class Zstd:
         level = integer_option(configuration, "level", 0, (-131072, 22), where)
         checksum = configuration.get("checksum", False)
         if not isinstance(checksum, bool):
-            msg = f"{where}: codec option 'checksum' must be true or false, found {shown(checksum)}"
-            raise StoreError(msg)
+            raise must_be(where, "codec option 'checksum'", "true or false", checksum)
         return cls(level=level, checksum=checksum)
 
     def to_json(self) -> dict[str, Any]:
@@ -53,46 +102,33 @@ class Zstd:
 
     def encode(self, buffers: Buffers) -> Buffers:
         """Compress into one frame that records its content's size."""
-        frame: bytes = zstd.compress(joined(buffers), self.level, self.checksum)
-        return [frame]
+        return [zstd.compress(joined(buffers), self.level, self.checksum)]
 
-    def decode(self, raw: Bytes, nbytes: int | None, limit: int) -> Bytes:
+    def decode(self, raw: Bytes, sizes: range) -> Bytes:
         """Check the frame's content size and decompress."""
         size = _zstd_content_size(raw)
-        if size is None:
-            size = nbytes
-        elif size > limit if nbytes is None else size != nbytes:
-            msg = f"zstd frame of {size} bytes, expected {limit if nbytes is None else nbytes}"
-            raise FrameError(msg)
+        if size is None and len(sizes) > 1:
+            _check_blocks(raw, sizes[-1])
+        elif size is None:
+            size = sizes[0]
+        else:
+            check_size(size, sizes, "zstd frame")
         try:
-            if size is None:
-                _check_blocks(raw, limit)
-                found = np.frombuffer(zstd.decompress(raw), np.uint8)
-                if len(found) > limit:
-                    msg = f"zstd frame of {len(found)} bytes, expected {limit}"
-                    raise FrameError(msg)
-                return found
-            out = np.empty(size, np.uint8)
-            zstd.decompress(raw, out)
+            out = None if size is None else np.empty(size, np.uint8)
+            content = zstd.decompress(raw, out)
         except (RuntimeError, ValueError) as error:
             raise FrameError(str(error)) from error
+        if out is None:
+            out = np.frombuffer(content, np.uint8)
+            check_size(len(out), sizes, "zstd frame")
         return out
-
-    def encoded_size(self, nbytes: int | None) -> int | None:  # noqa: ARG002 - a ByteCodec
-        """Depends on the data."""
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gzip:
-    """``gzip``; written without name and time, so that equal data give equal bytes.
+    """``gzip``, level 0 to 9; written without name and time, so that equal data give equal bytes."""
 
-    Attributes
-    ----------
-    level
-        0 to 9.
-    """
-
+    overhead: ClassVar[int | None] = None
     level: int = 5
 
     @classmethod
@@ -107,12 +143,11 @@ class Gzip:
 
     def encode(self, buffers: Buffers) -> Buffers:
         """Compress into one gzip member."""
-        stream = zlib.compressobj(self.level, zlib.DEFLATED, _GZIP_WINDOW)
-        return [stream.compress(joined(buffers)) + stream.flush()]
+        return [zlib.compress(joined(buffers), self.level, _GZIP_WINDOW)]
 
-    def decode(self, raw: Bytes, nbytes: int | None, limit: int) -> Bytes:
+    def decode(self, raw: Bytes, sizes: range) -> Bytes:
         """Decompress all members, never past the expected size."""
-        most = limit if nbytes is None else nbytes
+        most = sizes[-1]
         parts: list[bytes] = []
         size, whole, rest = 0, False, raw.tobytes()
         try:
@@ -128,15 +163,11 @@ class Gzip:
         if rest and whole and size <= most:
             msg = f"gzip stream of more than {_MOST_MEMBERS} members"
             raise FrameError(msg)
-        if not whole or size > most or (nbytes is not None and size != nbytes):
-            held = f"more than {most}" if size > most else size
-            msg = f"gzip stream of {held} bytes, expected {most}"
+        check_size(size, sizes, "gzip stream")
+        if not whole:
+            msg = f"gzip stream that ends after {size} bytes"
             raise FrameError(msg)
         return np.frombuffer(b"".join(parts), np.uint8)
-
-    def encoded_size(self, nbytes: int | None) -> int | None:  # noqa: ARG002 - a ByteCodec
-        """Depends on the data."""
-        return None
 
 
 def _zstd_content_size(raw: Bytes) -> int | None:

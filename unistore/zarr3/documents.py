@@ -1,4 +1,4 @@
-"""Untrusted JSON: strict parsing, and short one-line reprs for error messages."""
+"""Untrusted JSON: strict parsing, short one-line reprs, and the error for what the engine does not read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import reprlib
 from typing import Any, NoReturn, TypeGuard
 
-from unistore.errors import StoreError
+from unistore.errors import StoreError, UnsupportedError
 
 DEEPEST = 64
 """Levels of objects and lists in one document."""
@@ -26,11 +26,7 @@ def parse_json(raw: bytes) -> Any:
 
     Stricter than ``json.loads``: UTF-8, no NaN or Infinity, no integer beyond 64 bits, no float beyond
     float64, no name twice in one object, at most `DEEPEST` levels.
-
-    Raises
-    ------
-    DocumentError
-        Saying which rule it breaks.
+    Raises `DocumentError`, which says the rule that it breaks.
     """
     try:
         found = _DECODER.decode(raw.decode())
@@ -46,13 +42,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def parse_document(raw: bytes) -> dict[str, Any]:
-    """Read a JSON text that is an object.
-
-    Raises
-    ------
-    DocumentError
-        If it is something else.
-    """
+    """Read a JSON text that is an object; raises `DocumentError` if it is something else."""
     found = parse_json(raw)
     if not isinstance(found, dict):
         msg = f"holds {shown(found)}, expected a JSON object"
@@ -65,27 +55,25 @@ def shown(value: object) -> str:
     return _short.repr(value)
 
 
+def must_be(where: str, what: str, rule: str, found: object) -> StoreError:
+    """Error for a value that is not what it must be; `where` names store and array."""
+    return StoreError(f"{where}: {what} must be {rule}, found {shown(found)}")
+
+
 def is_list_of(value: object, kind: type) -> TypeGuard[list[Any]]:
     """Whether a value is a list of one kind; a bool is not an int."""
     return isinstance(value, list) and all(type(item) is kind for item in value)
 
 
 def parse_extension(item: object, where: str) -> tuple[str, dict[str, Any]]:
-    """Name and configuration of an extension: ``{"name": …, "configuration": {…}}`` or a bare name.
-
-    Raises
-    ------
-    StoreError
-        If it is something else.
-    """
+    """Name and configuration of an extension: ``{"name": …, "configuration": {…}}`` or a bare name."""
     if isinstance(item, str):
         return item, {}
     if isinstance(item, dict) and isinstance(item.get("name"), str):
         configuration = item.get("configuration", {})
         if isinstance(configuration, dict):
             return item["name"], configuration
-    msg = f"{where}: expected an object with a name, found {shown(item)}"
-    raise StoreError(msg)
+    raise must_be(where, "extension", "an object with a name", item)
 
 
 def _check_depth(document: object) -> None:
@@ -136,3 +124,11 @@ def _constant(text: str) -> NoReturn:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique, parse_int=_integer, parse_float=_float, parse_constant=_constant
 )
+
+
+def unsupported(where: str, feature: str, known: str = "") -> UnsupportedError:
+    """Error for a valid feature (``"codec 'zfpy'"``); `known` is what the engine implements instead."""
+    instead = f" (it knows {known})" if known else ""
+    return UnsupportedError(
+        f"{where}: {feature} is not read by unistore's engine{instead}; use zarr: unistore.open_zarr"
+    )

@@ -13,7 +13,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -47,17 +47,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that was written.
-
-    Attributes
-    ----------
-    key
-        Its path relative to the store, with slashes.
-    bytes
-        Its size.
-    checksum
-        xxh3-128 of its content, hexadecimal.
-    """
+    """A file that was written: its key, its size in bytes, and xxh3-128 of its content, hexadecimal."""
 
     key: str
     bytes: int
@@ -75,9 +65,10 @@ class _Part:
 
     def wait(self) -> None:
         """Wait for the fsyncs, then close the file."""
-        for sync in self.fsyncs:
-            sync.result()
-        self.close()
+        with _naming(self.path):
+            for sync in self.fsyncs:
+                sync.result()
+            self.close()
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -96,15 +87,13 @@ class AtomicFiles:
     ----------
     root
         Folder of the store.
-    durable
-        False leaves out the fsyncs; the renames stay.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, durable: bool = True) -> None:
+    def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root)
         self._parts: list[_Part] = []
         self._folders: dict[Path, None] = {}
-        self._pool = _sync_pool() if durable else None
+        self._pool = _sync_pool()
 
     def __enter__(self) -> Self:
         return self
@@ -115,11 +104,13 @@ class AtomicFiles:
         try:
             if error is None:
                 self._finish()
-        except BaseException:
-            self._discard()
-            raise
-        if error is not None:
-            self._discard()
+                self._parts.clear()
+        finally:
+            self._pool.shutdown(cancel_futures=True)
+            for part in self._parts:
+                part.close()
+                with suppress(OSError):
+                    part.temporary.unlink()
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
         """Write a file under a temporary name; folders are made as needed.
@@ -139,78 +130,46 @@ class AtomicFiles:
         path = Path(self._root, *key.split("/"))
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
         for waiting in self._parts[-_MAX_PENDING : -_MAX_PENDING + 1]:
-            _wait(waiting)
-        try:
+            waiting.wait()
+        with _naming(path):
             self._folders.update(dict.fromkeys(_make_folders(path.parent)))
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
             part = _Part(path, temporary, os.open(temporary, flags, 0o666))
-        except OSError as error:
-            raise _write_error(path, error) from error
         self._parts.append(part)
         digest, size, synced = xxhash.xxh3_128(), 0, 0
         for group, length in _group_buffers(buffers):
             for buffer in group:
                 digest.update(buffer)
-            try:
+            with _naming(path):
                 _write_all(part.fd, group, length)
-            except OSError as error:
-                raise _write_error(path, error) from error
             size += length
             if size - synced >= _BYTES_A_SYNC:
                 synced = size
-                self._sync(part)
-        self._sync(part)
+                part.fsyncs.append(self._pool.submit(fsync, part.fd))
+        part.fsyncs.append(self._pool.submit(fsync, part.fd))
         return WrittenFile(key, size, digest.hexdigest())
-
-    def _sync(self, part: _Part) -> None:
-        if self._pool is not None:
-            part.fsyncs.append(self._pool.submit(fsync, part.fd))
 
     def _finish(self) -> None:
         for part in self._parts:
-            _wait(part)
+            part.wait()
         for part in self._parts:
-            try:
+            with _naming(part.path):
                 rename(part.temporary, part.path)
-            except OSError as error:
-                raise _write_error(part.path, error) from error
-        if self._pool is not None:
-            _sync_all(self._pool, self._folders)
-            self._pool.shutdown()
-
-    def _discard(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-        for part in self._parts:
-            part.close()
-            with suppress(OSError):
-                part.temporary.unlink()
+        _sync_all(self._pool, self._folders)
 
 
-def write_shard(
-    root: str | os.PathLike[str], key: str, buffers: Iterable[bytes | memoryview], *, durable: bool = True
-) -> WrittenFile:
+def write_file(root: str | os.PathLike[str], key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
     """Write one file so that it is either absent (or as it was before) or whole, also after a crash.
 
-    Folders are made as needed; a folder that got a new entry is fsynced too.
-
-    Parameters
-    ----------
-    root
-        Folder of the store.
-    key
-        Path of the file in it, with slashes.
-    buffers
-        Its content.
-    durable
-        False leaves out the fsyncs; the rename stays.
+    `key` is its path below the folder `root`. Folders are made as needed; where one got a new entry, it is
+    fsynced too.
 
     Raises
     ------
     ConversionError
         If it cannot be written; nothing is left under the temporary name.
     """
-    with AtomicFiles(root, durable=durable) as files:
+    with AtomicFiles(root) as files:
         return files.put(key, buffers)
 
 
@@ -226,13 +185,7 @@ def _sync_file(file: IO[bytes]) -> None:
 
 
 def sync_folders(folders: Iterable[Path]) -> None:
-    """Fsync folders.
-
-    Raises
-    ------
-    ConversionError
-        If that fails; names the folder.
-    """
+    """Fsync folders; the `ConversionError` names the one for which that fails."""
     with _sync_pool() as pool:
         _sync_all(pool, folders)
 
@@ -254,17 +207,8 @@ def _sync_pool() -> ThreadPoolExecutor:
 
 def _sync_all(pool: ThreadPoolExecutor, folders: Iterable[Path]) -> None:
     for folder, sync in [(folder, pool.submit(sync_folder, folder)) for folder in folders]:
-        try:
+        with _naming(folder):
             sync.result()
-        except OSError as error:
-            raise _write_error(folder, error) from error
-
-
-def _wait(part: _Part) -> None:
-    try:
-        part.wait()
-    except OSError as error:
-        raise _write_error(part.path, error) from error
 
 
 def _make_folders(folder: Path) -> list[Path]:
@@ -300,8 +244,12 @@ def _write_all(fd: int, group: list[bytes | memoryview], length: int) -> None:
         group = [memoryview(group[0])[done:], *group[1:]]
 
 
-def _write_error(path: Path, error: OSError) -> ConversionError:
-    cure = _REMEDIES.get(error.errno or 0, "fix the destination")
-    return ConversionError(
-        f"{path}: cannot be written ({error.strerror or error}); {cure}, then run the same command"
-    )
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn an error of the system into one that names the file that could not be written, and the cure."""
+    try:
+        yield
+    except OSError as error:
+        cure = _REMEDIES.get(error.errno or 0, "fix the destination")
+        msg = f"{path}: cannot be written ({error.strerror or error}); {cure}, then run the same command"
+        raise ConversionError(msg) from error

@@ -33,19 +33,9 @@ class NotRegularError(StoreError):
 
 
 def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Open a regular file for reading.
+    """Open a regular file for reading: its descriptor, and its size in bytes.
 
-    Returns
-    -------
-    descriptor, size
-        Size in bytes.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened.
-    NotRegularError
-        If it is not a regular file.
+    Raises `OSError`, or `NotRegularError` if something else stands there.
     """
     try:
         descriptor = os.open(path, _FLAGS)
@@ -61,15 +51,7 @@ def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Read a whole regular file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    StoreError
-        If it is not a regular file, or larger than `limit` bytes.
-    """
+    """Read a whole regular file of at most `limit` bytes; raises as `open_regular`, or `StoreError`."""
     descriptor, size = open_regular(path)
     with os.fdopen(descriptor, "rb") as file:
         if size > limit:
@@ -80,19 +62,13 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
 def check_tree(root: str | os.PathLike[str], documents: frozenset[str], limit: int) -> None:
     """Look at everything below a folder, for readers that open files by themselves.
 
-    Parameters
-    ----------
-    root
-        The folder.
-    documents, limit
-        Names of the files that are read whole, and the bytes that they may have.
-
     Raises
     ------
     OSError
         If a folder cannot be listed.
     StoreError
-        If something is not a regular file or folder, or a document is too large.
+        If something is not a regular file or folder, or a file named in `documents`, which is read whole, has
+        more than `limit` bytes.
     """
     folders = [os.fspath(root)]
     while folders:

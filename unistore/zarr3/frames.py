@@ -1,15 +1,13 @@
-"""Shared by the byte codecs: their protocol, the error for damaged frames, checks of options."""
+"""What the byte codecs share: their protocol, the error for damaged frames, checks of sizes and options."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import StoreError
-from unistore.zarr3.documents import shown
-from unistore.zarr3.unsupported import unsupported
+from unistore.zarr3.documents import must_be, shown, unsupported
 
 Buffers = list[bytes | memoryview]
 """Parts of one encoded chunk; their concatenation is stored."""
@@ -24,6 +22,9 @@ class FrameError(Exception):
 class ByteCodec(Protocol):
     """One codec from bytes to bytes, as listed behind ``bytes`` in a chain."""
 
+    overhead: ClassVar[int | None]
+    """Bytes that encoding adds; None where that depends on the data."""
+
     @classmethod
     def from_json(cls, configuration: dict[str, Any], where: str) -> ByteCodec:
         """Parse the codec's ``configuration``."""
@@ -34,11 +35,20 @@ class ByteCodec(Protocol):
     def encode(self, buffers: Buffers) -> Buffers:
         """Encode the concatenation of `buffers`."""
 
-    def decode(self, raw: Bytes, nbytes: int | None, limit: int) -> Bytes:
-        """Decode to `nbytes` bytes, or, where None, to at most `limit`; else raise `FrameError`."""
+    def decode(self, raw: Bytes, sizes: range) -> Bytes:
+        """Check and decode; raises `FrameError` unless the number of decoded bytes is within `sizes`."""
 
-    def encoded_size(self, nbytes: int | None) -> int | None:
-        """Bytes that `nbytes` bytes are encoded to; None where that depends on them."""
+
+def exactly(nbytes: int) -> range:
+    """The sizes to give to `ByteCodec.decode` where the decoded size is known."""
+    return range(nbytes, nbytes + 1)
+
+
+def check_size(size: int, sizes: range, what: str) -> None:
+    """Raise `FrameError` unless `size` is within `sizes`."""
+    if size not in sizes:
+        msg = f"{what} of {size} bytes, expected {'' if len(sizes) == 1 else 'at most '}{sizes[-1]}"
+        raise FrameError(msg)
 
 
 def max_encoded_size(nbytes: int) -> int:
@@ -55,30 +65,16 @@ def joined(buffers: Buffers) -> bytes | memoryview:
 
 
 def check_options(configuration: dict[str, Any], known: tuple[str, ...], codec: str, where: str) -> None:
-    """Refuse options that the engine does not know.
-
-    Raises
-    ------
-    UnsupportedError
-        Naming the first one.
-    """
-    unknown = sorted(set(configuration) - set(known))
-    if unknown:
-        raise unsupported(where, f"option {shown(unknown[0])} of codec {codec!r}", ", ".join(known))
+    """Raise `UnsupportedError` for the first option of a codec that is not one of `known`."""
+    for name in sorted(configuration.keys() - set(known)):
+        raise unsupported(where, f"option {shown(name)} of codec {codec!r}", ", ".join(known))
 
 
 def integer_option(
     configuration: dict[str, Any], name: str, default: int, bounds: tuple[int, int], where: str
 ) -> int:
-    """An integer option of a codec, within `bounds`, both ends included.
-
-    Raises
-    ------
-    StoreError
-        If it is not an integer within `bounds`.
-    """
+    """An integer option of a codec; `StoreError` unless it is within `bounds`, both ends included."""
     value = configuration.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not bounds[0] <= value <= bounds[1]:
-        msg = f"{where}: codec option {name!r} must be within {bounds[0]}…{bounds[1]}, found {shown(value)}"
-        raise StoreError(msg)
+    if type(value) is not int or not bounds[0] <= value <= bounds[1]:
+        raise must_be(where, f"codec option {name!r}", f"within {bounds[0]}…{bounds[1]}", value)
     return value

@@ -1,9 +1,13 @@
-"""Read chunks into an output: directly where a chunk is a contiguous part of it, else by copying."""
+"""Split boxes, rows and ranges of rows into parts of chunks, and read these into an output.
+
+A chunk that is a contiguous part of the output is decoded into it; of others, parts are copied.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,8 +15,19 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.chunks import ChunkReader
-from unistore.zarr3.pieces import AxisPieces, Group, Selection
 from unistore.zarr3.sharding import EMPTY
+
+AxisIndices = slice | NDArray[np.int64]
+"""Positions along one axis."""
+
+Selection = tuple[tuple[AxisIndices, ...], tuple[AxisIndices, ...]]
+"""Indices into a chunk, and into the output; one item per axis."""
+
+AxisPieces = list[tuple[int, slice, slice]]
+"""Along one axis: number of the chunk, positions in the chunk, positions in the output."""
+
+Group = tuple[int, list[Selection]]
+"""Along axis 0: number of the chunk, and what is read of it."""
 
 Key = tuple[int, int]
 """A chunk in the cache: token of its reader, and its number."""
@@ -21,20 +36,81 @@ _WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint3
 """By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row."""
 
 
+def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
+    """Cut ``lo:hi`` of one axis at multiples of `step`; the output starts at `lo`."""
+    pieces = []
+    for chunk in range(lo // step, -(-hi // step)):
+        start = chunk * step
+        low, high = max(lo, start), min(hi, start + step)
+        pieces.append((chunk, slice(low - start, high - start), slice(low - lo, high - lo)))
+    return pieces
+
+
+def group_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
+    """Group rows (n,), output in the order given, by chunks of `step` rows; chunks come in rising order."""
+    order = np.argsort(rows, kind="stable")
+    ordered = rows[order]
+    chunk, inside = np.divmod(ordered, step)
+    starts = _starts(chunk)
+    numbers = chunk[starts[:-1]].tolist()
+    return [
+        (number, [((_part(inside[a:b]),), (_part(order[a:b]),))])
+        for number, (a, b) in zip(numbers, pairwise(starts.tolist()), strict=True)
+    ]
+
+
+def group_ranges(ranges: Iterable[tuple[int, int, int]], step: int) -> list[Group]:
+    """Group ranges (first row, the one behind the last, place in the output) by chunks of `step` rows."""
+    pieces = []
+    for low, high, start in ranges:
+        row, place = low, start
+        while row < high:
+            chunk, inside = divmod(row, step)
+            count = min(high - row, step - inside)
+            pieces.append((chunk, inside, place, count))
+            row, place = row + count, place + count
+    pieces.sort()
+    groups: list[Group] = []
+    for chunk, inside, place, count in pieces:
+        if not groups or groups[-1][0] != chunk:
+            groups.append((chunk, []))
+        groups[-1][1].append(((slice(inside, inside + count),), (slice(place, place + count),)))
+    return groups
+
+
+def _starts(ordered: NDArray[np.int64]) -> NDArray[Any]:
+    """Start of each run of equal values in sorted values, then their count."""
+    return np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(ordered)]])
+
+
+def _part(positions: NDArray[np.int64]) -> AxisIndices:
+    """Positions as a slice where they are consecutive."""
+    first, last = int(positions[0]), int(positions[-1])
+    count = len(positions)
+    if last - first == count - 1 and (count < 3 or bool((positions[1:] - positions[:-1] == 1).all())):
+        return slice(first, last + 1)
+    return positions
+
+
+def read_whole(reader: ChunkReader, numbers: list[int], targets: list[NDArray[Any]]) -> None:
+    """Read whole chunks, each into its target: a C-contiguous array of its size; absent ones become fill."""
+    located = reader.locate(numbers)
+    if EMPTY in located.offsets:
+        present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
+        for at in set(range(len(targets))).difference(present):
+            targets[at][...] = reader.metadata.fill_value
+        located, targets = located.select(present), [targets[at] for at in present]
+    reader.read_into(located, targets)
+
+
 def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any]) -> None:
     """Read rows that are whole chunks, in any order, every chunk once, straight into `out` (rows, …)."""
     place_of = {row: place for place, row in enumerate(wanted)}
     ordered = sorted(place_of)
-    located = reader.locate([row * reader.row_stride for row in ordered])
-    places = [place_of[row] for row in ordered]
-    if EMPTY in located.offsets:
-        present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
-        out[[places[at] for at, offset in enumerate(located.offsets) if offset == EMPTY]] = (
-            reader.metadata.fill_value
-        )
-        located, places = located.select(present), [places[at] for at in present]
     targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
-    reader.read_into(located, [targets[place] for place in places])
+    read_whole(
+        reader, [row * reader.row_stride for row in ordered], [targets[place_of[row]] for row in ordered]
+    )
     if len(place_of) < len(wanted):
         for place, row in enumerate(wanted):
             if place_of[row] != place:
@@ -55,16 +131,8 @@ def gather(
 ) -> None:
     """Read the outer product of chunks along all axes; every chunk is decoded once at most.
 
-    Parameters
-    ----------
-    reader
-        Of the array.
-    groups
-        Chunks along axis 0, each with one or more places.
-    trailing
-        Pieces along each of the other axes.
-    out
-        C-contiguous output.
+    `groups` are the chunks along axis 0, each with one or more places; `trailing` the pieces along each other
+    axis; `out` is C-contiguous.
     """
     metadata = reader.metadata
     if metadata.chunk_shape[1:] == metadata.shape[1:] == out.shape[1:]:  # chunks of whole rows
@@ -74,44 +142,40 @@ def gather(
         axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
         numbers, wanted = reader.numbers(axes), list(_selections(groups, trailing))
     located = reader.locate(numbers)
-    native, uncompressed = metadata.codecs.native_layout, reader.uncompressed
+    native, chunk_shape = metadata.codecs.native_layout, metadata.chunk_shape
     keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
-    # every chunk that is neither decoded into `out` nor cached is decoded here
-    scratch = (
-        None
-        if uncompressed or not native or reader.shared
-        else np.empty(metadata.chunk_shape, metadata.dtype)
-    )
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []
-    rest: list[tuple[list[Selection], Key | None]] = []  # what is copied out of a chunk, and its key if kept
+    rest: list[tuple[list[Selection] | None, Key | None]] = []  # what to copy from a chunk; its key if kept
     for task, (number, places, offset) in enumerate(zip(numbers, wanted, located.offsets, strict=True)):
         if offset == EMPTY:
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
-        target = _whole_chunk(places, out, metadata.chunk_shape) if native and len(places) == 1 else None
-        parts: tuple[list[Selection], Key | None] = [], None
-        if target is None:
+        target = _whole_chunk(places, out, chunk_shape) if native and len(places) == 1 else None
+        kept_as: Key | None = None
+        if target is None and keep:
             key = reader.token, number
-            if keep and (chunk := CHUNKS.get(key)) is not None:
+            if (chunk := CHUNKS.get(key)) is not None:
                 _copy(chunk, places, out)
                 continue
-            kept = keep and room > 0 and CHUNKS.missed_recently(key)
-            room -= metadata.chunk_bytes * kept
-            target = np.empty(metadata.chunk_shape, metadata.dtype) if kept and not uncompressed else scratch
-            parts = places, key if kept else None
+            if room > 0 and CHUNKS.missed_recently(key):
+                room -= metadata.chunk_bytes
+                kept_as = key
         tasks.append(task)
         targets.append(target)
-        rest.append(parts)
+        rest.append((places if target is None else None, kept_as))
     if len(tasks) < len(numbers):
         located = located.select(tasks)
-    for chunk, (places, kept_as) in zip(reader.decode(located, targets), rest, strict=True):
-        if places:
-            _copy(chunk, places, out)
+    decoded = reader.decode(located, targets)
+    for copied, kept_as in rest:
+        chunk = next(decoded)
+        if copied is not None:
+            _copy(chunk, copied, out)
         if kept_as is not None:
             CHUNKS.put(kept_as, chunk)
+        del chunk  # the next one is decoded into its memory
 
 
 def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Selection]]:

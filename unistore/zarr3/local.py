@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
+from unistore.zarr3.cache import renew_after_fork
 from unistore.zarr3.files import NotRegularError, open_regular, read_regular
-from unistore.zarr3.forks import renew_after_fork
-from unistore.zarr3.readahead import PREFETCH_BYTES, DiskReadMonitor, prefetch
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
 
+try:
+    import resource
+except ImportError:  # Windows
+    _CAN_PREFETCH = False
+else:
+    _CAN_PREFETCH = hasattr(os, "posix_fadvise")
+PREFETCH_BYTES = 256 << 20
+"""Most bytes that are prefetched for one batch."""
 _PREADV = hasattr(os, "preadv")
 MAX_OPEN_FILES = 64
 """Files that one `LocalStorage` keeps open."""
 _MAX_CHECKED_FOLDERS = 65536
 
 
+class DiskReadMonitor:
+    """Whether reads reach the disk; prefetching is a waste if all of it is in the page cache."""
+
+    def __init__(self) -> None:
+        self._blocks_read = -1
+
+    def has_read(self) -> bool:
+        """Whether this process has read from a disk since the last call; True for the first call."""
+        if not _CAN_PREFETCH:
+            return False
+        before, self._blocks_read = self._blocks_read, resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+        return before != self._blocks_read
+
+
 class LocalStorage:
-    """A folder. Files are opened by their first read and read with ``pread``; `MAX_OPEN_FILES` stay open.
+    """A folder, or a link to one. Files are opened by their first read; `MAX_OPEN_FILES` stay open.
 
     It must hold regular files and folders only: links, pipes and devices raise `NotRegularError`.
-
-    Parameters
-    ----------
-    root
-        The folder, or a link to it; it need not exist yet.
     """
 
     fork_safe = True
@@ -95,8 +111,7 @@ class LocalStorage:
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Read many ranges; see `Storage.read_many`."""
-        if len(keys) > 1 and self._disk_reads.has_read():
-            self._prefetch(keys, offsets, sizes)
+        self._prefetch(keys, offsets, sizes)
         held: str | None = None
         for key, offset, size in zip(keys, offsets, sizes, strict=True):
             if key is not held:
@@ -109,13 +124,13 @@ class LocalStorage:
             except OSError as error:
                 raise _read_error(file.path, error) from error
             yield raw
+            del raw
 
     def read_many_into(
         self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
     ) -> Iterator[bytearray]:
         """Read many ranges into memory; see `SupportsReadInto.read_many_into`."""
-        if len(keys) > 1 and self._disk_reads.has_read():
-            self._prefetch(keys, offsets, [target.nbytes + tail for target in targets])
+        self._prefetch(keys, offsets, (target.nbytes + tail for target in targets))
         held: str | None = None
         behind = bytearray(tail)
         for key, offset, target in zip(keys, offsets, targets, strict=True):
@@ -127,15 +142,20 @@ class LocalStorage:
                 raise _read_error(file.path, error) from error
             yield behind
 
-    def _prefetch(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> None:
-        """Prefetch ranges; errors are raised when the ranges are read."""
+    def _prefetch(self, keys: Sequence[str], offsets: Sequence[int], sizes: Iterable[int]) -> None:
+        """Have the kernel read ranges while the first are decoded; errors are raised when they are read.
+
+        Its own readahead reads more than twice the bytes for random chunks, one chunk after the other.
+        """
+        if len(keys) < 2 or not self._disk_reads.has_read():
+            return
         left = PREFETCH_BYTES
         with contextlib.suppress(StoreError, OSError):
             for key, offset, size in zip(keys, offsets, sizes, strict=True):
                 left -= size
                 if left < 0:
                     return
-                prefetch(self._open(key).fd, offset, size)
+                os.posix_fadvise(self._open(key).fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def _open(self, key: str) -> _OpenFile:
         with self._lock:
@@ -151,20 +171,13 @@ class LocalStorage:
         return file
 
     def path(self, key: str) -> str:
-        """Path of an object.
-
-        Raises
-        ------
-        StoreError
-            If a folder above it is a link; each is looked at once.
-        """
+        """Path of an object; `NotRegularError` if a folder above it is a link (each is looked at once)."""
         folder = key.rpartition("/")[0]
         if folder and folder not in self._checked_folders:
             self._check_folders(folder)
         return os.path.join(self._folder, key)  # noqa: PTH118 - a quarter of the time of pathlib
 
     def _check_folders(self, folder: str) -> None:
-        """Refuse links among the folders that lead to an object."""
         path = self._folder
         for part in folder.split("/"):
             path = os.path.join(path, part)  # noqa: PTH118
@@ -182,12 +195,7 @@ class LocalStorage:
 class _OpenFile:
     """An open file, closed with its last reference, so that eviction never closes a file that is being read.
 
-    Attributes
-    ----------
-    path, fd
-        Where it is, and its descriptor.
-    read
-        ``read(size, offset)``: up to `size` bytes.
+    ``read(size, offset)`` gives up to `size` bytes.
     """
 
     __slots__ = ("fd", "path", "read")

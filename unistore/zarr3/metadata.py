@@ -12,24 +12,12 @@ import numpy as np
 
 from unistore.errors import StoreError
 from unistore.zarr3.codecs import CodecChain
-from unistore.zarr3.documents import is_list_of, parse_extension, shown
+from unistore.zarr3.documents import is_list_of, must_be, parse_extension, shown, unsupported
 from unistore.zarr3.dtypes import decode_fill, encode_fill, parse_dtype
-from unistore.zarr3.sharding import ShardIndex
-from unistore.zarr3.unsupported import unsupported
+from unistore.zarr3.sharding import ShardIndex, is_sharding
 
-_KNOWN = {
-    "zarr_format",
-    "node_type",
-    "shape",
-    "data_type",
-    "chunk_grid",
-    "chunk_key_encoding",
-    "fill_value",
-    "codecs",
-    "attributes",
-    "dimension_names",
-    "storage_transformers",
-}
+_REQUIRED = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
+_OPTIONAL = ("zarr_format", "node_type", "attributes", "dimension_names", "storage_transformers")
 _MOST_AXES = 32
 _MOST_BYTES = 2**63 - 1
 """Of a whole array: what a 64-bit number can count."""
@@ -43,12 +31,7 @@ _MOST_CHUNKS = 2**24
 class KeyEncoding:
     """``chunk_key_encoding``: from the coordinates of a chunk (of a shard, where sharded) to its key.
 
-    Attributes
-    ----------
-    name
-        ``"default"`` (``c/0/1``) or ``"v2"`` (``0.1``).
-    separator
-        ``"/"`` or ``"."``.
+    ``"default"`` makes ``c/0/1``, ``"v2"`` makes ``0.1``; each with either separator.
     """
 
     name: str = "default"
@@ -63,8 +46,7 @@ class KeyEncoding:
         _check_members(configuration, "separator", "chunk key encoding", where)
         separator = configuration.get("separator", "/" if name == "default" else ".")
         if separator not in ("/", "."):
-            msg = f"{where}: chunk key separator must be '/' or '.', found {shown(separator)}"
-            raise StoreError(msg)
+            raise must_be(where, "chunk key separator", "'/' or '.'", separator)
         return cls(name, separator)
 
     def to_json(self) -> dict[str, Any]:
@@ -120,21 +102,10 @@ class ArrayMetadata:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], where: str) -> ArrayMetadata:
-        """Parse a ``zarr.json``.
+        """Parse the JSON object of a ``zarr.json``; errors name store and array as `where`.
 
-        Parameters
-        ----------
-        document
-            The parsed JSON object.
-        where
-            Store and array, to name in errors.
-
-        Raises
-        ------
-        UnsupportedError
-            Naming the data type, codec, grid or other feature that the engine does not implement.
-        StoreError
-            If the document is no valid array metadata.
+        Raises `UnsupportedError`, which names the data type, codec, grid or other feature that the engine
+        does not implement, or `StoreError` if the document is no valid array metadata.
         """
         _check_kind(document, where)
         shape = _extents(document["shape"], "shape", where, least=0)
@@ -147,7 +118,7 @@ class ArrayMetadata:
         chain = document["codecs"]
         index = None
         inner = outer
-        if isinstance(chain, list) and any(_is_sharding(item) for item in chain):
+        if isinstance(chain, list) and any(map(is_sharding, chain)):
             index, inner_shape, chain = ShardIndex.from_json(chain, where)
             inner = _extents(inner_shape, "inner chunk_shape", where, least=1, ndim=len(shape))
             if any(large % small for large, small in zip(outer, inner, strict=True)):
@@ -209,10 +180,7 @@ class ArrayMetadata:
     @property
     def chunk_bytes(self) -> int:
         """Decoded bytes of one chunk."""
-        count = self.dtype.itemsize
-        for extent in self.chunk_shape:
-            count *= extent
-        return count
+        return self.dtype.itemsize * math.prod(self.chunk_shape)
 
 
 def _check_members(configuration: dict[str, Any], known: str, what: str, where: str) -> None:
@@ -227,23 +195,18 @@ def _check_kind(document: Mapping[str, Any], where: str) -> None:
         found = f"(zarr_format {shown(version)}, node_type {shown(kind)})"
         msg = f"{where}: not the metadata of a Zarr v3 array {found}"
         raise StoreError(msg)
-    for name in ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"):
+    for name in _REQUIRED:
         if name not in document:
             msg = f"{where}: zarr.json has no {name!r}"
             raise StoreError(msg)
     if document.get("storage_transformers", []) != []:
         raise unsupported(where, "an array with storage transformers")
-    for name in sorted(set(document) - _KNOWN):
+    for name in sorted(document.keys() - {*_REQUIRED, *_OPTIONAL}):
         value = document[name]
         if not (isinstance(value, dict) and value.get("must_understand") is False):
             raise unsupported(where, f"metadata member {shown(name)}")
     if not isinstance(document.get("attributes", {}), dict):
-        msg = f"{where}: attributes must be an object, found {shown(document['attributes'])}"
-        raise StoreError(msg)
-
-
-def _is_sharding(item: object) -> bool:
-    return item == "sharding_indexed" or (isinstance(item, dict) and item.get("name") == "sharding_indexed")
+        raise must_be(where, "attributes", "an object", document["attributes"])
 
 
 def _extents(value: object, what: str, where: str, *, least: int, ndim: int | None = None) -> tuple[int, ...]:
@@ -253,9 +216,8 @@ def _extents(value: object, what: str, where: str, *, least: int, ndim: int | No
         and all(least <= extent <= _MOST_BYTES for extent in value)
     ):
         return tuple(value)
-    axes = f"up to {_MOST_AXES} " if ndim is None else f"{ndim} "
-    msg = f"{where}: {what} must be {axes}integers of at least {least}, found {shown(value)}"
-    raise StoreError(msg)
+    count = f"up to {_MOST_AXES}" if ndim is None else ndim
+    raise must_be(where, what, f"{count} integers of at least {least}", value)
 
 
 def _check_sizes(
@@ -276,11 +238,7 @@ def _check_sizes(
 def _dimension_names(value: object, ndim: int, where: str) -> tuple[str | None, ...] | None:
     if value is None:
         return None
-    if (
-        not isinstance(value, list)
-        or len(value) != ndim
-        or not all(n is None or isinstance(n, str) for n in value)
-    ):
-        msg = f"{where}: dimension_names must be {ndim} names, found {shown(value)}"
-        raise StoreError(msg)
-    return tuple(value)
+    names = tuple(value) if isinstance(value, list) else ()
+    if len(names) != ndim or not all(isinstance(name, str | None) for name in names):
+        raise must_be(where, "dimension_names", f"{ndim} names", value)
+    return names

@@ -1,4 +1,4 @@
-"""Decoded chunks of one array in one buffer, so that one ``np.take`` reads rows of many chunks."""
+"""Rows of many chunks at once: from a pool of decoded chunks, or from verified uncompressed ones."""
 
 from __future__ import annotations
 
@@ -10,32 +10,83 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.zarr3.cache import CHUNKS
-from unistore.zarr3.checked import VerifiedRows
+from unistore.zarr3.cache import renew_after_fork
 from unistore.zarr3.chunks import ChunkReader
-from unistore.zarr3.forks import renew_after_fork
+from unistore.zarr3.gather import read_whole
 from unistore.zarr3.sharding import EMPTY
+from unistore.zarr3.storage import SupportsFileIdentity
 
 MIN_CHUNK_ROWS = 16
 """Fewest rows of a chunk for which a pool is faster."""
 MIN_CHUNKS = 64
 """Least capacity of a pool in chunks; arrays with larger chunks have no pool."""
 
+POOL_BYTES = 320 << 20
+"""Memory of all pools of a process: as much as a block shuffle of small rows needs to mix well."""
+MAX_POOLED_PLAIN = 64 << 20
+"""Rows of larger uncompressed arrays are read one by one, from the page cache that processes share."""
 MAX_SINGLE_ROWS = 4
-"""Most rows per missing chunk that are read without the rest of an uncompressed chunk."""
+"""Where more rows of a missing chunk are wanted (on average), whole chunks are read."""
+
+
+class VerifiedRows:
+    """Reads single rows of uncompressed chunks once their checksum was verified. Not thread-safe.
+
+    A chunk is verified again when its file has changed: its device, inode, size, mtime or ctime.
+    """
+
+    def __init__(self, reader: ChunkReader) -> None:
+        self._reader = reader
+        self._checked = np.zeros(reader.count, np.bool_)
+        self._files: dict[str, tuple[int, ...]] = {}
+
+    @staticmethod
+    def supports(reader: ChunkReader) -> bool:
+        """Whether chunks are uncompressed whole rows, in a storage that can detect changed files."""
+        return (
+            reader.uncompressed
+            and isinstance(reader.storage, SupportsFileIdentity)
+            and reader.row_stride == 1
+        )
+
+    def read(self, chunks: NDArray[np.int64], inside: NDArray[np.int64], out: NDArray[Any]) -> bool:
+        """Read rows `inside` of `chunks`, (n,) each and ascending, into `out` (n, columns).
+
+        False, and nothing read, where a chunk is absent.
+        """
+        located = self._reader.locate(chunks.tolist())
+        if EMPTY in located.offsets:
+            return False
+        self._check(chunks, located.keys)
+        nbytes = out.shape[1] * out.itemsize
+        offsets = (np.array(located.offsets) + inside * nbytes).tolist()
+        raws = self._reader.storage.read_many(located.keys, offsets, [nbytes] * len(offsets))
+        out.reshape(-1).view(np.uint8)[:] = np.frombuffer(b"".join(raws), np.uint8)
+        return True
+
+    def _check(self, chunks: NDArray[np.int64], keys: list[str]) -> None:
+        storage, reader = self._reader.storage, self._reader
+        assert isinstance(storage, SupportsFileIdentity)
+        for key, at in {key: at for at, key in enumerate(keys)}.items():
+            found = storage.identity(key)
+            if self._files.get(key) != found:
+                first = int(chunks[at]) // reader.per_object * reader.per_object
+                self._checked[first : first + reader.per_object] = False
+                self._files[key] = found
+        missing = np.unique(chunks[~self._checked[chunks]])
+        for _ in reader.decode(reader.locate(missing.tolist()), [None] * len(missing)):
+            pass
+        self._checked[missing] = True
+
 
 _active_pools: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
 
 
 class ChunkPool:
-    """A FIFO cache of chunks of whole rows. Safe with threads and forks.
+    """A FIFO cache of decoded chunks of one array in one buffer: one ``np.take`` reads rows of many chunks.
 
-    All pools together take as much memory as `CHUNKS`, each in proportion to its array.
-
-    Parameters
-    ----------
-    reader
-        Of an array whose chunks are whole rows and stored in C order.
+    Safe with threads and forks. All pools of a process together take `POOL_BYTES`, each in proportion to its
+    array.
     """
 
     def __init__(self, reader: ChunkReader) -> None:
@@ -45,7 +96,7 @@ class ChunkPool:
         self._columns = math.prod(chunk[1:])
         self._chunk_bytes = reader.metadata.chunk_bytes
         self._array_bytes = self._chunks * self._chunk_bytes
-        large = self._array_bytes > CHUNKS.limit
+        large = self._array_bytes > min(MAX_POOLED_PLAIN, POOL_BYTES)
         self._single_rows = VerifiedRows(reader) if large and VerifiedRows.supports(reader) else None
         self.renew()
         renew_after_fork(self)
@@ -69,13 +120,8 @@ class ChunkPool:
         self._next = 0
 
     def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> bool:
-        """Read rows (n,) into `out` (n, …), unless another thread does or chunks are too large to keep.
-
-        Returns
-        -------
-        Whether the rows were read.
-        """
-        fits = MIN_CHUNKS * self._chunk_bytes <= CHUNKS.limit
+        """Read rows (n,) into `out` (n, …); False if another thread does or chunks are too large to keep."""
+        fits = MIN_CHUNKS * self._chunk_bytes <= POOL_BYTES
         if not fits or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -110,7 +156,7 @@ class ChunkPool:
         return True
 
     def _allocate(self) -> None:
-        slots = min(self._chunks, CHUNKS.limit // self._chunk_bytes)
+        slots = min(self._chunks, POOL_BYTES // self._chunk_bytes)
         self._memory = np.empty((slots, self._step * self._columns), self._reader.metadata.dtype)
         self._rows = self._memory.reshape(-1, self._columns)
         self._slot_of = np.full(self._chunks, -1, np.int32)
@@ -120,7 +166,7 @@ class ChunkPool:
 
     def _capacity(self) -> int:
         """Chunks that may be kept now."""
-        share = CHUNKS.limit * self._array_bytes // sum(pool._array_bytes for pool in _active_pools)
+        share = POOL_BYTES * self._array_bytes // sum(pool._array_bytes for pool in _active_pools)
         return min(len(self._memory), max(MIN_CHUNKS, share // self._chunk_bytes))
 
     def _slots(self, chunks: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
@@ -142,13 +188,7 @@ class ChunkPool:
         left = self._chunk_in[free]
         self._slot_of[left[left >= 0]] = -1
         self._chunk_in[free] = -1
-        located = self._reader.locate((chunks * self._reader.row_stride).tolist())
-        targets = [self._memory[slot] for slot in free.tolist()]
-        if EMPTY in located.offsets:
-            present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
-            for at in set(range(len(targets))).difference(present):
-                targets[at][...] = self._reader.metadata.fill_value
-            located, targets = located.select(present), [targets[at] for at in present]
-        self._reader.read_into(located, targets)
+        numbers = (chunks * self._reader.row_stride).tolist()
+        read_whole(self._reader, numbers, [self._memory[slot] for slot in free.tolist()])
         self._chunk_in[free] = chunks
         self._slot_of[chunks] = free

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import StoreError
-from unistore.zarr3.blosc import Blosc
+from unistore.zarr3.blosc import SHUFFLES, Blosc
 from unistore.zarr3.codecs import CodecChain
-from unistore.zarr3.crc32c import Crc32c
+from unistore.zarr3.compressors import Crc32c
 from unistore.zarr3.dtypes import parse_dtype
 from unistore.zarr3.frames import ByteCodec
 from unistore.zarr3.metadata import ArrayMetadata
@@ -28,15 +28,7 @@ MAX_VECTOR = 4
 def codec_chain(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> CodecChain:
     """The chain of a codec for elements of `dtype` in chunks of shape `chunk`, crc32c last.
 
-    Parameters
-    ----------
-    codec
-        One of `PRESETS`, or what `choose_codec` gives: ``"lz4 bitshuffle 12"``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such codec.
+    `codec` is one of `PRESETS`, or what `choose_codec` gives: ``"lz4 bitshuffle 12"``; else `ValueError`.
     """
     blosc: tuple[ByteCodec, ...] = () if codec == "none" else (_blosc(codec, dtype, chunk),)
     return CodecChain(endian="little" if dtype.itemsize > 1 else None, byte_codecs=(*blosc, Crc32c()))
@@ -44,20 +36,17 @@ def codec_chain(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> 
 
 def _blosc(codec: str, dtype: np.dtype[Any], chunk: Sequence[int]) -> Blosc:
     shuffle, typesize = _shuffle(dtype, chunk)
-    # level 9 is zstd's 22, at 9 MB/s, and gains 1–2 % over level 7
-    smallest = "bitshuffle" if dtype.kind in "biu" else shuffle
     match codec.split(" "):
         case ["fast"]:
             return Blosc(cname="lz4", clevel=5, shuffle=shuffle, typesize=typesize)
         case ["balanced"]:
             return Blosc(cname="zstd", clevel=3, shuffle=shuffle, typesize=typesize)
-        case ["small"]:
+        case ["small"]:  # level 9 is zstd's 22, at 9 MB/s, and gains 1–2 % over level 7
+            smallest = "bitshuffle" if dtype.kind in "biu" else shuffle
             return Blosc(cname="zstd", clevel=7, shuffle=smallest, typesize=typesize)
-        case ["lz4" | "zstd" as cname, "noshuffle" | "shuffle" | "bitshuffle" as how, size] if (
-            size.isdecimal()
-        ):
+        case ["lz4" | "zstd" as cname, shuffle, size] if shuffle in SHUFFLES and size.isdecimal():
             level = 5 if cname == "lz4" else 3
-            return Blosc(cname=cname, clevel=level, shuffle=how, typesize=int(size))
+            return Blosc(cname=cname, clevel=level, shuffle=shuffle, typesize=int(size))
     msg = f"codec must be one of {', '.join(PRESETS)}, found {codec!r}"
     raise ValueError(msg)
 
@@ -92,15 +81,9 @@ def choose_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str
     ``"none"`` where lz4 saves less than `MIN_SAVING` of the uncompressed bytes. Else lz4, shuffled as by
     ``fast`` unless another shuffle saves `MIN_EXTRA_SAVING` more; or zstd if it saves `MIN_EXTRA_SAVING` more
     and `MIN_ZSTD_SAVING` of lz4's bytes. Chosen by size, not by time, so that every machine chooses alike.
-
-    Parameters
-    ----------
-    dtype, chunk
-        Of the column.
-    size
-        ``size(codec)``: encoded bytes of these chunks.
+    ``size(codec)`` gives the encoded bytes of these chunks.
     """
-    plain, default = size("none"), _shuffle_name(*_shuffle(dtype, chunk))
+    plain, default = size("none"), "{} {}".format(*_shuffle(dtype, chunk))
     best, least = default, size(f"lz4 {default}")
     for other in _shuffles(dtype, chunk):
         if other != default and (found := size(f"lz4 {other}")) < least - MIN_EXTRA_SAVING * plain:
@@ -115,12 +98,8 @@ def _shuffles(dtype: np.dtype[Any], chunk: Sequence[int]) -> list[str]:
     sizes = [dtype.itemsize]
     if len(chunk) == 2 and 1 < chunk[1] <= MAX_VECTOR:
         sizes.append(dtype.itemsize * chunk[1])
-    ways = [_shuffle_name(way, size) for size in sizes for way in ("shuffle", "bitshuffle")]
-    return [way for way in ways if way != "shuffle 1"] + [_shuffle_name("noshuffle", dtype.itemsize)]
-
-
-def _shuffle_name(shuffle: str, typesize: int) -> str:
-    return f"{shuffle} {typesize}"
+    ways = [f"{way} {size}" for size in sizes for way in ("shuffle", "bitshuffle")]
+    return [way for way in ways if way != "shuffle 1"] + [f"noshuffle {dtype.itemsize}"]
 
 
 def array_metadata(
@@ -162,23 +141,19 @@ def array_metadata(
         msg = f"{where}: shape {tuple(shape)} and shards of {tuple(shard)} differ in axes"
         raise StoreError(msg)
     native = parse_dtype(np.dtype(dtype).newbyteorder("=").name, where)
+    fill_value: np.generic = np.atleast_1d(fill).astype(native)[0]
+    if native.kind in "biu" and fill_value != fill:
+        msg = f"{native} cannot hold the fill value {fill!r}"
+        raise ValueError(msg)
     metadata = ArrayMetadata(
-        shape=tuple(int(extent) for extent in shape),
+        shape=tuple(map(int, shape)),
         dtype=native,
-        chunk_shape=tuple(int(extent) for extent in chunk),
-        shard_shape=tuple(int(extent) for extent in shard),
-        fill_value=_scalar(fill, native),
+        chunk_shape=tuple(map(int, chunk)),
+        shard_shape=tuple(map(int, shard)),
+        fill_value=fill_value,
         codecs=codec_chain(codec, native, tuple(map(int, chunk))),
         index=ShardIndex(),
         attributes=dict(attributes or {}),
         dimension_names=None if dimension_names is None else tuple(dimension_names),
     )
     return ArrayMetadata.from_json(metadata.to_json(), where)
-
-
-def _scalar(fill: complex | np.generic, dtype: np.dtype[Any]) -> np.generic:
-    scalar: np.generic = np.atleast_1d(fill).astype(dtype)[0]
-    if dtype.kind in "biu" and scalar != fill:
-        msg = f"{dtype} cannot hold the fill value {fill!r}"
-        raise ValueError(msg)
-    return scalar

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError
-from unistore.zarr3.documents import parse_extension, shown
+from unistore.zarr3.documents import must_be, parse_extension, shown, unsupported
 from unistore.zarr3.frames import FrameError
-from unistore.zarr3.unsupported import unsupported
 
 EMPTY = -1
 """Offset and size of an absent chunk: 2**64 - 1 as a signed number (sharding codec, "Empty chunks")."""
@@ -25,14 +24,7 @@ _OPTIONS = {"chunk_shape", "codecs", "index_codecs", "index_location"}
 class ShardIndex:
     """How a shard stores its index: pairs (offset, size) of 64-bit numbers, one a chunk, in C order.
 
-    Attributes
-    ----------
-    location
-        ``"end"`` or ``"start"`` of the shard.
-    checked
-        Whether a crc32c follows the pairs.
-    endian
-        Byte order of the pairs.
+    It is at the ``"end"`` or ``"start"`` of the shard; `checked` if a crc32c follows the pairs.
     """
 
     location: str = "end"
@@ -43,15 +35,8 @@ class ShardIndex:
     def from_json(cls, chain: Sequence[object], where: str) -> tuple[ShardIndex, object, object]:
         """Parse the codecs of a sharded array.
 
-        Returns
-        -------
-        index, chunk_shape, codecs
-            The last two as they stand in the sharding codec's configuration.
-
-        Raises
-        ------
-        UnsupportedError
-            If other codecs surround the sharding codec, shards are nested, or the index is compressed.
+        Returns the index, and chunk_shape and codecs as they stand in the sharding codec's configuration.
+        Other codecs around it, nested shards and a compressed index are not supported.
         """
         if len(chain) != 1:
             raise unsupported(where, "codec 'sharding_indexed' among other codecs")
@@ -63,24 +48,21 @@ class ShardIndex:
         for name in sorted(configuration.keys() - _OPTIONS):
             raise unsupported(where, f"option {shown(name)} of codec 'sharding_indexed'")
         inner = configuration["codecs"]
-        if isinstance(inner, list) and any("sharding_indexed" in (c, _name(c)) for c in inner):
+        if isinstance(inner, list) and any(map(is_sharding, inner)):
             raise unsupported(where, "codec 'sharding_indexed' inside 'sharding_indexed'")
         location = configuration.get("index_location", "end")
         if location not in ("start", "end"):
-            msg = f"{where}: index_location must be 'start' or 'end', found {shown(location)}"
-            raise StoreError(msg)
+            raise must_be(where, "index_location", "'start' or 'end'", location)
         endian, checked = _index_codecs(configuration.get("index_codecs"), where)
         return cls(location=location, checked=checked, endian=endian), configuration["chunk_shape"], inner
 
     def to_json(self, chunk_shape: Sequence[int], codecs: list[dict[str, Any]]) -> dict[str, Any]:
         """The sharding codec as listed in ``codecs``."""
-        index_codecs: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": self.endian}}]
-        if self.checked:
-            index_codecs.append({"name": "crc32c"})
+        pairs = {"name": "bytes", "configuration": {"endian": self.endian}}
         configuration = {
             "chunk_shape": list(chunk_shape),
             "codecs": codecs,
-            "index_codecs": index_codecs,
+            "index_codecs": [pairs, {"name": "crc32c"}] if self.checked else [pairs],
             "index_location": self.location,
         }
         return {"name": "sharding_indexed", "configuration": configuration}
@@ -95,28 +77,10 @@ class ShardIndex:
         return raw + google_crc32c.value(raw).to_bytes(4, "little") if self.checked else raw
 
     def decode(self, raw: bytes, chunks: int, shard_bytes: int, most: int) -> NDArray[np.int64]:
-        """Decode and check the index of a shard.
+        """Decode and check the index of a shard of `shard_bytes` bytes.
 
-        Parameters
-        ----------
-        raw
-            The `nbytes` bytes of the index.
-        chunks
-            Chunks of the shard.
-        shard_bytes
-            Size of the whole shard, which no entry may leave.
-        most
-            Bytes that no stored chunk may exceed.
-
-        Returns
-        -------
-        entries
-            (chunks, 2): offset and size of every chunk, `EMPTY` in both where it is absent.
-
-        Raises
-        ------
-        FrameError
-            If the checksum differs, an entry lies outside the shard, or a chunk is larger than `most`.
+        Gives (chunks, 2): offset and size of every chunk, `EMPTY` in both where it is absent. Raises
+        `FrameError` if the checksum differs, an entry lies outside, or a chunk has more than `most` bytes.
         """
         pairs = 16 * chunks
         if self.checked:
@@ -143,8 +107,9 @@ class ShardIndex:
         return "<i8" if self.endian == "little" else ">i8"
 
 
-def _name(item: object) -> object:
-    return item.get("name") if isinstance(item, dict) else None
+def is_sharding(codec: object) -> bool:
+    """Whether an item of ``codecs`` is the sharding codec."""
+    return (codec.get("name") if isinstance(codec, dict) else codec) == "sharding_indexed"
 
 
 def _index_codecs(chain: object, where: str) -> tuple[str, bool]:
@@ -152,8 +117,7 @@ def _index_codecs(chain: object, where: str) -> tuple[str, bool]:
     if chain is None:
         return "little", True
     if not isinstance(chain, list) or not chain:
-        msg = f"{where}: index_codecs must be a list of codecs, found {shown(chain)}"
-        raise StoreError(msg)
+        raise must_be(where, "index_codecs", "a list of codecs", chain)
     codecs = [parse_extension(item, f"{where}: index codec") for item in chain]
     names = [name for name, _ in codecs]
     if names not in (["bytes"], ["bytes", "crc32c"]):
@@ -161,6 +125,5 @@ def _index_codecs(chain: object, where: str) -> tuple[str, bool]:
         raise unsupported(where, f"index codec {shown(other)}", "bytes, crc32c")
     endian = codecs[0][1].get("endian")
     if endian not in ("little", "big"):
-        msg = f"{where}: the index codec 'bytes' needs endian 'little' or 'big', found {shown(endian)}"
-        raise StoreError(msg)
+        raise must_be(where, "endian of index codec 'bytes'", "'little' or 'big'", endian)
     return str(endian), len(names) == 2

@@ -12,20 +12,12 @@ from unistore.zarr3.metadata import ArrayMetadata
 
 
 class SharedChunks(Protocol):
-    """Decoded chunks of one array, in a cache shared by several processes.
-
-    Attributes
-    ----------
-    chunks
-        (chunks, bytes) uint8, not to be written to: every chunk at its number.
-    there
-        (chunks,) int64: 0 if a chunk is not cached; its bytes are then undefined.
-    hits
-        Cache hits.
-    """
+    """Decoded chunks of one array, in a cache shared by several processes."""
 
     chunks: NDArray[np.uint8]
+    """(chunks, bytes), not to be written to: every chunk at its number."""
     there: NDArray[np.int64]
+    """(chunks,): 0 if a chunk is not cached; its bytes are then undefined."""
     hits: int
 
     def add(self, number: int, chunk: NDArray[Any]) -> None:
@@ -33,15 +25,7 @@ class SharedChunks(Protocol):
 
 
 class SharedRows:
-    """Rows of an array whose chunks are whole rows: they follow one another from chunk to chunk.
-
-    Parameters
-    ----------
-    shared
-        Its chunks.
-    metadata
-        Of the array.
-    """
+    """Rows of an array whose chunks are whole rows: they follow one another from chunk to chunk."""
 
     def __init__(self, shared: SharedChunks, metadata: ArrayMetadata) -> None:
         self._shared, self._step = shared, metadata.chunk_shape[0]

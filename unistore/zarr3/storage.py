@@ -21,45 +21,24 @@ class Storage(Protocol):
     """Objects by key (``"points/xyz/c/0/0"``); holds no handle when made, and pickles small.
 
     ``str(storage)`` names the place in errors: a folder, a URL.
-
-    Attributes
-    ----------
-    fork_safe
-        Whether a child forked from a process that has used it can use it too.
     """
 
     fork_safe: bool
+    """Whether a child forked from a process that has used it can use it too."""
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Whole object.
-
-        Raises
-        ------
-        AbsentError
-            If there is none; the message names it.
-        StoreError
-            If it has more than `limit` bytes.
-        """
+        """Whole object; raises `AbsentError`, or `StoreError` if it has more than `limit` bytes."""
 
     def size(self, key: str) -> int | None:
         """Bytes of an object, or None where there is none."""
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
-        """Fill `out` (bytes) from `offset` of an object.
-
-        Raises
-        ------
-        CorruptionError
-            If the object ends before `out` is full.
-        """
+        """Fill `out` (bytes) from `offset` of an object; raises `CorruptionError` if it ends before."""
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Read many ranges, yielded in the order given; those of one object stand together where possible.
 
-        Raises
-        ------
-        CorruptionError
-            If an object ends before its range does.
+        Raises `CorruptionError` if an object ends before its range does.
         """
 
 

@@ -27,14 +27,25 @@ def serial_map(function: Callable[[T], R], items: Iterable[T], max_pending: int,
     return map(function, items)
 
 
-class EncoderThreads:
-    """Thread pool of one conversion; not kept longer, as a pool inherited by a forked child hangs there.
+def ordered_map(
+    pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], max_pending: int
+) -> Iterator[R]:
+    """`OrderedMap` on the threads of a pool; the items are iterated on the calling thread."""
+    pending: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) > max_pending:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
 
-    Parameters
-    ----------
-    count
-        Number of threads.
-    """
+
+class EncoderThreads:
+    """Thread pool of one conversion; not kept longer, as a pool inherited by a forked child hangs there."""
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, "unistore-encode")
@@ -44,15 +55,5 @@ class EncoderThreads:
         self._pool.shutdown(cancel_futures=True)
 
     def ordered_map(self, function: Callable[[T], R], items: Iterable[T], max_pending: int, /) -> Iterator[R]:
-        """See `OrderedMap`; the items are iterated on the calling thread."""
-        pending: deque[Future[R]] = deque()
-        try:
-            for item in items:
-                pending.append(self._pool.submit(function, item))
-                if len(pending) > max_pending:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+        """See `OrderedMap`."""
+        return ordered_map(self._pool, function, items, max_pending)

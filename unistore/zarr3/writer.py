@@ -11,27 +11,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.zarr3.durable import PART_SUFFIX, WrittenFile, write_shard
 from unistore.zarr3.frames import Buffers
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.presets import CODECS, array_metadata, codec_chain
 from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.threads import OrderedMap, serial_map
-
-__all__ = [
-    "CODECS",
-    "PART_SUFFIX",
-    "WrittenFile",
-    "array_metadata",
-    "chunk_slices",
-    "codec_chain",
-    "content_digest",
-    "encode_shard",
-    "iter_shard_buffers",
-    "little_endian_bytes",
-    "pad_chunk",
-    "write_shard",
-]
 
 RUN_BYTES = 1 << 20
 """Bytes of chunks (at least one chunk) per task of a thread, so that submitting costs little."""
@@ -59,10 +42,8 @@ def iter_shard_buffers(
 
     Parameters
     ----------
-    metadata
-        Of a sharded array.
-    shard_coord
-        Coordinates of the shard.
+    metadata, shard_coord
+        Of a sharded array; coordinates of the shard.
     blocks
         Values of the shard, cut off at the end of the array: one block, or consecutive blocks. A block is
         either rows (n, …), n a multiple of the chunk's rows except in the last block; or, where a chunk holds
@@ -70,11 +51,6 @@ def iter_shard_buffers(
         A block must not be changed until the iterator ends.
     ordered_map
         Runs the encoder, perhaps on threads; the bytes are the same. Blocks are taken on the calling thread.
-
-    Yields
-    ------
-    bytes or memoryview
-        Buffers whose concatenation is the shard.
 
     Raises
     ------
@@ -86,8 +62,7 @@ def iter_shard_buffers(
     buffers = shard.encode(_with_chunk_extents(metadata, shard_coord, extent, blocks), ordered_map)
     if shard.index_first:  # known only after the last chunk
         encoded = list(buffers)
-        yield shard.index()
-        yield from encoded
+        yield from [shard.index(), *encoded]
         return
     yield from buffers
     yield shard.index()
@@ -132,7 +107,8 @@ class _ShardEncoder:
             raise ValueError("the array is not sharded")
         self._metadata, self._index = metadata, metadata.index
         count = math.prod(metadata.chunks_per_object)
-        self._offset = self._index.nbytes(count) if self._index.location == "start" else 0
+        self.index_first = self._index.location == "start"
+        self._offset = self._index.nbytes(count) if self.index_first else 0
         self._entries: list[tuple[int, int]] = []
         self._fill_chunk = np.full(metadata.chunk_shape, metadata.fill_value, metadata.dtype)
         self._is_fill = _fill_test(self._fill_chunk)
@@ -149,9 +125,8 @@ class _ShardEncoder:
             for block, extent in blocks
             for run in _batches(chunk_slices(extent, self._metadata.chunk_shape), chunks_per_run)
         )
-        for buffers, sizes in ordered_map(
-            self._encode_run, runs, max(1, MAX_PENDING_BYTES // (chunks_per_run * nbytes))
-        ):
+        max_pending = max(1, MAX_PENDING_BYTES // (chunks_per_run * nbytes))
+        for buffers, sizes in ordered_map(self._encode_run, runs, max_pending):
             for size in sizes:
                 self._entries.append((EMPTY, EMPTY) if size is None else (self._offset, size))
                 self._offset += size or 0
@@ -171,11 +146,6 @@ class _ShardEncoder:
             buffers += encoded
             sizes.append(sum(map(len, encoded)))
         return buffers, sizes
-
-    @property
-    def index_first(self) -> bool:
-        """Whether the shard begins with its index."""
-        return self._index.location == "start"
 
     def index(self) -> bytes:
         """Encode the index; chunks that were not encoded lie beyond the array's end."""

@@ -1,4 +1,4 @@
-"""Source formats of CT: volumes (one module per format, listed in `FORMATS`), points, and case folders.
+"""Formats of files of voxels (one module each, listed in `FORMATS`) and of points.
 
 To add a format of volumes, write a module here with a subclass of `VoxelSource` and a `Format`, and list it
 in `FORMATS`.
@@ -11,10 +11,34 @@ from pathlib import Path
 from unistore.converters.ct.layouts import npy
 from unistore.converters.ct.source import Format, VoxelSource
 
-__all__ = ["FORMATS", "format_of", "open_voxels", "stem_of", "suffix_of", "suffixes", "without_suffix"]
+__all__ = [
+    "FOREIGN",
+    "FOREIGN_CURE",
+    "FORMATS",
+    "foreign_message",
+    "format_of",
+    "known_formats",
+    "open_voxels",
+    "stem_of",
+    "suffix_of",
+    "suffixes",
+    "without_suffix",
+]
 
 FORMATS: tuple[Format, ...] = (npy.FORMAT,)
 """Formats of volumes, windows and masks as voxels."""
+
+_FOREIGN_NAMES = {
+    ".nii": "NIfTI",
+    ".nii.gz": "NIfTI",
+    ".dcm": "DICOM",
+    ".mha": "MHA",
+    ".mhd": "MHD",
+    ".nrrd": "NRRD",
+}
+FOREIGN = tuple(_FOREIGN_NAMES)
+"""Suffixes of volumes in formats that are not read; messages name them and a remedy."""
+FOREIGN_CURE = "load it with its own library and save the voxels: np.save('volume.npy', voxels)"
 
 
 def suffixes() -> tuple[str, ...]:
@@ -64,3 +88,16 @@ def open_voxels(path: Path, location: str | None = None) -> VoxelSource:
         msg = f"{path} is not of a format of CT volumes: {', '.join(suffixes())}"
         raise ValueError(msg)
     return found.open(path, location or str(path))
+
+
+def foreign_message(path: Path) -> str | None:
+    """Message for a file in a format that is not read, or None."""
+    if format_of(path) is not None:
+        return None
+    ending = max((each for each in FOREIGN if path.name.lower().endswith(each)), key=len, default=None)
+    return None if ending is None else f"is {_FOREIGN_NAMES[ending]}, which this version does not read"
+
+
+def known_formats() -> str:
+    """Suffixes of the formats that are read, for messages."""
+    return " or ".join(suffixes())

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.ct.source import Format, Read, VoxelSource
-from unistore.converters.files.npy.array import NpyHeader, open_flat, read_header
+from unistore.converters.files.npy.array import open_flat, read_header
+from unistore.converters.files.npy.header import NpyHeader
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""Points of ``.npz`` files: sparse windows and distance fields, checked before they are used as indices."""
+"""Points of ``.npz`` files: sparse windows and distance fields, checked before they are used as indices.
+
+All functions raise an `InputError` if the file is damaged.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,7 @@ class Points:
 
 
 def members_of(path: Path, location: str) -> tuple[str, str] | None:
-    """Members of an ``.npz`` file that are points, `SPARSE_MEMBERS` or `SDF_MEMBERS`, or None.
-
-    Raises
-    ------
-    InputError
-        The file is damaged.
-    """
+    """Members of an ``.npz`` file that are points, `SPARSE_MEMBERS` or `SDF_MEMBERS`, or None."""
     return _kind(npz_members(path, location))
 
 
@@ -49,13 +46,7 @@ def _kind(found: Collection[str]) -> tuple[str, str] | None:
 
 
 def read_points_header(path: Path, location: str) -> Points:
-    """What an ``.npz`` file of points holds, from the headers of its members.
-
-    Raises
-    ------
-    InputError
-        The file is damaged, or holds something else.
-    """
+    """What an ``.npz`` file of points holds, from the headers of its members; it may hold nothing else."""
     found = npz_members(path, location)
     members = _kind(found)
     if members is None:
@@ -78,13 +69,7 @@ def read_points_header(path: Path, location: str) -> Points:
 
 
 def load_points(path: Path, members: tuple[str, str], location: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Read indices (n, 3) and values (n,) of points, as stored, in the file's order.
-
-    Raises
-    ------
-    InputError
-        The file is damaged.
-    """
+    """Read indices (n, 3) and values (n,) of points, as stored, in the file's order."""
     found = npz_members(path, location)
     index = open_member(path, found[members[0]], location)
     values = open_member(path, found[members[1]], location)
@@ -94,13 +79,7 @@ def load_points(path: Path, members: tuple[str, str], location: str) -> tuple[ND
 def point_blocks(
     path: Path, members: tuple[str, str], location: str, lo: int = 0, hi: int | None = None
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Points ``lo:hi`` as `load_points` gives them, `BLOCK` at a time.
-
-    Raises
-    ------
-    InputError
-        The file is damaged.
-    """
+    """Points ``lo:hi`` as `load_points` gives them, `BLOCK` at a time."""
     found = npz_members(path, location)
     index, values = (found[name] for name in members)
     rows = index.header.shape[0]
@@ -160,12 +139,7 @@ def sort_points(
     """
     if len(index) == 0:
         return index, values
-    _, height, width = (index.max(axis=0).astype(np.int64) + 1).tolist()
-    flat = index[:, 0].astype(np.int64)
-    flat *= height
-    flat += index[:, 1]
-    flat *= width
-    flat += index[:, 2]
+    flat = np.ravel_multi_index(tuple(index.T), tuple(each + 1 for each in index.max(axis=0).tolist()))
     if not (flat[1:] > flat[:-1]).all():
         order = np.argsort(flat, kind="stable")
         flat, index, values = flat[order], index[order], values[order]

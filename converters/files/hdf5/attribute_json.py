@@ -74,12 +74,9 @@ def _describe_dtype(dtype: np.dtype[Any]) -> tuple[dict[str, Any], Callable[[Any
         return {"dtype": _TEXT, "encoding": text.encoding, **length}, _text_to_json
     names = h5py.check_enum_dtype(dtype)
     enum = {} if names is None else {"enum": {str(name): int(number) for name, number in names.items()}}
-    element = {"f": _float_to_json, "c": _complex_to_json}.get(dtype.kind, _number_to_json)
-    return {"dtype": dtype.str, **enum}, element
-
-
-def _number_to_json(value: Any) -> Any:
-    return value.item()
+    if dtype.kind == "c":
+        return {"dtype": dtype.str}, lambda value: [_float_to_json(value.real), _float_to_json(value.imag)]
+    return {"dtype": dtype.str, **enum}, _float_to_json if dtype.kind == "f" else np.generic.item
 
 
 def _text_to_json(value: bytes) -> Any:
@@ -87,10 +84,6 @@ def _text_to_json(value: bytes) -> Any:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return {"hex": value.hex()}
-
-
-def _complex_to_json(value: Any) -> list[Any]:
-    return [_float_to_json(value.real), _float_to_json(value.imag)]
 
 
 def _float_to_json(value: Any) -> Any:

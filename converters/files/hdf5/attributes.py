@@ -24,11 +24,10 @@ from unistore.converters.files.hdf5.attribute_json import decode, encode, type_p
 from unistore.converters.files.hdf5.file import FAILURES
 from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.tree import Tree
-from unistore.errors import printable
-from unistore.schemas.sources import HDF5_ATTRIBUTES
+from unistore.errors import first_few, printable
 from unistore.schemas.store_view import StoreView
-from unistore.schemas.tables import Field
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, text_arrays
+from unistore.system.sizes import count_of
 
 MAX_ATTRIBUTE_BYTES = 256 << 10
 MAX_FILE_BYTES = 1 << 20
@@ -92,22 +91,18 @@ def read_attributes(
                 continue
             else:
                 size = len(json.dumps({name: entry, "" if kept else path: 0}))
-                reason = _too_large(size, bytes_left)
-                if not reason:
+                if size <= min(MAX_ATTRIBUTE_BYTES, bytes_left):
                     bytes_left -= size
                     kept[name] = entry
                     continue
+                reason = f"more than {MAX_FILE_BYTES >> 20} MiB of attributes in one file"
+                if size > MAX_ATTRIBUTE_BYTES:
+                    reason = f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
             first, count = found.left_out.get(reason, (f"{name} of {path or '/'}", 0))
             found.left_out[reason] = first, count + 1
         if kept:
             found.kept[path] = tuple(kept), json.dumps(kept)
     return found
-
-
-def _too_large(size: int, bytes_left: int) -> str:
-    if size > MAX_ATTRIBUTE_BYTES:
-        return f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
-    return f"more than {MAX_FILE_BYTES >> 20} MiB of attributes in one file" if size > bytes_left else ""
 
 
 def _entries(item: h5py.HLObject | PlainGroup | PlainDataset) -> Iterator[tuple[str, Entry | str]]:
@@ -157,10 +152,6 @@ class AttributeCollector:
 
         Parameters
         ----------
-        source
-            Name of the source.
-        found
-            Its attributes.
         stored
             Whether the store has the group or dataset at a path: attributes of others are skipped.
         """
@@ -185,13 +176,12 @@ class AttributeCollector:
         """Notes on the attributes that are kept and left out."""
         notes = []
         if self._count:
-            shown = [*list(self._names)[:_LISTED], *(["…"] if len(self._names) > _LISTED else [])]
-            files = f"{self._sources} file{'s' if self._sources > 1 else ''}"
-            notes.append(f"attributes kept: {self._count} of {files} ({printable(', '.join(shown))})")
-        for reason, places in self._left_out.items():
-            rest = sum(count for _, count in places) - 1
+            shown, files = first_few(list(self._names), _LISTED), count_of(self._sources, "file")
+            notes.append(f"attributes kept: {self._count} of {files} ({shown})")
+        for reason, found in self._left_out.items():
+            rest = sum(count for _, count in found) - 1
             others = f" and {rest} more" if rest else ""
-            notes.append(f"attributes left out ({reason}): {printable(places[0][0])}{others}")
+            notes.append(f"attributes left out ({reason}): {printable(found[0][0])}{others}")
         return notes
 
 

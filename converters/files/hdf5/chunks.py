@@ -29,6 +29,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.decoder import Filter, decode_in_helper
+from unistore.converters.files.paths import file_version
 
 _CACHE_BYTES = 8 << 20
 """Bytes of decoded chunks that are cached for the next rows."""
@@ -135,10 +136,9 @@ class Chunks:
                 self._checked_origins.add(origin)
 
     def _version(self) -> tuple[int, ...]:
-        """Device, inode, size and times of the file, and the dataset's address in it."""
-        file = os.fstat(h5py.h5i.get_file_id(self._id).get_vfd_handle())
-        address = h5py.h5o.get_info(self._id).addr
-        return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns, address
+        """Version of the file, and the dataset's address in it."""
+        status = os.fstat(h5py.h5i.get_file_id(self._id).get_vfd_handle())
+        return *file_version(status), h5py.h5o.get_info(self._id).addr
 
     def _check_sizes(self) -> None:
         """Check that every chunk of a dataset without filters is stored in its full size."""
@@ -174,33 +174,26 @@ class Chunks:
             # If no chunk was written at all, HDF5 2.0 returns no size, and h5py uses an undefined one.
             if self._id.get_storage_size() and not any(reason in str(error) for reason in _NEVER_WRITTEN):
                 raise
-            values[...] = self._fill_value(origin) if values.dtype == self._dtype else 0
+            if self._creation.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
+                msg = f"chunk {origin} was never written"
+                raise ValueError(msg) from None
+            fill = np.zeros((), self._dtype)
+            self._creation.get_fill_value(fill)
+            values[...] = fill if values.dtype == self._dtype else 0
             return
+        filters, in_process = _applied_filters(self._filters, mask)
+        target = values.view(np.uint8)
         try:
-            self._decode_stored(mask, stored, values.view(np.uint8))
+            if not filters:
+                _check_size("is stored in", len(stored), self._size)
+                target[...] = np.frombuffer(stored, np.uint8)
+            elif in_process:
+                _decode_in_process(stored, target, filters)
+            else:
+                decode_in_helper(stored, target.data, filters)
         except ValueError as error:
             msg = f"chunk {origin} {error}"
             raise ValueError(msg) from error
-
-    def _fill_value(self, origin: tuple[int, ...]) -> NDArray[Any]:
-        if self._creation.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
-            msg = f"chunk {origin} was never written"
-            raise ValueError(msg)
-        value = np.zeros((), self._dtype)
-        self._creation.get_fill_value(value)
-        return value
-
-    def _decode_stored(self, mask: int, stored: bytes, target: Bytes) -> None:
-        filters, in_process = _applied_filters(self._filters, mask)
-        if not filters:
-            if len(stored) != self._size:
-                msg = f"is stored in {len(stored)} bytes, expected {self._size}"
-                raise ValueError(msg)
-            target[...] = np.frombuffer(stored, np.uint8)
-        elif in_process:
-            _decode_in_process(stored, target, filters)
-        else:
-            decode_in_helper(stored, target.data, filters)
 
 
 def creation_of(dataset: h5py.Dataset) -> Any:
@@ -244,10 +237,14 @@ def _decode_in_process(stored: bytes, target: Bytes, filters: Sequence[Filter]) 
         else:
             data, shuffled = np.empty_like(data), data
             _unshuffle(shuffled, data, each.values)
-    if data.size != target.size:
-        msg = f"decodes to {data.size} bytes, expected {target.size}"
-        raise ValueError(msg)
+    _check_size("decodes to", data.size, target.size)
     target[...] = data
+
+
+def _check_size(what: str, found: int, expected: int) -> None:
+    if found != expected:
+        msg = f"{what} {found} bytes, expected {expected}"
+        raise ValueError(msg)
 
 
 def _decompress(data: Bytes, size: int, number: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -45,8 +44,7 @@ def decode_in_helper(stored: bytes, target: memoryview, filters: Sequence[Filter
     head = bytearray(8)
     try:
         with _helper.request(max(_TIMEOUT, len(target) / 1e6)) as request:
-            request.write(json.dumps(message).encode() + b"\n")
-            request.write(stored)
+            request.write(message, stored)
             request.read(memoryview(head))
             (size,) = struct.unpack("<q", head)
             if size == len(target):

@@ -14,14 +14,11 @@ stored bytes.
 from __future__ import annotations
 
 import ctypes
-import json
-import os
 import resource
 import struct
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +26,8 @@ import h5py
 import hdf5plugin  # noqa: F401  registers the codecs with the HDF5 library
 import numpy as np
 from numpy.typing import NDArray
+
+from unistore.converters.files.hdf5.helper_process import serve
 
 _CHECK = 0x7F00
 _PAD = 0x7F01
@@ -170,35 +169,16 @@ def _limit_memory(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def _answer(library: _Library, request: dict[str, Any], stored: bytes) -> NDArray[np.uint8] | str:
-    size: int = request["bytes"]
-    filters: Sequence[Any] = request["filters"]
+def _answer(library: _Library, request: dict[str, Any], requests: BinaryIO) -> tuple[bytes, bytes]:
+    stored, size = requests.read(request["stored"]), request["bytes"]
+    filters = tuple((number, tuple(values)) for number, values in request["filters"])
     try:
         _limit_memory(size)
-        found: NDArray[np.uint8] = library.decode(
-            stored, size, tuple((number, tuple(values)) for number, values in filters)
-        )
+        return struct.pack("<q", size), library.decode(stored, size, filters).data
     except (ValueError, MemoryError, OSError, RuntimeError) as error:
-        return str(error) or type(error).__name__
-    return found
-
-
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the input ends."""
-    library = _Library()
-    while line := requests.readline():
-        request = json.loads(line)
-        found = _answer(library, request, requests.read(request["stored"]))
-        if isinstance(found, str):
-            message = found.encode()[:1000]
-            answers.write(struct.pack("<q", -len(message)) + message)
-        else:
-            answers.write(struct.pack("<q", found.size))
-            answers.write(found.data)
-        answers.flush()
+        message = (str(error) or type(error).__name__).encode()[:1000]
+        return struct.pack("<q", -len(message)), message
 
 
 if __name__ == "__main__":
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # some filters print to standard output
-        serve(sys.stdin.buffer, answers)
+    serve(partial(_answer, _Library()))

@@ -26,27 +26,11 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import lfs_pointer_problem
-from unistore.converters.files.hdf5.chunks import Chunks, chunks_of, creation_of, native
-from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup, open_plain
+from unistore.converters.files.hdf5.chunks import chunks_of, creation_of, native
+from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.safety import check_safe_to_open, check_safe_to_read
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.errors import InputError, Problem, printable
-
-__all__ = [
-    "FAILURES",
-    "SUFFIXES",
-    "check_dataset",
-    "chunk_memory",
-    "file_of",
-    "location_of",
-    "member",
-    "names_in",
-    "native",
-    "open_hdf5",
-    "read_objects",
-    "read_reversed",
-    "read_rows",
-]
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 """File name endings taken from folders."""
@@ -70,10 +54,8 @@ def open_hdf5(path: Path, name: str = "", library: Collection[str] = ()) -> Iter
 
     Parameters
     ----------
-    path
-        The file.
-    name
-        Its name in messages; its path if not given.
+    path, name
+        The file, and its name in messages: by default its path.
     library
         Names at its root of what is read with more of h5py than a `PlainGroup` has.
 
@@ -83,12 +65,11 @@ def open_hdf5(path: Path, name: str = "", library: Collection[str] = ()) -> Iter
         If it is not a readable HDF5 file (the message says what it is), or hangs or crashes the library.
     """
     location = location_of(name or str(path))
-    plain = open_plain(path)
+    plain = check_safe_to_open(path, location)
     if plain is not None and not any(each in plain for each in library):
         with as_problem(location):
             yield plain
         return
-    check_safe_to_open(path, location)
     try:
         file = h5py.File(path, "r", driver="sec2", locking="best-effort")
     except FAILURES as error:
@@ -169,19 +150,8 @@ def names_in(members: Iterable[str | bytes], location: str) -> list[str]:
 def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = False) -> list[Problem]:
     """Problems that make a dataset's values unusable; the values are not read.
 
-    Parameters
-    ----------
-    dataset
-        An open dataset.
-    location
-        As from `location_of`.
-    allow_object
-        Whether variable-length and string dtypes are accepted.
-
-    Returns
-    -------
-    list of Problem
-        Of kinds ``"dtype"`` (object, variable length, no values), ``"unwritten"`` and ``"damaged"``.
+    Of kinds ``"dtype"`` (object or variable length unless `allow_object`, no values), ``"unwritten"`` and
+    ``"damaged"``.
     """
     if isinstance(dataset, PlainDataset):
         return []
@@ -233,16 +203,12 @@ def chunk_memory(dataset: h5py.Dataset) -> int:
 def read_rows(
     dataset: h5py.Dataset, location: str, lo: int = 0, hi: int | None = None, out: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """Rows ``lo:hi`` of a dataset in native byte order.
+    """Rows ``lo:hi`` of a dataset in native byte order, to the end if `hi` is None.
 
     Parameters
     ----------
     dataset
         An open dataset with at least one axis.
-    location
-        As from `location_of`.
-    lo, hi
-        Row range on axis 0; to the end if ``hi`` is None.
     out
         C-contiguous array ``(hi - lo, *dataset.shape[1:])`` to read into; a new one if None.
 
@@ -260,27 +226,27 @@ def read_rows(
         np.copyto(out, dataset.values[lo:stop], casting="equiv")
         return out
     try:
-        chunks = _prepare(dataset, lo, stop, out)
-        if chunks is not None:
-            chunks.read(lo, stop, out)
-        elif (lo, stop) == (0, dataset.shape[0]):  # less than half the time for small datasets
+        creation = creation_of(dataset)
+        storage = creation.get_layout()
+        if storage == h5py.h5d.CHUNKED:
+            chunks = chunks_of(dataset)
+            if chunks.decodable and out.dtype == chunks.dtype:
+                chunks.read(lo, stop, out)
+                return out
+        _check_rows(dataset, lo, stop)
+        if storage == h5py.h5d.VIRTUAL or creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+            out[...] = np.zeros((), out.dtype)  # HDF5 leaves what was never written as it is
+        if (lo, stop) == (0, dataset.shape[0]):  # less than half the time for small datasets
             dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
         else:
             dataset.read_direct(out, np.s_[lo:stop])
     except FAILURES as error:
-        message = f"rows {lo}:{stop} cannot be read: {error}"
-        raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
+        raise _damaged(location, f"rows {lo}:{stop} cannot be read: {error}") from error
     return out
 
 
 def read_reversed(dataset: h5py.Dataset, location: str, lo: int, hi: int) -> NDArray[Any]:
-    """Entries ``lo:hi`` of the last axis, with all axes reversed: (hi - lo, …), in native byte order.
-
-    Raises
-    ------
-    InputError
-        As `read_rows`.
-    """
+    """Entries ``lo:hi`` of the last axis, with all axes reversed: (hi - lo, …), in native byte order."""
     if dataset.ndim < 2:
         return read_rows(dataset, location, lo, hi)
     if isinstance(dataset, PlainDataset):
@@ -288,38 +254,12 @@ def read_reversed(dataset: h5py.Dataset, location: str, lo: int, hi: int) -> NDA
     out = np.zeros((*dataset.shape[:-1], hi - lo), native(dataset.dtype))
     if out.size:
         try:
-            storage = creation_of(dataset).get_layout()
-            if storage == h5py.h5d.CHUNKED:
-                chunks_of(dataset).check(0, dataset.shape[0])
-            elif storage == h5py.h5d.VIRTUAL:
-                check_sources(dataset, 0, dataset.shape[0])
+            _check_rows(dataset, 0, dataset.shape[0])
             dataset.read_direct(out, np.s_[..., lo:hi])
         except FAILURES as error:
             message = f"entries {lo}:{hi} of the last axis cannot be read: {error}"
-            raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
+            raise _damaged(location, message) from error
     return np.ascontiguousarray(out.T)
-
-
-def _prepare(dataset: h5py.Dataset, lo: int, hi: int, out: NDArray[Any]) -> Chunks | None:
-    """Chunks to decode without HDF5, or None if HDF5 is to read the rows, which are then checked.
-
-    `out` is set to zeros where HDF5 would leave it as it is.
-    """
-    creation = creation_of(dataset)
-    storage = creation.get_layout()
-    if storage != h5py.h5d.CHUNKED:
-        if storage == h5py.h5d.VIRTUAL:
-            out[...] = np.zeros((), out.dtype)
-            check_sources(dataset, lo, hi)
-            check_safe_to_read(dataset, lo, hi)
-        return None
-    chunks = chunks_of(dataset)
-    if chunks.decodable and out.dtype == chunks.dtype:
-        return chunks
-    chunks.check(lo, hi)
-    if creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
-        out[...] = np.zeros((), out.dtype)
-    return None
 
 
 def read_objects(dataset: h5py.Dataset, location: str, row: int | None = None) -> Any:
@@ -332,12 +272,23 @@ def read_objects(dataset: h5py.Dataset, location: str, row: int | None = None) -
     """
     try:
         lo, hi = (0, dataset.shape[0] if dataset.shape else 1) if row is None else (row, row + 1)
-        if dataset.chunks is not None:
-            chunks_of(dataset).check(lo, hi)
-        elif dataset.is_virtual:
-            check_sources(dataset, lo, hi)
-            check_safe_to_read(dataset, lo, hi)
+        if not isinstance(dataset, PlainDataset):
+            _check_rows(dataset, lo, hi)
         return dataset[()] if row is None else dataset[row]
     except FAILURES as error:
-        message = f"cannot be read: {error}" if row is None else f"row {row} cannot be read: {error}"
-        raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
+        what = "cannot be read" if row is None else f"row {row} cannot be read"
+        raise _damaged(location, f"{what}: {error}") from error
+
+
+def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
+    """Check rows before the library reads them."""
+    storage = creation_of(dataset).get_layout()
+    if storage == h5py.h5d.CHUNKED:
+        chunks_of(dataset).check(lo, hi)
+    elif storage == h5py.h5d.VIRTUAL:
+        check_sources(dataset, lo, hi)
+        check_safe_to_read(dataset, lo, hi)
+
+
+def _damaged(location: str, message: str) -> InputError:
+    return InputError(Problem(location, message, "get or write the file again", "damaged"))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import select
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 _INHERITED_VARIABLES = ("HDF5_PLUGIN_PATH", "LD_LIBRARY_PATH", "PATH")
 """All other environment variables are withheld: they may hold secrets."""
@@ -93,10 +94,10 @@ class Request:
     def __init__(self, process: subprocess.Popen[bytes], deadline: float) -> None:
         self._process, self._deadline = process, deadline
 
-    def write(self, data: bytes) -> None:
-        """Send all of `data`."""
+    def write(self, request: dict[str, Any], data: bytes = b"") -> None:
+        """Send a request, and the bytes that belong to it."""
         assert self._process.stdin is not None
-        view = memoryview(data)
+        view = memoryview(json.dumps(request).encode() + b"\n" + data)
         try:
             while view:
                 view = view[self._process.stdin.write(view) :]
@@ -116,3 +117,13 @@ class Request:
             if not count:
                 raise HelperDiedError(self._process.wait())
             target = target[count:]
+
+
+def serve(answer: Callable[[dict[str, Any], BinaryIO], Iterable[bytes]]) -> None:
+    """In the child: answer requests until they end; ``answer(request, requests)`` returns what is written."""
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)  # some filters print to standard output
+        while line := sys.stdin.buffer.readline():
+            for part in answer(json.loads(line), sys.stdin.buffer):
+                answers.write(part)
+            answers.flush()

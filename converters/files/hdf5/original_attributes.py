@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.comparing import difference
-from unistore.converters.common.originals import Compared, names_without_numbers, open_with_h5py
+from unistore.converters.common.originals import Compared, difference, names_without_numbers, open_with_h5py
 from unistore.converters.files.hdf5.attributes import parse_attributes
 
 
@@ -22,8 +22,6 @@ def compare_attributes(source: str, path: Path, text: str) -> Iterator[Compared]
     ----------
     source, path
         Name of the source, and its file; opened only if the store has attributes of it.
-    text
-        Text of the source, see `attribute_texts`.
     """
     kept = parse_attributes(text)
     if not kept:
@@ -48,13 +46,9 @@ def attributes_left_out(
     ----------
     file, text
         The file, and the text of the source, see `attribute_texts`.
-    stored
-        Whether the store has a dataset.
     otherwise
         ``(path, object, name)``: whether the store has an attribute in another form.
     """
-    import h5py
-
     kept = parse_attributes(text)
     found: list[str] = []
 
@@ -71,8 +65,6 @@ def attributes_left_out(
 
 
 def _difference(file: Any, path: str, name: str, stored: Any) -> str | None:
-    import h5py
-
     with suppress(KeyError):
         attributes = file[path or "/"].attrs
         dtype = attributes.get_id(name).dtype
@@ -88,8 +80,6 @@ def _difference(file: Any, path: str, name: str, stored: Any) -> str | None:
 
 def _same_type(one: np.dtype[Any], two: np.dtype[Any]) -> bool:
     """Whether dtypes are equal, with their fields, text lengths and encodings, and names of enumerations."""
-    import h5py
-
     if one.fields is not None and two.fields is not None and one.names == two.names:
         return all(
             one.fields[name][0].shape == two.fields[name][0].shape
@@ -101,8 +91,6 @@ def _same_type(one: np.dtype[Any], two: np.dtype[Any]) -> bool:
 
 
 def _shown(dtype: np.dtype[Any]) -> str:
-    import h5py
-
     text = h5py.check_string_dtype(dtype)
     return str(dtype) if text is None else f"text {text.encoding} of {text.length or 'any'} bytes"
 

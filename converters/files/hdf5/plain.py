@@ -10,14 +10,13 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -33,6 +32,7 @@ from unistore.converters.files.hdf5.structure import (
     LAYOUT,
     SYMBOL_TABLE,
     TIME,
+    UNDEFINED,
     Node,
     attribute_parts,
     parse,
@@ -56,19 +56,22 @@ _LENGTHS = {each[0]: len(each) for each in _NUMBERS}
 _BOOL = _described("|b1")
 _CONTIGUOUS = b"\3\1"
 _DEFAULT_FILL = b"\2\2\2\1\0\0\0\0"
+_RANKS_AND_FLAGS = b"\4\0\x10\0\0\0\0\0"
+"""Of the superblock, as h5py writes them."""
 _A_TIME = b"\1\0\0\0\0\0\0\0"
 _GAP = 64
 """Bytes between two ranges that are compared as one."""
 _MOST_KNOWN = 64
 
 
+@dataclass(slots=True, eq=False)
 class _Object:
-    """A group or dataset: the path of its file, its own inside, and its attributes as they are stored."""
+    """A group or dataset: its path in the file, its attributes as they are stored, the file and its bytes."""
 
-    __slots__ = ("attributes", "name", "path")
-
-    def __init__(self, path: Path, name: str, attributes: dict[str, NDArray[Any]]) -> None:
-        self.path, self.name, self.attributes = path, name, attributes
+    name: str
+    attributes: dict[str, NDArray[Any]]
+    path: Path
+    data: bytes
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -76,38 +79,42 @@ class _Object:
         return {name: value[()] for name, value in self.attributes.items()}
 
 
+@dataclass(slots=True, eq=False)
 class PlainDataset(_Object):
-    """A dataset; `data` are all bytes of its file."""
+    """A dataset; its values begin at `offset` of its file."""
 
-    __slots__ = ("_data", "_place", "dtype", "ndim", "shape")
-    chunks = None
-    is_virtual = False
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    chunks: ClassVar[None] = None
+    is_virtual: ClassVar[bool] = False
 
-    def __init__(self, path: Path, form: _DatasetForm, data: bytes) -> None:
-        super().__init__(path, form.name, form.attributes)
-        self.shape, self.dtype, self.ndim = form.shape, form.dtype, len(form.shape)
-        self._data, self._place = data, form.place
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
 
     @property
     def values(self) -> NDArray[Any]:
         """All its values, read-only."""
-        return np.frombuffer(self._data, self.dtype, *self._place).reshape(self.shape)
+        return np.frombuffer(self.data, self.dtype, math.prod(self.shape), self.offset).reshape(self.shape)
 
     def __getitem__(self, key: Any) -> Any:
         return self.values.copy()[key]
 
+    def of(self, path: Path, data: bytes) -> PlainDataset:
+        """The same dataset of a file that is alike but for values."""
+        return PlainDataset(self.name, self.attributes, path, data, self.dtype, self.shape, self.offset)
 
+
+@dataclass(slots=True, eq=False)
 class PlainGroup(_Object):
     """A group, the root among them."""
 
-    __slots__ = ("_members",)
-
-    def __init__(self, path: Path, form: _GroupForm, data: bytes) -> None:
-        super().__init__(path, form.name, form.attributes)
-        self._members = {name: member.of(path, data) for name, member in form.members.items()}
+    members: dict[str, PlainGroup | PlainDataset]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
+        return iter(self.members)
 
     def __contains__(self, path: str) -> bool:
         return self.get(path) is not None
@@ -123,78 +130,63 @@ class PlainGroup(_Object):
         found: Any = self
         for name in path.split("/"):
             if name:
-                found = found._members.get(name) if isinstance(found, PlainGroup) else None
+                found = found.members.get(name) if isinstance(found, PlainGroup) else None
         return found
 
-
-def open_plain(path: Path) -> PlainGroup | None:
-    """The root group of a file; None if the HDF5 library is to read it, or to say what is wrong with it."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > HEAD_BYTES:
-            return None
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a writer holds the lock
-        data = os.pread(file, HEAD_BYTES + 1, 0)
-        require(len(data) == status.st_size)
-        return _form_of(data).of(path, data)
-    except FAILURES:
-        return None
-    finally:
-        os.close(file)
-
-
-@dataclass(frozen=True, slots=True)
-class _DatasetForm:
-    """What a dataset is in all files that are alike; `place` is how many values, and where the first is."""
-
-    name: str
-    attributes: dict[str, NDArray[Any]]
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    place: tuple[int, int]
-
-    def of(self, path: Path, data: bytes) -> PlainDataset:
-        """The dataset of a file, given all its bytes."""
-        return PlainDataset(path, self, data)
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupForm:
-    """What a group is in all files that are alike."""
-
-    name: str
-    attributes: dict[str, NDArray[Any]]
-    members: dict[str, _DatasetForm | _GroupForm]
-
     def of(self, path: Path, data: bytes) -> PlainGroup:
-        """The group of a file, given all its bytes."""
-        return PlainGroup(path, self, data)
+        """The same group of a file that is alike but for values."""
+        members = {name: member.of(path, data) for name, member in self.members.items()}
+        return PlainGroup(self.name, self.attributes, path, data, members)
+
+
+def read_plain(file: int, size: int, path: Path) -> PlainGroup | None:
+    """The root group of a file, if it can be read without the HDF5 library.
+
+    Raises
+    ------
+    Exception
+        One of `FAILURES`: if its structure is not simple, or not sound.
+    """
+    data = os.pread(file, min(size, HEAD_BYTES), 0)
+    if len(data) < size or not _no_writer_has(file):
+        parse(file, size, data)
+        return None
+    return _root(file, path, data)
+
+
+def _no_writer_has(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A file that was parsed: what decides its structure, and the form of its root group."""
+    """A file that was parsed: what decides its structure, and its root group."""
 
     ranges: list[slice]
     decisive: list[bytes]
-    form: _GroupForm
+    root: PlainGroup
 
 
 _known: dict[int, _Known] = {}
 """By size: many files are written alike, and differ in values alone."""
 
 
-def _form_of(data: bytes) -> _GroupForm:
-    """Form of the root group of a file: that of one whose bytes are the same wherever parsing looks."""
+def _root(file: int, path: Path, data: bytes) -> PlainGroup | None:
+    """The root group of a whole file; parsed unless one before had the same bytes wherever parsing looks."""
     known = _known.get(len(data))
     if known is not None and [data[each] for each in known.ranges] == known.decisive:
-        return known.form
-    node, read = parse(data)
-    form = _group("/", len(data), node)
+        return known.root.of(path, data)
+    node, read = parse(file, len(data), data)
+    try:
+        require(data[16:24] == _RANKS_AND_FLAGS)
+        require(struct.unpack_from("<QQ", data, 32) == (UNDEFINED, len(data)))
+        root = _group("/", path, data, node)
+    except FAILURES:
+        return None
     ranges: list[slice] = []
     for lo, hi in sorted(read):
         if ranges and lo <= ranges[-1].stop + _GAP:
@@ -203,24 +195,24 @@ def _form_of(data: bytes) -> _GroupForm:
             ranges.append(slice(lo, hi))
     if len(_known) >= _MOST_KNOWN:
         _known.clear()
-    _known[len(data)] = _Known(ranges, [data[each] for each in ranges], form)
-    return form
+    _known[len(data)] = _Known(ranges, [data[each] for each in ranges], root)
+    return root
 
 
-def _group(name: str, size: int, node: Node) -> _GroupForm:
+def _group(name: str, path: Path, data: bytes, node: Node) -> PlainGroup:
     messages, attributes = _messages(node)
     require(messages.keys() == {SYMBOL_TABLE} and all(a < b for a, b in pairwise(node.members)))
-    members: dict[str, _DatasetForm | _GroupForm] = {}
+    members: dict[str, PlainGroup | PlainDataset] = {}
     for raw, member in node.members.items():
         require(raw not in (b"", b".") and b"/" not in raw)
         key = raw.decode()
         is_group = any(kind == SYMBOL_TABLE for kind, _ in member.messages)
         make = _group if is_group else _dataset
-        members[key] = make(f"{name.rstrip('/')}/{key}", size, member)
-    return _GroupForm(name, attributes, members)
+        members[key] = make(f"{name.rstrip('/')}/{key}", path, data, member)
+    return PlainGroup(name, attributes, path, data, members)
 
 
-def _dataset(name: str, size: int, node: Node) -> _DatasetForm:
+def _dataset(name: str, path: Path, data: bytes, node: Node) -> PlainDataset:
     messages, attributes = _messages(node)
     time = messages.pop(TIME, _A_TIME)
     require(len(time) == len(_A_TIME) and time[0] == _A_TIME[0])
@@ -229,8 +221,8 @@ def _dataset(name: str, size: int, node: Node) -> _DatasetForm:
     require(layout.startswith(_CONTIGUOUS))
     address, stored = struct.unpack_from("<QQ", layout, 2)
     count = math.prod(shape)
-    require(count and stored == count * dtype.itemsize and address + stored <= size)
-    return _DatasetForm(name, attributes, dtype, shape, (count, address))
+    require(count and stored == count * dtype.itemsize and address + stored <= len(data))
+    return PlainDataset(name, attributes, path, data, dtype, shape, address)
 
 
 def _messages(node: Node) -> tuple[dict[int, bytes], dict[str, NDArray[Any]]]:

@@ -1,13 +1,13 @@
 """Checks made before the HDF5 library opens a file, since a damaged file can hang or crash it.
 
 Most files have a structure so simple that it can be checked here (`structure`, at a few percent of the time
-of opening and walking the file). All others are first opened in a helper process (`trial_process`): if that
-crashes or hangs, the file is damaged.
+of opening and walking the file); small ones of the simplest form are read from what was parsed (`plain`).
+All others are first opened in a helper process (`trial_process`): if that crashes or hangs, the file is
+damaged.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
@@ -17,7 +17,9 @@ from typing import Any
 import h5py
 
 from unistore.converters.files.hdf5.helper_process import HelperDiedError, HelperProcess
-from unistore.converters.files.hdf5.structure import is_simple_and_sound
+from unistore.converters.files.hdf5.plain import PlainGroup, read_plain
+from unistore.converters.files.hdf5.structure import FAILURES
+from unistore.converters.files.paths import file_version
 from unistore.errors import InputError, Problem
 
 _TIMEOUT = 120.0
@@ -34,15 +36,18 @@ _helper = HelperProcess("unistore.converters.files.hdf5.trial_process")
 stop = _helper.stop
 
 
-def check_safe_to_open(path: Path, location: str) -> None:
+def check_safe_to_open(path: Path, location: str) -> PlainGroup | None:
     """Check that the HDF5 library can open, walk and describe a file without hanging or crashing.
 
     Parameters
     ----------
     path
         The file. If it cannot be opened as a file, nothing is checked: the library says so.
-    location
-        Its name in messages.
+
+    Returns
+    -------
+    PlainGroup or None
+        The root group of a file that can be read without the library.
 
     Raises
     ------
@@ -52,9 +57,27 @@ def check_safe_to_open(path: Path, location: str) -> None:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return
+        return None
     try:
-        defect = _find_defect(file, path)
+        status = os.fstat(file)
+        version = file_version(status)
+        if not stat.S_ISREG(status.st_mode) or hash(version) in _sound:
+            return None
+        defect = _defects.get(version)
+        if defect is None:
+            try:
+                if (plain := read_plain(file, status.st_size, path)) is not None:
+                    return plain
+                defect = ""
+            except FAILURES:
+                defect = _try({"path": os.fspath(path)}, status.st_size)
+            if len(_defects) + len(_sound) >= _MAX_REMEMBERED:
+                _defects.clear()
+                _sound.clear()
+            if defect:
+                _defects[version] = defect
+            else:
+                _sound.add(hash(version))
     except ChildProcessError as error:
         raise InputError(Problem(location, str(error), "run again", "unreadable")) from error
     finally:
@@ -62,6 +85,7 @@ def check_safe_to_open(path: Path, location: str) -> None:
     if defect:
         message = f"is damaged: looking at it {defect}"
         raise InputError(Problem(location, message, "get or write it again", "damaged"))
+    return None
 
 
 def check_safe_to_read(dataset: h5py.Dataset, lo: int, hi: int) -> None:
@@ -80,34 +104,13 @@ def check_safe_to_read(dataset: h5py.Dataset, lo: int, hi: int) -> None:
         raise ValueError(msg)
 
 
-def _find_defect(file: int, path: Path) -> str:
-    status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode):
-        return ""
-    version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    if hash(version) in _sound:
-        return ""
-    defect = _defects.get(version)
-    if defect is None:
-        size = status.st_size
-        defect = "" if is_simple_and_sound(file, size) else _try({"path": os.fspath(path)}, size)
-        if len(_defects) + len(_sound) >= _MAX_REMEMBERED:
-            _defects.clear()
-            _sound.clear()
-        if defect:
-            _defects[version] = defect
-        else:
-            _sound.add(hash(version))
-    return defect
-
-
 def _try(request: dict[str, Any], size: int) -> str:
     """What goes wrong in the helper process; tried again if the process was killed or could not run."""
     answer, code = bytearray(1), 0
     for _ in range(_ATTEMPTS):
         try:
             with _helper.request(_TIMEOUT + size / 1e5) as pipes:
-                pipes.write(json.dumps(request).encode() + b"\n")
+                pipes.write(request)
                 pipes.read(memoryview(answer))
         except HelperDiedError as error:
             if error.code is None or -error.code == _OUT_OF_CPU_TIME:

@@ -14,13 +14,12 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_UNDEFINED = 0xFFFF_FFFF_FFFF_FFFF
+UNDEFINED = 0xFFFF_FFFF_FFFF_FFFF
 HEAD_BYTES = 64 << 10
 """Bytes read at once: small files as a whole."""
 _MAX_READ = 1 << 24
 """Limit on the bytes of a header, node or heap."""
 _SUPERBLOCK = b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0"
-_RANKS_AND_FLAGS = b"\4\0\x10\0\0\0\0\0"
 _CONSTANT_OR_NOT_SHARED = 0x05
 _NIL, DATASPACE, DATATYPE, _OLD_FILL, FILL, LAYOUT, _FILTERS, ATTRIBUTE = 0, 1, 3, 4, 5, 8, 11, 12
 _COMMENT, _OLD_TIME, _CONTINUATION, SYMBOL_TABLE, TIME, _REFERENCES = 13, 14, 16, 17, 18, 22
@@ -30,7 +29,7 @@ _INTEGER, _FLOAT, _TEXT, _ENUM, _VARIABLE = 0, 1, 3, 8, 9
 _COMPACT, _CONTIGUOUS, _CHUNKED = 0, 1, 2
 _GROUP_TREE, _CHUNK_TREE = 0, 1
 _NO_CACHE, _CACHED_TABLE = 0, 1
-_NO_MORE_FREE = (1, _UNDEFINED)
+_NO_MORE_FREE = (1, UNDEFINED)
 
 _ENTRY = struct.Struct("<QQII16s")
 _HEADER = struct.Struct("<BBHII")
@@ -61,39 +60,30 @@ FAILURES = (NotSimpleError, OSError, struct.error, ValueError, IndexError, Overf
 """What parsing raises where a file is damaged, or not simple."""
 
 
-def is_simple_and_sound(file: int, size: int) -> bool:
-    """Whether everything that the library would follow is of the simple kinds, and sound.
+def parse(file: int, size: int, head: bytes) -> tuple[Node, list[tuple[int, int]]]:
+    """Check everything that the library would follow.
 
     Parameters
     ----------
-    file
-        Descriptor of the open file.
-    size
-        Bytes of the file.
-    """
-    try:
-        _StructureCheck(file, size, os.pread(file, min(size, HEAD_BYTES), 0)).run()
-    except FAILURES:
-        return False
-    return True
+    file, size, head
+        Descriptor of the open file, its bytes, and the first of them, at most `HEAD_BYTES`.
 
-
-def parse(data: bytes) -> tuple[Node, list[tuple[int, int]]]:
-    """The root group of a file, given all its bytes, and the ranges of bytes that decide what it is.
+    Returns
+    -------
+    Node, list of (int, int)
+        If `head` is the whole file: the root group, and the ranges of bytes that decide what it is.
 
     Raises
     ------
     NotSimpleError, OSError, struct.error, ValueError, IndexError
-        See `FAILURES`: if `is_simple_and_sound` is false, or the superblock is not as h5py writes it.
+        See `FAILURES`: if something is not of the simple kinds, or not sound.
     """
-    require(data[16:24] == _RANKS_AND_FLAGS)
-    require(struct.unpack_from("<QQ", data, 32) == (_UNDEFINED, len(data)))
-    check = _Recording(-1, len(data), data)
+    check = _StructureCheck(file, size, head)
     return check.run(), check.ranges
 
 
 def require(condition: object) -> None:
-    """Raise `NotSimpleError` unless something is so."""
+    """Raise `NotSimpleError` unless a condition holds."""
     if not condition:
         raise NotSimpleError
 
@@ -101,26 +91,25 @@ def require(condition: object) -> None:
 class _StructureCheck:
     def __init__(self, file: int, size: int, head: bytes) -> None:
         self._file, self._size, self._head = file, size, head
+        self._whole = len(head) == size
+        self.ranges: list[tuple[int, int]] = []
+        """What was read, if the head is the whole file."""
         self._visited: set[int] = set()
         """Addresses of headers, nodes and heaps: each may be referred to once."""
         self._collections: dict[int, dict[int, int]] = {}
 
     def run(self) -> Node:
-        """The root group, with all below it if the head is the whole file.
-
-        Raise `NotSimpleError` unless everything below it is simple and sound.
-        """
         head = self._read(0, 96)
         require(head.startswith(_SUPERBLOCK))
         base, _, _, driver = struct.unpack_from("<4Q", head, 24)
-        require(base == 0 and driver == _UNDEFINED)
-        keep, root = len(self._head) == self._size, Node()
+        require(base == 0 and driver == UNDEFINED)
+        root = Node()
         todo = [(root, _ENTRY.unpack_from(head, 56))]
         while todo:
             node, entry = todo.pop()
             for name, member in self._check_object(node, *entry[1:]):
                 below = Node()
-                if keep:
+                if self._whole:
                     require(name not in node.members)
                     node.members[name] = below
                 todo.append((below, member))
@@ -128,6 +117,8 @@ class _StructureCheck:
 
     def _read(self, address: int, size: int) -> bytes:
         end = address + size
+        if self._whole:
+            self.ranges.append((address, end))
         if end <= len(self._head):
             return self._head[address:end]
         require(end <= self._size and size <= _MAX_READ)
@@ -189,7 +180,7 @@ class _StructureCheck:
         require(version == 3 and form in (_COMPACT, _CONTIGUOUS, _CHUNKED))
         if form == _CHUNKED:
             axes, address = struct.unpack_from("<BQ", data, 2)
-            if address != _UNDEFINED:
+            if address != UNDEFINED:
                 self._tree(address, _CHUNK_TREE, 8 + 8 * axes)
 
     def _check_attribute(self, data: bytes) -> None:
@@ -197,7 +188,7 @@ class _StructureCheck:
         if not _is_number_or_text(described):
             require(described[0] & 15 == _VARIABLE and described[8] & 15 in (_INTEGER, _TEXT))
             for length, address, number in _REFERENCE.iter_unpack(values[: len(values) & ~15]):
-                if address not in (0, _UNDEFINED):
+                if address not in (0, UNDEFINED):
                     require(length <= self._collection(address).get(number, -1))
 
     def _collection(self, address: int) -> dict[int, int]:
@@ -251,8 +242,8 @@ class _StructureCheck:
                 self._visit(node)
                 signature, found, height, count, left, right = _TREE.unpack(self._read(node, _TREE.size))
                 require(signature == b"TREE" and found == kind)
-                require(left == (nodes[position - 1] if position else _UNDEFINED))
-                require(right == (nodes[position + 1] if position + 1 < len(nodes) else _UNDEFINED))
+                require(left == (nodes[position - 1] if position else UNDEFINED))
+                require(right == (nodes[position + 1] if position + 1 < len(nodes) else UNDEFINED))
                 levels.add(height)
                 if height or kind == _GROUP_TREE:
                     data = self._read(node + _TREE.size, key + count * (8 + key))
@@ -267,18 +258,6 @@ class _StructureCheck:
                     self._visit(child)
                 return children
             nodes, level = [child for child, _ in children], height
-
-
-class _Recording(_StructureCheck):
-    """Keeps which ranges were read."""
-
-    def __init__(self, file: int, size: int, head: bytes) -> None:
-        super().__init__(file, size, head)
-        self.ranges: list[tuple[int, int]] = []
-
-    def _read(self, address: int, size: int) -> bytes:
-        self.ranges.append((address, address + size))
-        return super()._read(address, size)
 
 
 def attribute_parts(data: bytes) -> tuple[bytes, bytes, bytes, bytes]:

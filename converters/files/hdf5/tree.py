@@ -61,8 +61,6 @@ def walk(
     ----------
     group
         Where to begin; paths are relative to it.
-    name
-        Name of the file in messages.
     roots
         Folders or files in which targets of external links and of virtual datasets must lie.
     skip
@@ -142,8 +140,11 @@ def _bookkeeping(group: h5py.Group, keys: Sequence[str]) -> set[str]:
 
 def _add_dataset(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> None:
     """Add a dataset and the files of its values, or a virtual dataset without values to ``broken``."""
+    names = [entry[0] for entry in dataset.external or ()]
+    if dataset.is_virtual:
+        names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
     problems = []
-    for file in sorted(_storage_files(dataset)):
+    for file in sorted({real_path(file_of(dataset).parent / name) for name in names}):
         wrong = _check_target(file, location, "keeps values in", roots)
         if wrong is None:
             tree.files.add(file)
@@ -193,6 +194,20 @@ def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) ->
     return _check_target(file_of(item), location, "is a link into", roots) or item
 
 
+def unlinked(group: h5py.Group, *names: str) -> h5py.HLObject | None:
+    """A member of a group, or of that member, …; None if there is none, or a link leads to it."""
+    path = ""
+    try:
+        for name in names:
+            path = f"{path}/{name}".lstrip("/")
+            info = group.id.links.get_info(path.encode("utf-8", "surrogateescape"))
+            if info.type != h5py.h5l.TYPE_HARD:
+                return None
+        return member(group, path)
+    except FAILURES:
+        return None
+
+
 def _check_target(target: Path, location: str, what: str, roots: Sequence[Path]) -> Problem | None:
     shown = printable(str(target))
     if not is_inside(target, roots):
@@ -201,11 +216,3 @@ def _check_target(target: Path, location: str, what: str, roots: Sequence[Path])
     if not target.is_file():
         return Problem(location, f"{what} {shown}, which does not exist", kind="link")
     return None
-
-
-def _storage_files(dataset: h5py.Dataset) -> set[Path]:
-    """Files with the values of a dataset, other than its own file."""
-    names = [entry[0] for entry in dataset.external or ()]
-    if dataset.is_virtual:
-        names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
-    return {real_path(file_of(dataset).parent / name) for name in names}

@@ -7,11 +7,8 @@ raised: it shows that the process has survived. The kernel ends the process when
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +17,8 @@ from typing import Any, BinaryIO
 
 import h5py
 import hdf5plugin  # noqa: F401  registers the codecs with the HDF5 library
+
+from unistore.converters.files.hdf5.helper_process import serve
 
 _OBJECT_SECONDS = 2
 """Processor time for one object, besides one second for each 20 MB that the file takes on disk."""
@@ -129,23 +128,17 @@ class _Trial:
             _ = dataset[start : min(start + step, hi)]
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the input ends."""
-    while line := requests.readline():
-        request = json.loads(line)
-        with suppress(Exception):
-            trial = _Trial(request["path"])
-            if "rows" in request:
-                trial.read_rows(request["dataset"], *request["rows"])
-            else:
-                trial.read_metadata()
-        answers.write(b".")
-        answers.flush()
+def _answer(request: dict[str, Any], _: BinaryIO) -> tuple[bytes]:
+    with suppress(Exception):
+        trial = _Trial(request["path"])
+        if "rows" in request:
+            trial.read_rows(request["dataset"], *request["rows"])
+        else:
+            trial.read_metadata()
+    return (b".",)
 
 
 if __name__ == "__main__":
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, _ADDRESS_SPACE)
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # some filters print to standard output
-        serve(sys.stdin.buffer, answers)
+    serve(_answer)

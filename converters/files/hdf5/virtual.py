@@ -32,16 +32,13 @@ def _sources(dataset: h5py.Dataset) -> Iterator[tuple[Any, Path | None, str]]:
         own = each.file_name == "."
         file = None if own else (Path(dataset.file.filename).parent / each.file_name).resolve()
         name = each.dset_name.replace("%%", "\0")
-        if "%b" in name:
-            for number in count():
-                one = name.replace("%b", str(number)).replace("\0", "%")
+        for number in count() if "%b" in name else (0,):
+            one = name.replace("%b", str(number)).replace("\0", "%")
+            if "%b" in name:
                 with _opened(dataset, file) as opened:
-                    present = one in opened
-                if not present:
-                    break
-                yield each, file, one
-        else:
-            yield each, file, name.replace("\0", "%")
+                    if one not in opened:
+                        break
+            yield each, file, one
 
 
 @contextmanager
@@ -66,8 +63,6 @@ def check_sources(
 
     Parameters
     ----------
-    dataset
-        A virtual dataset.
     lo, hi
         Rows whose chunks are decoded as a check; if empty, only the mapping is checked.
     roots

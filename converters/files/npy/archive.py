@@ -15,10 +15,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.formats import HDF5_SIGNATURE, lfs_pointer_problem
-from unistore.converters.files.npy.array import fill, map_values, open_flat
+from unistore.converters.files.formats import lookalike_problem
+from unistore.converters.files.npy.array import map_values, open_flat
 from unistore.converters.files.npy.header import (
-    MAGIC,
     NpyHeader,
     check_size,
     exactly,
@@ -42,8 +41,6 @@ class NpzMember:
     ----------
     name
         As ``np.load`` names it (without ``.npy``).
-    header
-        Its shape, dtype and offset.
     compressed
         If true, ``header.offset`` is an offset in the decompressed content, else in the ``.npz`` file.
     """
@@ -99,9 +96,8 @@ def open_member(path: Path, member: NpzMember, location: str | None = None) -> N
     header = member.header
     if not member.compressed:
         return map_values(path, header, where)
-    flat: NDArray[Any] = np.empty(0, header.dtype)
-    for run in member_runs(path, member, 0, header.count, max(1, header.count), location):
-        flat = run
+    runs = member_runs(path, member, 0, header.count, max(1, header.count), location)
+    flat = next(runs, np.empty(0, header.dtype))
     flat.flags.writeable = False
     return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
 
@@ -140,7 +136,7 @@ def member_runs(
             view = run.view(np.uint8).data
             # readinto of a compressed member makes a copy: read small parts
             parts = (view[at : at + _BLOCK] for at in range(0, len(view), _BLOCK))
-            missing = len(view) - sum(fill(content, part) for part in parts)
+            missing = len(view) - sum(map(content.readinto, parts))
             if missing:
                 expected = member.header.offset + (first + len(run)) * dtype.itemsize
                 raise InputError(truncated(where, expected - missing, expected))
@@ -148,16 +144,14 @@ def member_runs(
 
 
 @contextmanager
-def _decompressed(path: Path, member: NpzMember, where: str) -> Iterator[IO[bytes]]:
+def _decompressed(path: Path, member: NpzMember, where: str) -> Iterator[Any]:
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{member.name}.npy") as content:
             yield content
     except OSError as error:
         raise InputError(unreadable(where, error)) from error
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise InputError(
-            Problem(where, f"is damaged: {error}", "copy or make it again", "corrupt")
-        ) from error
+        raise _damaged(where, error) from error
 
 
 def _allocate(count: int, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
@@ -177,9 +171,7 @@ def _member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, wh
         with archive.open(info) as content:
             header = parse_header(content, where)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise InputError(
-            Problem(where, f"is damaged: {error}", "copy or make it again", "corrupt")
-        ) from error
+        raise _damaged(where, error) from error
     check_size(header, info.file_size, where)
     size = os.fstat(file.fileno()).st_size
     if info.compress_type != zipfile.ZIP_STORED:
@@ -207,10 +199,9 @@ def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
         return Problem(where, "is empty (0 bytes)", "copy or make it again", "empty")
     if head.startswith(b"PK"):
         return Problem(where, f"is truncated or damaged: {error}", "copy or make it again", "truncated")
-    if head.startswith(MAGIC):
-        return Problem(where, "is a .npy file", "give it the ending .npy", "format")
-    if head.startswith(HDF5_SIGNATURE):
-        return Problem(where, "is an HDF5 file", "give it the ending .h5", "format")
-    return lfs_pointer_problem(head, where) or Problem(
-        where, f"is no .npz file: it begins with {head[:8]!r}", "save it with np.savez", "format"
-    )
+    message = f"is no .npz file: it begins with {head[:8]!r}"
+    return lookalike_problem(head, where) or Problem(where, message, "save it with np.savez", "format")
+
+
+def _damaged(where: str, error: Exception) -> InputError:
+    return InputError(Problem(where, f"is damaged: {error}", "copy or make it again", "corrupt"))

@@ -5,27 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import FileIO
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.npy.header import NpyHeader, check_size, parse_header, unreadable
+from unistore.converters.files.paths import file_version
 from unistore.errors import InputError, Problem
-
-__all__ = [
-    "NpyHeader",
-    "fill",
-    "flat_reader",
-    "map_values",
-    "open_flat",
-    "open_header",
-    "open_npy",
-    "read_header",
-]
-
 
 _MOST_HEADERS = 64
 _headers: dict[tuple[int, ...], NpyHeader] = {}
@@ -35,12 +24,7 @@ _headers: dict[tuple[int, ...], NpyHeader] = {}
 def read_header(path: Path, location: str | None = None) -> NpyHeader:
     """Read the header of a ``.npy`` file and check the file's size against it.
 
-    Parameters
-    ----------
-    path
-        The file.
-    location
-        Name of the file in messages; its path by default.
+    `location` is the name of the file in messages, by default its path, here and below.
 
     Raises
     ------
@@ -48,8 +32,7 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
         If it is unreadable, not ``.npy``, of object dtype, truncated or too long.
     """
     try:
-        status = os.stat(path)  # noqa: PTH116  twice as fast as Path.stat
-        version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        version = file_version(os.stat(path))  # noqa: PTH116  twice as fast as Path.stat
     except OSError as error:
         raise InputError(unreadable(location or str(path), error)) from error
     found = _headers.get(version)
@@ -62,20 +45,10 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
 
 
 @contextmanager
-def open_header(path: Path, location: str | None = None) -> Iterator[tuple[NpyHeader, FileIO]]:
-    """Context of the header, as from `read_header`, and the open file, for `flat_reader`.
-
-    Raises
-    ------
-    InputError
-        As `read_header`.
-    """
+def open_header(path: Path, location: str | None = None) -> Iterator[tuple[NpyHeader, BufferedReader]]:
+    """Context of the header, as from `read_header`, and the open file, for `flat_reader`."""
     where = location or str(path)
-    try:
-        file = FileIO(path)
-    except OSError as error:
-        raise InputError(unreadable(where, error)) from error
-    with file:
+    with _opened(path, where) as file:
         try:
             header, size = parse_header(file, where), os.fstat(file.fileno()).st_size
         except OSError as error:
@@ -85,13 +58,7 @@ def open_header(path: Path, location: str | None = None) -> Iterator[tuple[NpyHe
 
 
 def open_npy(path: Path, location: str | None = None) -> NDArray[Any]:
-    """Memory-map a ``.npy`` file, read-only, in its own dtype, byte order and axis order.
-
-    Raises
-    ------
-    InputError
-        As `read_header`.
-    """
+    """Memory-map a ``.npy`` file, read-only, in its own dtype, byte order and axis order."""
     return map_values(path, read_header(path, location), location or str(path))
 
 
@@ -104,12 +71,7 @@ def open_flat(
     ``out`` is filled with values from index ``start`` on. It is C-contiguous, writeable, of ``header.dtype``
     and any shape. In Fortran-ordered files, axis 0 varies fastest. The file is not memory-mapped.
 
-    Parameters
-    ----------
-    path, header
-        The file and its header (or that of an uncompressed ``.npz`` member).
-    location
-        Name of the file in messages; its path by default.
+    `header` may be that of an uncompressed ``.npz`` member.
 
     Raises
     ------
@@ -117,15 +79,18 @@ def open_flat(
         If the file ends before ``out`` is full (it was truncated after its header was read).
     """
     where = location or str(path)
-    try:
-        file = FileIO(path)
-    except OSError as error:
-        raise InputError(unreadable(where, error)) from error
-    with file:
+    with _opened(path, where) as file:
         yield flat_reader(file, header, where)
 
 
-def flat_reader(file: FileIO, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
+def _opened(path: Path, where: str) -> BufferedReader:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise InputError(unreadable(where, error)) from error
+
+
+def flat_reader(file: BufferedReader, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
     """Function that reads values from an open file, as that of `open_flat`."""
 
     def read(start: int, out: NDArray[Any]) -> None:
@@ -135,7 +100,7 @@ def flat_reader(file: FileIO, header: NpyHeader, where: str) -> Callable[[int, N
         view = out.reshape(-1).view(np.uint8).data
         try:
             file.seek(header.offset + start * header.dtype.itemsize)
-            missing = len(view) - fill(file, view)
+            missing = len(view) - file.readinto(view)
         except OSError as error:
             raise InputError(unreadable(where, error)) from error
         if missing:
@@ -158,14 +123,3 @@ def map_values(path: Path, header: NpyHeader, where: str) -> NDArray[Any]:
     except (OSError, ValueError) as error:
         raise InputError(unreadable(where, error)) from error
     return mapped
-
-
-def fill(file: FileIO | IO[bytes], view: memoryview) -> int:
-    """Read until `view` is full or the file ends; returns the number of bytes read."""
-    done = 0
-    while done < len(view):
-        got = file.readinto(view[done:])  # type: ignore[union-attr]  # every binary file has it
-        if not got:
-            break
-        done += got
-    return done

@@ -24,7 +24,7 @@ from unistore.converters.files.arrays import NPY_NAME
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.npy.array import read_header
 from unistore.converters.files.pairs import images_of_label
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, first_few
 
 _NPY = ".npy"
 _LISTED = 5
@@ -102,8 +102,7 @@ def _group_folder(
         files = tuple((name, path) for name, path in members if split[path][1] == number)
         group = FileGroup(_joint_name(files, split), files, tuple(split[path][0] for _, path in files))
         if sorted(group.arrays or ()) != sorted(bases):
-            listed = ", ".join(bases[:_LISTED]) + (", …" if len(bases) > _LISTED else "")
-            message = f"is not one file each of {listed}, which lie in the same folder"
+            message = f"is not one file each of {first_few(bases, _LISTED)}, which lie in the same folder"
             problems.append(Problem(location_of(group.name), message, _CURE, "parts", group.name))
         else:
             groups.append(group)

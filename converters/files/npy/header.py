@@ -16,18 +16,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from unistore.converters.files.formats import HDF5_SIGNATURE, lfs_pointer_problem
+from unistore.converters.files.formats import NPY_SIGNATURE, lookalike_problem
 from unistore.errors import InputError, Problem
 
-MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 1 << 16
 _SPACE = " \t\r\n"
 _PY2_LONG = re.compile(r"(?<=\d)L\b")  # Python 2 wrote shapes as (3L, 4L)
-_LOOKALIKES = (
-    (HDF5_SIGNATURE, "an HDF5 file", "give it the ending .h5"),
-    (b"PK\x03\x04", "a zip archive", "give it the ending .npz"),
-    (b"\x80", "a Python pickle, which is never opened", "load it where it was made and save with np.save"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +30,6 @@ class NpyHeader:
 
     Attributes
     ----------
-    shape
-        Shape of the array.
     dtype
         As stored, byte order included.
     fortran_order
@@ -73,12 +65,14 @@ def parse_header(file: IO[bytes], where: str) -> NpyHeader:
     magic = file.read(8)
     if not magic:
         raise InputError(Problem(where, "is empty (0 bytes)", "copy or make it again", "empty"))
-    if not magic.startswith(MAGIC):
-        raise InputError(_not_npy(where, magic + file.read(32)))
-    if len(magic) < 8:
+    if not magic.startswith(NPY_SIGNATURE):
+        head = magic + file.read(32)
+        message = f"is no .npy file: it begins with {head[:8]!r}"
         raise InputError(
-            Problem(where, f"ends inside its header: {len(magic)} bytes", "copy it again", "truncated")
+            lookalike_problem(head, where) or Problem(where, message, "save it with np.save", "format")
         )
+    if len(magic) < 8:
+        raise InputError(_cut_short(where))
     version = (magic[6], magic[7])
     if version not in ((1, 0), (2, 0), (3, 0)):
         message = f"has npy version {version[0]}.{version[1]}, expected 1.0, 2.0 or 3.0"
@@ -87,8 +81,7 @@ def parse_header(file: IO[bytes], where: str) -> NpyHeader:
     width = struct.calcsize(layout)
     (length,) = struct.unpack(layout, exactly(file, width, where))
     if length > _MAX_HEADER:
-        message = f"has a header of {length} bytes, expected at most {_MAX_HEADER}"
-        raise InputError(Problem(where, message, "save it again with np.save", "header"))
+        raise _wrong(where, f"has a header of {length} bytes, expected at most {_MAX_HEADER}")
     text = exactly(file, length, where).decode("utf-8" if version == (3, 0) else "latin-1", "replace")
     try:
         shape, dtype, fortran_order = _cached_literal(text)
@@ -112,12 +105,10 @@ def _parse_literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any
         shape, fortran_order = found["shape"], found["fortran_order"]
         dtype = np.lib.format.descr_to_dtype(found["descr"])
     except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError) as error:
-        message = f"has a damaged header: {text.strip()[:80]!r}"
-        raise InputError(Problem(where, message, "save it again with np.save", "header")) from error
+        raise _wrong(where, f"has a damaged header: {text.strip()[:80]!r}") from error
     sizes_fit = isinstance(shape, tuple) and all(type(extent) is int and extent >= 0 for extent in shape)
     if not sizes_fit or not isinstance(fortran_order, bool):
-        message = f"has shape {shape!r} and fortran_order {fortran_order!r} in its header"
-        raise InputError(Problem(where, message, "save it again with np.save", "header"))
+        raise _wrong(where, f"has shape {shape!r} and fortran_order {fortran_order!r} in its header")
     if dtype.hasobject:
         message = "is an array of Python objects (a pickle), which is never opened"
         cure = "load it where it was made and save numbers: np.save(path, np.stack(list(array)))"
@@ -127,9 +118,12 @@ def _parse_literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any
     try:
         np.empty((0, *shape), dtype)  # allocates nothing, but checks the shape
     except (ValueError, OverflowError) as error:
-        message = f"has a shape in its header that no array can have: {error}"
-        raise InputError(Problem(where, message, "save it again with np.save", "header")) from error
+        raise _wrong(where, f"has a shape in its header that no array can have: {error}") from error
     return shape, dtype, fortran_order
+
+
+def _wrong(where: str, message: str) -> InputError:
+    return InputError(Problem(where, message, "save it again with np.save", "header"))
 
 
 def check_size(header: NpyHeader, size: int, where: str) -> None:
@@ -149,8 +143,12 @@ def exactly(file: IO[bytes], count: int, where: str) -> bytes:
     """Read exactly `count` bytes of a header."""
     data = file.read(count)
     if len(data) < count:
-        raise InputError(Problem(where, "ends inside its header", "copy or make it again", "truncated"))
+        raise InputError(_cut_short(where))
     return data
+
+
+def _cut_short(where: str) -> Problem:
+    return Problem(where, "ends inside its header", "copy or make it again", "truncated")
 
 
 def truncated(where: str, size: int, expected: int) -> Problem:
@@ -164,13 +162,3 @@ def unreadable(where: str, error: Exception) -> Problem:
     """Problem: the operating system cannot read the file."""
     reason = getattr(error, "strerror", None) or str(error)
     return Problem(where, f"cannot be read: {reason}", "", "unreadable")
-
-
-def _not_npy(where: str, head: bytes) -> Problem:
-    pointer = lfs_pointer_problem(head, where)
-    if pointer is not None:
-        return pointer
-    for start, what, cure in _LOOKALIKES:
-        if head.startswith(start):
-            return Problem(where, f"is {what}", cure, "format")
-    return Problem(where, f"is no .npy file: it begins with {head[:8]!r}", "save it with np.save", "format")

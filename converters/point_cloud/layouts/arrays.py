@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,15 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.arrays import NPY_NAME, ReadRows, list_arrays, open_arrays
 from unistore.converters.parts import Candidate
-from unistore.converters.point_cloud.arrays import column_files, coordinate_word
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import coordinates_or_features
-from unistore.converters.point_cloud.names import COORDINATES, cloud_match, is_coordinates
+from unistore.converters.point_cloud.names import (
+    COORDINATES,
+    cloud_match,
+    column_files,
+    coordinate_word,
+    is_coordinates,
+)
 from unistore.converters.point_cloud.source import Layout, Match, Original, PointSource, column_paths
 from unistore.converters.scan import Source
 
@@ -55,28 +60,22 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Choose the columns; those in other files are named by their word: ``color`` for ``a_color.npy``."""
     path = file.path
-    beside = column_files(path, file.roots) if path.suffix.lower() == ".npy" else {}
     listed = list_arrays(path, file.name, file.roots)
-    headers: dict[str, _Header] = {}
+    headers = {key: _Header(*form) for key, form in listed.arrays.items()}
+    beside: dict[str, Path] = {}
     if path.suffix.lower() == ".npy":
-        headers["xyz"] = _Header(*listed.arrays[NPY_NAME])
-    else:
-        headers |= {key: _Header(*form) for key, form in listed.arrays.items()}
-    for word, each in beside.items():
-        headers[word] = _Header(*list_arrays(each, each.name, file.roots).arrays[NPY_NAME])
-    chosen = choose(headers, "", mapping, file.name, wide=True)
+        headers = {"xyz": headers[NPY_NAME]}
+        beside = column_files(path, file.roots)
+        headers |= {word: _headers(each, each.name, file.roots)[NPY_NAME] for word, each in beside.items()}
+    chosen = choose(NAME, headers, "", mapping, file.name, wide=True)
     used = {path for path, _ in chosen.columns.values()}
     names = [beside[word].name for word in beside if word in used]
     notes = [f"columns are in files beside it: {', '.join(names)}"] if names else []
-    return Layout(
-        format=NAME,
-        points=chosen.rows,
-        xyz=chosen.xyz,
-        xyz_stored=chosen.xyz_stored,
-        columns=chosen.columns,
+    return replace(
+        chosen,
         files=tuple(beside.values()),
         memory=listed.reading,
-        notes=(*chosen.notes, *notes, *(f"left out, being no column: {key}" for key in chosen.left_out)),
+        notes=(*chosen.notes, *notes),
     )
 
 
@@ -100,7 +99,7 @@ class _Arrays(PointSource):
         return found
 
 
-def _places(source: Source) -> dict[str, tuple[Path, str]]:
+def _locations(source: Source) -> dict[str, tuple[Path, str]]:
     """File and array of each column's path."""
     paths = set(column_paths(source.detail).values())
     if source.path.suffix.lower() == ".npz":
@@ -113,23 +112,23 @@ def _places(source: Source) -> dict[str, tuple[Path, str]]:
 def open_points(source: Source) -> Iterator[PointSource]:
     """Open the file, and those beside it."""
     with ExitStack() as stack:
-        places = _places(source)
+        locations = _locations(source)
         opened = {
             path: stack.enter_context(open_arrays(path, source.name if path == source.path else path.name))
-            for path, _ in places.values()
+            for path, _ in locations.values()
         }
-        first, array = places[source.detail["xyz"][0]]
+        first, array = locations[source.detail["xyz"][0]]
         rows = list_arrays(first, source.name, [first]).arrays[array][0][0]
-        yield _Arrays(source, {key: (opened[path], array) for key, (path, array) in places.items()}, rows)
+        yield _Arrays(source, {key: (opened[path], array) for key, (path, array) in locations.items()}, rows)
 
 
 @contextmanager
 def open_original(source: Source) -> Iterator[Original]:
     """Read the arrays with ``np.load`` alone."""
-    places, paths = _places(source), column_paths(source.detail)
+    locations, paths = _locations(source), column_paths(source.detail)
 
     def column(key: str) -> NDArray[Any]:
-        path, array = places[paths[key]]
+        path, array = locations[paths[key]]
         if path.suffix.lower() == ".npy":
             values: NDArray[Any] = np.load(path, allow_pickle=False)
         else:
@@ -140,6 +139,6 @@ def open_original(source: Source) -> Iterator[Original]:
     left_out: list[str] = []
     if source.path.suffix.lower() == ".npz":
         with np.load(source.path, allow_pickle=False) as members:
-            left_out = [name for name in members.files if name not in places]
+            left_out = [name for name in members.files if name not in locations]
 
     yield Original(column, left_out=left_out)

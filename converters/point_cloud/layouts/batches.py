@@ -20,13 +20,13 @@ from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import SUFFIXES, location_of
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
-from unistore.converters.point_cloud.attributes import file_attributes, kept_attributes
-from unistore.converters.point_cloud.cloud import Cloud, hdf5_file, lazy_values
-from unistore.converters.point_cloud.columns import case_note, column_problems, lengths_problem, name_problems
+from unistore.converters.point_cloud.cloud import Cloud, hdf5_file, kept_attributes, lazy_values
+from unistore.converters.point_cloud.column_problems import column_problems, lengths_problems, name_problems
+from unistore.converters.point_cloud.columns import FEATURES, case_note, left_out_note
 from unistore.converters.point_cloud.datasets import (
     Datasets,
     datasets_left_out,
-    header_of,
+    make_layout,
     open_checked,
     open_file,
     opener,
@@ -34,16 +34,14 @@ from unistore.converters.point_cloud.datasets import (
 from unistore.converters.point_cloud.names import distinct_names
 from unistore.converters.point_cloud.source import Layout, Match, Original, Ranges, column_paths
 from unistore.converters.scan import Source
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Problem
 from unistore.schemas.indices import contradiction
-from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS, segment_fields
+from unistore.schemas.point_cloud.fields import SEGMENTS, segment_fields
 
 __all__ = ["NAME", "SUFFIXES", "describe", "exported", "match", "open_original", "open_points"]
 
 NAME = "batches"
 
-_FEATURES = "features"
-"""Stored name of the values that follow x, y, z in ``data`` (B, P, 6 | 9): colours, normals, …"""
 _LARGEST_ROW = 9 * 8
 """Largest number of bytes per point of ``data``."""
 _POINTWISE = ("label", "normal", "pid", "mask")
@@ -61,91 +59,74 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
 
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Choose the columns: (B, P, …) of points; (B,), (B, 1) and (B, k) of segments."""
-    found = open_checked(file)
-    tree, name = found.tree, file.name
-    stored, problems = _stored_names(tree, name, mapping)
+    found, name = open_checked(file), file.name
+    datasets = found.tree.datasets
+    stored, problems = _stored_names(found.tree, name, mapping)
     for path in ("data", *stored):
-        problems += hdf5.check_dataset(tree.datasets[path], location_of(name, path))
+        problems += hdf5.check_dataset(datasets[path], location_of(name, path))
     if problems:
         raise InputError(problems)
-    length = lengths_problem({path: tree.datasets[path].shape for path in ("data", *stored)}, name)
-    data = tree.datasets["data"]
+    data = datasets["data"]
     count, per_segment, width = data.shape
-    problems = [] if length is None else [length]
+    problems = lengths_problems({path: datasets[path].shape for path in ("data", *stored)}, name)
     problems += column_problems(Column(data.dtype.str), location_of(name, "data"), coordinate=True)
     columns: dict[str, tuple[str, Column]] = {}
     whole: dict[str, tuple[str, Column]] = {}
     if width > 3:
-        columns[_FEATURES] = ("data", Column(data.dtype.str, (width - 3,)))
+        columns[FEATURES] = ("data", Column(data.dtype.str, (width - 3,)))
     for path, key in stored.items():
-        shape, dtype = tree.datasets[path].shape, tree.datasets[path].dtype
+        location, shape = location_of(name, path), datasets[path].shape
         by_point = shape[1:2] == (per_segment,) and per_segment != 1
         if not by_point and shape[1:2] not in ((), (1,)) and key in _POINTWISE:
             message = f"has shape {shape}, expected ({count},), ({count}, 1) or ({count}, {per_segment}, …)"
-            problems.append(Problem(location_of(name, path), message, "write the file again", "length"))
+            problems.append(Problem(location, message, "write the file again", "length"))
         row_shape = shape[2:] if by_point else shape[1:]
-        form = Column(dtype.str, () if row_shape == (1,) else row_shape)
-        problems += column_problems(form, location_of(name, path))
+        form = Column(datasets[path].dtype.str, () if row_shape == (1,) else row_shape)
+        problems += column_problems(form, location)
         (columns if by_point else whole)[key] = (path, form)
-    problems += _name_problems(columns, whole, name)
+    problems += name_problems({key: path for key, (path, _) in (columns | whole).items()}, (), name)
+    for key in whole:
+        if key in (*segment_fields(None), "name"):
+            message, cure = f"{key!r} is kept for the index", "rename it with --map NEW=OLD"
+            problems.append(Problem(location_of(name, whole[key][0]), message, cure, "name"))
     if problems:
         raise InputError(problems)
-    return Layout(
+    mapped = [source.strip("/") for source in mapping.values()]
+    renamed = [case_note(path, key) for path, key in stored.items() if path != key and path not in mapped]
+    scalars = [left_out_note(path) for path, each in datasets.items() if not each.shape]
+    chosen = Layout(
         format=NAME,
         points=count * per_segment,
-        segments=count,
-        segmented="ranges",
         xyz=("data",),
         xyz_stored=(data.dtype.str,),
         columns=columns,
+        notes=(*renamed, *scalars),
+    )
+    return make_layout(
+        found,
+        chosen,
+        segments=count,
+        segmented="ranges",
         segment_columns=whole,
-        header=header_of(found.file, name),
-        attributes=file_attributes(found.file, tree, ("data", *stored)),
-        listed=True,
-        files=tuple(sorted(tree.files)),
-        memory=2 * sum(hdf5.chunk_memory(tree.datasets[path]) for path in ("data", *stored))
-        + 2 * per_segment * _LARGEST_ROW,
-        notes=(
-            *(
-                case_note(path, key)
-                for path, key in stored.items()
-                if path != key and path not in (source.strip("/") for source in mapping.values())
-            ),
-            *(
-                f"left out, being no column: {printable(path)}"
-                for path, each in tree.datasets.items()
-                if not each.shape
-            ),
-        ),
+        segments_are_rooms=True,
+        memory=2 * per_segment * _LARGEST_ROW,
     )
 
 
 def _stored_names(tree: Tree, name: str, mapping: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
     """Stored names by dataset, of the datasets at the root except ``data``, and of mapped ones."""
     wanted = {source.strip("/"): key for key, source in mapping.items() if source}
-    gone = {key for key, source in mapping.items() if not source}
     problems = [
         Problem(location_of(name, source), f"is not there, but --map {key}={source} names it", kind="missing")
         for source, key in wanted.items()
         if source not in tree.datasets
     ]
+    gone = {"data", *(key for key, source in mapping.items() if not source)}
     own = [path for path, dataset in tree.datasets.items() if "/" not in path and dataset.shape]
-    stored = {path: wanted.get(path, path) for path in own if path not in gone and path != "data"}
+    stored = {path: wanted.get(path, path) for path in own if path not in gone}
     stored |= {source: key for source, key in wanted.items() if source in tree.datasets and source != "data"}
     renamed = distinct_names(stored.values(), mapping)
     return {path: renamed.get(key, key) for path, key in stored.items()}, problems
-
-
-def _name_problems(
-    columns: Mapping[str, tuple[str, Column]], whole: Mapping[str, tuple[str, Column]], name: str
-) -> list[Problem]:
-    paths = {key: path for key, (path, _) in (*columns.items(), *whole.items())}
-    problems = name_problems(paths, (), name)
-    kept = [key for key in whole if key in (*segment_fields(None), "name")]
-    cure = "rename it with --map NEW=OLD"
-    return problems + [
-        Problem(location_of(name, paths[key]), f"{key!r} is kept for the index", cure, "name") for key in kept
-    ]
 
 
 class _Batches(Datasets):
@@ -195,46 +176,36 @@ def open_original(source: Source) -> Iterator[Original]:
                 return rows
             return rows[:, :3] if key == "xyz" else rows[:, 3:]
 
-        def segment_column(key: str) -> NDArray[Any]:
-            values: NDArray[Any] = file[source.detail["segment_columns"][key][0]][()]
-            return values
-
-        yield Original(column, segment_column, left_out=datasets_left_out(file, source.detail))
+        yield Original(
+            column,
+            lambda key: file[source.detail["segment_columns"][key][0]][()],
+            left_out=datasets_left_out(file, source.detail),
+        )
 
 
 def exported(cloud: Cloud) -> File:
     """``data`` (B, P, 3 | 6 | 9) and every other column."""
-    count = len(cloud.numbers)
-    points = cloud.source.hi - cloud.source.lo
+    count, points, columns = len(cloud.numbers), cloud.source.hi - cloud.source.lo, cloud.layout["columns"]
     if (np.diff(cloud.bounds) * max(1, count) != points).any():
         message = f"segments of {cloud.source.name} differ in length, expected batches of one length"
         raise contradiction(cloud.store, f"{SEGMENTS}/offsets", message)
-    per_segment = points // max(1, count)
-    width = 3
-    if _FEATURES in cloud.layout["columns"]:
-        width += cloud.store.array(f"{POINTS}/{_FEATURES}").shape[1]
-    values = {
-        "data": lazy_values(
-            partial(_data, cloud, count, per_segment), (count, per_segment, width), cloud.coordinate_dtype(0)
-        )
-    }
-    for name, (path, stored, _) in cloud.layout["columns"].items():
-        if name != _FEATURES or path != "data":
-            shape = (count, per_segment, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
-            read = partial(_reshaped, cloud, name, shape)
-            values[path] = lazy_values(read, shape, np.dtype(stored))
+    batches = (count, points // max(1, count))
+    others = [name for name, (path, _, _) in columns.items() if path != "data"]
+    width = 3 + sum(cloud.row_shape(name)[0] for name in columns if name not in others)
+
+    def data() -> NDArray[Any]:
+        parts = [cloud.coordinates(axis)[:, None] for axis in range(3)]
+        parts += [cloud.column(name) for name in columns if name not in others]
+        return np.concatenate(parts, axis=1).reshape(*batches, width)
+
+    def column(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        return cloud.column(name).reshape(shape)
+
+    values = {"data": lazy_values(data, (*batches, width), cloud.coordinate_dtype(0))}
+    for name in others:
+        shape = (*batches, *cloud.row_shape(name))
+        values[columns[name][0]] = lazy_values(partial(column, name, shape), shape, cloud.own_dtype(name))
     for name, (path, stored, _) in cloud.layout["segment_columns"].items():
         shape = (count, *cloud.store.array(f"{SEGMENTS}/{name}").shape[1:])
         values[path] = lazy_values(partial(cloud.segment_column, name), shape, np.dtype(stored))
     return hdf5_file(cloud, values, kept_attributes(cloud))
-
-
-def _reshaped(cloud: Cloud, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    return cloud.column(name).reshape(shape)
-
-
-def _data(cloud: Cloud, count: int, per_segment: int) -> NDArray[Any]:
-    parts = [cloud.coordinates(axis)[:, None] for axis in range(3)]
-    if _FEATURES in cloud.layout["columns"]:
-        parts.append(cloud.column(_FEATURES))
-    return np.concatenate(parts, axis=1).reshape(count, per_segment, -1)

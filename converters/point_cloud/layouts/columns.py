@@ -9,8 +9,8 @@ import h5py
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
+from unistore.converters.point_cloud.column_problems import how_to_name
 from unistore.converters.point_cloud.columns import choose
-from unistore.converters.point_cloud.cures import how_to_name
 from unistore.converters.point_cloud.datasets import (
     Datasets,
     make_layout,
@@ -19,7 +19,7 @@ from unistore.converters.point_cloud.datasets import (
     open_original,
     opener,
 )
-from unistore.converters.point_cloud.names import cloud_match, named_coordinates
+from unistore.converters.point_cloud.names import cloud_match, named_coordinates, own_names
 from unistore.converters.point_cloud.source import AXES, Layout, Match
 from unistore.errors import InputError, Problem, printable
 
@@ -47,8 +47,8 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Choose the group and its columns."""
     found = open_checked(file)
     group = _group_of_columns(found.tree, file.name, mapping)
-    chosen = choose(found.tree.datasets, group, mapping, file.name, check_dataset, wide=True)
-    return make_layout(found, chosen, format=NAME)
+    datasets = found.tree.datasets
+    return make_layout(found, choose(NAME, datasets, group, mapping, file.name, check_dataset, wide=True))
 
 
 def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
@@ -66,7 +66,7 @@ def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
         own = _own(tree, groups[0])
         keys = [key for key in own if key.lower() in ("x", "xyz")] or named_coordinates(own) or ["x"]
         role = "x" if keys[0].lower() == "x" else "xyz"
-        cure = f"choose one: --map {role}={_path(groups[0], keys[0])}"
+        cure = f"choose one: --map {role}={f'{groups[0]}/{keys[0]}'.lstrip('/')}"
         message = f"several groups hold x, y, z: {printable(', '.join(group or '/' for group in groups))}"
         raise InputError(Problem(name, message, cure, "ambiguous"))
     if not groups:
@@ -78,18 +78,11 @@ def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
 
 def _own(tree: Tree, group: str) -> dict[str, h5py.Dataset]:
     """Datasets directly in a group, by name."""
-    prefix = f"{group}/" if group else ""
-    own = {path.removeprefix(prefix): each for path, each in tree.datasets.items() if path.startswith(prefix)}
-    return {key: each for key, each in own.items() if "/" not in key and each.shape is not None}
-
-
-def _path(group: str, key: str) -> str:
-    return f"{group}/{key}" if group else key
+    own = {key: tree.datasets[path] for key, path in own_names(tree.datasets, group).items()}
+    return {key: each for key, each in own.items() if each.shape is not None}
 
 
 def _holds_coordinates(tree: Tree, group: str, least: int = 3) -> bool:
     """Whether a group has datasets ``xyz``, or at least `least` of x, y and z."""
-    prefix = f"{group}/" if group else ""
-    paths = (*tree.datasets, *tree.broken)
-    own = {path.removeprefix(prefix).lower() for path in paths if path.startswith(prefix)}
+    own = {key.lower() for key in own_names((*tree.datasets, *tree.broken), group)}
     return len(own.intersection(AXES)) >= least or "xyz" in own

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
 from unistore.converters.files.hdf5.tree import follow, walk
 from unistore.converters.parts import Candidate
@@ -59,11 +60,11 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     if inside.problems:
         raise InputError(inside.problems)
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
-    chosen = choose(columns, "", mapping, location, check_dataset)
+    chosen = choose(NAME, columns, "", mapping, location, check_dataset)
     return make_layout(
         found,
         chosen,
-        format=NAME,
+        [*chosen.xyz, *(path for path, _ in chosen.columns.values())],
         points=_points_inside(groups, names, chosen.xyz[0]),
         segments=len(names),
         segmented="ranges",
@@ -96,7 +97,7 @@ class _InSegments(PointSource):
         own = (3,) if len(detail["xyz"]) == 1 else ()
         forms = [(path, dtype, own) for path, dtype in zip(detail["xyz"], detail["xyz_stored"], strict=True)]
         self._forms = {
-            path: (hdf5.native(np.dtype(dtype)), tuple(row_shape))
+            path: (native(np.dtype(dtype)), tuple(row_shape))
             for path, dtype, row_shape in (*detail["columns"].values(), *forms)
         }
         self._problems: dict[Problem, None] = {}
@@ -135,7 +136,7 @@ class _InSegments(PointSource):
         location = location_of(self._groups.name, f"segments/{self._groups.keys[number]}/{path}")
         if isinstance(dataset, Problem):
             self._problems[dataset] = None
-        elif dataset.shape != shape or hdf5.native(dataset.dtype) != base:
+        elif dataset.shape != shape or native(dataset.dtype) != base:
             message = f"is {dataset.dtype} {dataset.shape}, expected {base} {shape} as the segment's others"
             self._problems[Problem(location, message, CURE, "length")] = None
         else:
@@ -164,8 +165,8 @@ def _lengths(groups: Segments, key: str) -> Ints:
     lengths: list[int] = []
     problems: list[Problem] = []
     known: set[str] = set()
-    for path, group in groups.groups():
-        names = set(group)
+    for number, name in enumerate(groups.keys):
+        names = set(groups.group(number))
         known = known or names
         missing, further = sorted(known - names), sorted(names - known)
         if missing or further:
@@ -175,8 +176,8 @@ def _lengths(groups: Segments, key: str) -> Ints:
                 if found
             )
             message = f"{said}, unlike the first segment, which holds {', '.join(sorted(known))}"
-            problems.append(Problem(location_of(groups.name, path), message, CURE, "columns"))
-        dataset = groups.dataset(group, path, key)
+            problems.append(Problem(location_of(groups.name, f"segments/{name}"), message, CURE, "columns"))
+        dataset = groups.member(number, key)
         if isinstance(dataset, Problem):
             problems.append(dataset)
         else:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -50,19 +49,19 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Columns are the datasets of ``data``."""
     found = open_checked(file)
-    chosen = choose(found.tree.datasets, "data", mapping, file.name, check_dataset)
+    chosen = choose(NAME, found.tree.datasets, "data", mapping, file.name, check_dataset)
     count = len(found.segments)
     return make_layout(
         found,
         chosen,
-        format=NAME,
+        ["indices"],
         segments=count,
         segmented="indices",
         unit="m",
         memory=count * SEGMENT_MEMORY,
         notes=(
             *count_notes(found.file["segments"], "num_segments", count, "segments"),
-            *count_notes(found.file.get("header"), "point_count", chosen.rows, "points"),
+            *count_notes(found.file.get("header"), "point_count", chosen.points, "points"),
         ),
     )
 
@@ -89,14 +88,12 @@ def open_original(source: Source) -> Iterator[Original]:
         paths_of = {int(name.rpartition("_")[2]): f"segments/{name}/indices" for name in file["segments"]}
         yield Original(
             lambda key: file[paths[key]][()],
-            indices={number: (path, partial(_whole, file, path)) for number, path in paths_of.items()},
+            indices={
+                number: (path, partial(lambda path: file[path][()], path))
+                for number, path in paths_of.items()
+            },
             left_out=datasets_left_out(file, source.detail),
         )
-
-
-def _whole(file: h5py.File, path: str) -> NDArray[Any]:
-    values: NDArray[Any] = file[path][()]
-    return values
 
 
 def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:

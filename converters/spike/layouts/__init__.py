@@ -1,4 +1,4 @@
-"""Formats of spike files, one module each; see `unistore.converters.spike.source`.
+"""Formats of spike files; see `unistore.converters.spike.source`.
 
 To add one, write a module here with a `Format`, and list it in `FORMATS`. Nothing else changes.
 """
@@ -7,24 +7,23 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 
-from unistore.converters.spike.layouts import dat, npy, npz
-from unistore.converters.spike.source import Format, FrameSource, StreamSource, VoxelGrid
+from unistore.converters.spike.layouts import arrays, dat
+from unistore.converters.spike.source import Format, VoxelGrid
 
 __all__ = [
     "ARRAY_SUFFIX",
     "FORMATS",
     "STREAM_SUFFIX",
     "format_of",
-    "open_spikes",
     "open_voxels",
     "spike_suffixes",
     "stem_of",
     "voxel_suffixes",
 ]
 
-FORMATS: tuple[Format, ...] = (dat.FORMAT, npy.FORMAT, npz.FORMAT)
+FORMATS: tuple[Format, ...] = (dat.FORMAT, arrays.NPY, arrays.NPZ)
 
-ARRAY_SUFFIX, STREAM_SUFFIX = npy.FORMAT.suffixes[0], dat.FORMAT.suffixes[0]
+ARRAY_SUFFIX, STREAM_SUFFIX = arrays.NPY.suffixes[0], dat.FORMAT.suffixes[0]
 """Suffixes of exported arrays and streams whose own format cannot be written."""
 
 
@@ -50,13 +49,8 @@ def stem_of(path: PurePath) -> str:
     return path.name[: -max(map(len, found))] if found else path.stem
 
 
-def open_spikes(path: Path, location: str) -> FrameSource | StreamSource:
-    """Read the header of a file of spikes; raises `InputError` if it cannot be read, or holds no spikes."""
-    return format_of(path).open(path, location)
-
-
 def open_voxels(path: Path, location: str) -> VoxelGrid:
-    """Read the header of a file of voxels, of one of `voxel_suffixes`; raises as `open_spikes`."""
+    """Read the header of a file of voxels, of one of `voxel_suffixes`; raises `InputError`."""
     opened = format_of(path).open_voxels
     assert opened is not None
     return opened(path, location)

@@ -1,21 +1,27 @@
-"""Spikes and voxels that are arrays in a file, whatever its format."""
+"""Spikes and voxels as arrays: in ``.npy`` files, and in ``.npz`` files under a known name or alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.files.npy.archive import NpzMember, npz_members, open_member
+from unistore.converters.files.npy.array import open_npy, read_header
 from unistore.converters.files.npy.header import NpyHeader
-from unistore.converters.spike.source import Extent, FrameSource, ReadArray, VoxelGrid
+from unistore.converters.parts import LeftOut, Taken, Verdict
+from unistore.converters.spike.source import Extent, Format, FrameSource, ReadArray, VoxelGrid
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import pack
 
 _BLOCK = 8 << 20
+_SPIKES = ("spk",)
+_VOXELS = ("voxel", "voxels", "spike_vox", "vox", "arr_0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,51 +65,101 @@ class PixelSource(FrameSource):
         return (values[start : start + step] for start in range(0, len(values), step))
 
 
-def pixel_source(
-    path: Path, location: str, key: str, header: NpyHeader, read_array: ReadArray, *, in_memory: bool = False
-) -> PixelSource:
-    """Spikes in an array; `in_memory`: reading it takes as much memory as it has pixels.
-
-    Raises
-    ------
-    InputError
-        If it has not three axes, or an empty one.
-    """
-    extent = _extent(header, key, location)
+def _spikes(path: Path, location: str, header: NpyHeader, read: ReadArray, key: str = "") -> PixelSource:
+    """Spikes in an array; one with a name is of an archive, and takes as much memory as it has pixels."""
     return PixelSource(
         path=path,
         location=location,
-        extent=extent,
+        extent=Extent(*_checked_shape(header, location, key)),
         key=key,
-        memory=extent.length * extent.height * extent.width if in_memory else 0,
+        memory=prod(header.shape) if key else 0,
         dtype=header.dtype,
-        read_array=read_array,
+        read_array=read,
     )
 
 
-def voxel_grid(path: Path, location: str, key: str, header: NpyHeader, read_array: ReadArray) -> VoxelGrid:
-    """Voxel grid in an array.
-
-    Raises
-    ------
-    InputError
-        If it has not three axes, or an empty one.
-    """
-    shape = _extent(header, key, location)
+def _voxels(path: Path, location: str, header: NpyHeader, read: ReadArray, key: str = "") -> VoxelGrid:
+    bins, height, width = _checked_shape(header, location, key)
     return VoxelGrid(
         path=path,
         location=location,
-        bins=shape.length,
-        height=shape.height,
-        width=shape.width,
+        bins=bins,
+        height=height,
+        width=width,
         dtype=header.dtype,
-        read_array=read_array,
+        read_array=read,
         key=key,
     )
 
 
-def _extent(header: NpyHeader, key: str, location: str) -> Extent:
+def _checked_shape(header: NpyHeader, location: str, key: str) -> tuple[int, ...]:
     if len(header.shape) != 3 or 0 in header.shape:
         message = f"{key or 'the array'} has shape {header.shape}, expected three axes of at least 1"
         raise InputError(Problem(location, message, "save it as (time or bin, height, width)", "shape"))
-    return Extent(*header.shape)
+    return header.shape
+
+
+def _look_at_npy(path: Path, location: str) -> Verdict:
+    read_header(path, location)
+    return LeftOut("is an array outside of a sequence's folders")
+
+
+def _read_npy(path: Path, location: str, _key: str) -> NDArray[Any]:
+    return open_npy(path, location)
+
+
+def _look_at_npz(path: Path, location: str) -> Verdict:
+    members = npz_members(path, location)
+    found = next((members[name] for name in _SPIKES if name in members), None)
+    if found is None:
+        return LeftOut(f"holds no {' or '.join(_SPIKES)}")
+    return Taken("array", f"holds {found.name} {found.header.shape}")
+
+
+def _read_npz(path: Path, location: str, key: str) -> NDArray[Any]:
+    return open_member(path, npz_members(path, location)[key], location)
+
+
+def _member(path: Path, location: str, names: Sequence[str]) -> NpzMember:
+    """The first of `names` in the file, or its only array under another name."""
+    members = npz_members(path, location)
+    found = [each for each in names if each in members] or (list(members) if len(members) == 1 else [])
+    if not found:
+        message = f"holds {', '.join(members) or 'no array'}, expected {' or '.join(names)}"
+        raise InputError(Problem(location, message, "save it again under that name", "missing"))
+    return members[found[0]]
+
+
+def _open_npz(path: Path, location: str) -> PixelSource:
+    member = _member(path, location, _SPIKES)
+    return _spikes(path, location, member.header, _read_npz, member.name)
+
+
+def _open_npz_voxels(path: Path, location: str) -> VoxelGrid:
+    member = _member(path, location, _VOXELS)
+    return _voxels(path, location, member.header, _read_npz, member.name)
+
+
+def _original(path: Path, key: str) -> NDArray[Any]:
+    if not key:
+        return np.asarray(np.load(path, allow_pickle=False))
+    with np.load(path, allow_pickle=False) as members:
+        return np.asarray(members[key])
+
+
+NPY = Format(
+    suffixes=(".npy",),
+    look=_look_at_npy,
+    open=lambda path, location: _spikes(path, location, read_header(path, location), _read_npy),
+    original=_original,
+    open_voxels=lambda path, location: _voxels(path, location, read_header(path, location), _read_npy),
+    form="npy",
+)
+NPZ = Format(
+    suffixes=(".npz",),
+    look=_look_at_npz,
+    open=_open_npz,
+    original=_original,
+    open_voxels=_open_npz_voxels,
+    form="npz",
+)

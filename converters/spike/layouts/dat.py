@@ -22,20 +22,14 @@ class DatSource(StreamSource):
     @contextmanager
     def open(self) -> Iterator[ReadBytes]:
         """As in `StreamSource`."""
-        try:
-            with self.path.open("rb", buffering=0) as file:
-                yield lambda count: np.fromfile(file, np.uint8, count)
-        except OSError as error:
-            raise InputError(_unreadable(self.location, error)) from error
+        with self.path.open("rb", buffering=0) as file:
+            yield lambda count: np.fromfile(file, np.uint8, count)
 
 
 def _open(path: Path, location: str) -> DatSource:
-    try:
-        with path.open("rb") as file:
-            head = file.read(32)
-        size = path.stat().st_size
-    except OSError as error:
-        raise InputError(_unreadable(location, error)) from error
+    with path.open("rb") as file:
+        head = file.read(32)
+        size = file.seek(0, 2)
     if not size:
         raise InputError(Problem(location, "is empty (0 bytes)", "copy or record it again", "empty"))
     if (pointer := lfs_pointer_problem(head, location)) is not None:
@@ -50,10 +44,6 @@ def _look(path: Path, location: str) -> Verdict:
 
 def _original(path: Path, _key: str) -> NDArray[Any]:
     return np.fromfile(path, np.uint8)
-
-
-def _unreadable(name: str, error: OSError) -> Problem:
-    return Problem(name, f"cannot be read: {error.strerror}", "check the file and its rights", "unreadable")
 
 
 FORMAT = Format(suffixes=(".dat",), look=_look, open=_open, original=_original, headerless=True, form="raw")

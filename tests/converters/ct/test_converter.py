@@ -14,9 +14,9 @@ from unistore.converters.ct.layouts import npz as ct_points
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.ct.windows import PRESETS
-from unistore.schemas.text import text_values
+from unistore.schemas.tables import text_values
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "ct"
 HU = "derived_ct_cropped_hu_int16_fortran.npy"
@@ -65,7 +65,7 @@ def make_case(folder: Path, image: np.ndarray | None, resolution: int = 512, **i
 
 def assert_valid(converted: Any) -> None:
     infos = {path: ArrayInfo(values.shape, str(values.dtype)) for path, values in converted.arrays.items()}
-    assert get_family("ct").schema_problems(infos, {"samples": {"count": converted.finalized.samples}}) == []
+    assert get_family("ct").part("specs").problems(infos, converted.finalized.samples) == []
 
 
 def test_bundled_volumes(check_contract: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from unistore.converters.rows.converter import RowsConverter
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 
 RANDOM = np.random.default_rng(3)
 
@@ -74,10 +74,10 @@ def test_volumes_and_their_segmentations(tmp_path: Path, check_contract: Callabl
     }
     converted = check_contract(CtConverter(), [tmp_path], oracle)
     infos = {path: ArrayInfo(values.shape, str(values.dtype)) for path, values in converted.arrays.items()}
-    assert get_family("ct").schema_problems(infos, {"samples": {"count": 3}}) == []
+    assert get_family("ct").part("specs").problems(infos, 3) == []
     broken = {path: info for path, info in infos.items() if path != "labels/seg/label"}
     broken["labels/seg/present"] = ArrayInfo((3,), "bool")
-    (problem,) = get_family("ct").schema_problems(broken, {"samples": {"count": 3}})
+    (problem,) = get_family("ct").part("specs").problems(broken, 3)
     assert str(problem) == "labels/seg: holds neither, expected mask or label"
     notes = " | ".join(converted.scan.notes)
     assert "labels/seg: 3 volumes, paired by names: img0_seg.npy with img0.npy" in notes

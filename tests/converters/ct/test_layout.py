@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unistore.converters.ct.files import window_in
 from unistore.converters.ct.find import find_volumes
-from unistore.converters.ct.names import window_in
 
 VOLUME = np.zeros((2, 3, 4), "i2")
 

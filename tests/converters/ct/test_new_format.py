@@ -28,8 +28,8 @@ from unistore.conversion.convert import convert
 from unistore.converters.ct import layouts
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
+from unistore.converters.ct.counting import THREADS
 from unistore.converters.ct.source import Format, Read, VoxelSource
-from unistore.converters.ct.survey import THREADS
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError, Problem

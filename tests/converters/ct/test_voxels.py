@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unistore.converters.ct import counting as ct_counting
 from unistore.converters.ct import slabs as ct_slabs
-from unistore.converters.ct import survey as ct_survey
 from unistore.converters.ct import voxels as ct_voxels
-from unistore.converters.ct.inside import bounds, inside
+from unistore.converters.ct.counting import MaskComparison, count_voxels, ones_of
 from unistore.converters.ct.layouts import open_voxels
-from unistore.converters.ct.slabs import planes, read_image, read_together, slabs
+from unistore.converters.ct.slabs import planes, read_image, slabs
 from unistore.converters.ct.source import VoxelSource
-from unistore.converters.ct.survey import MaskComparison, ones_of, survey
-from unistore.converters.ct.voxels import bit_shape, point_coords, read_bits, read_points
+from unistore.converters.ct.voxels import bit_shape, bounds, inside, point_coords, read_bits, read_points
 from unistore.errors import InputError
 from unistore.schemas.ct.windows import Window
 
@@ -57,11 +56,11 @@ def test_slabs_cover_the_volume_once(tmp_path: Path, dtype: str, order: str) -> 
     seen = np.zeros(array.shape, int)
     rebuilt = np.zeros(array.shape, array.dtype.newbyteorder("="))
     parts = 0
-    for slab in slabs(file):
-        assert slab.values.dtype.isnative
-        assert (slab.box[2].start or 0) % 8 == 0
-        seen[slab.box] += 1
-        rebuilt[slab.box] = slab.values
+    for box, (values,) in slabs([file]):
+        assert values.dtype.isnative
+        assert (box[2].start or 0) % 8 == 0
+        seen[box] += 1
+        rebuilt[box] = values
         parts += 1
     assert parts > 1
     assert (seen == 1).all()
@@ -94,7 +93,7 @@ def test_survey_equals_the_formula(tmp_path: Path, dtype: str, order: str) -> No
     expected = (array.astype("f8") >= -20) & (array.astype("f8") <= 40)
     windows = {"w": WINDOW, "none": Window("none", 1.0, 5e5)}
     tests = {name: inside(window, file.dtype) for name, window in windows.items()}
-    found = survey(file, tests, {})
+    found = count_voxels(file, tests, {})
     counts, nan = found.counts, found.nan
     np.testing.assert_array_equal(counts["w"], expected.sum(axis=(1, 2)))
     assert counts["none"].sum() == 0
@@ -115,7 +114,7 @@ def test_nan_is_counted_and_in_no_window(tmp_path: Path, order: str) -> None:
     array[0, 0, 0], array[0, 0, 1] = np.inf, -np.inf
     file = saved(tmp_path, np.asarray(array, order=order))
     everything = Window("all", 1e30, 0.0)
-    found = survey(file, {"all": inside(everything, array.dtype)}, {})
+    found = count_voxels(file, {"all": inside(everything, array.dtype)}, {})
     assert found.nan == 5
     assert found.counts["all"].sum() == array.size - 7
 
@@ -177,7 +176,7 @@ def test_points_are_argwhere(tmp_path: Path, order: str) -> None:
     inside_it[3:5] = False
     file = saved(tmp_path, array)
     test = inside(WINDOW, file.dtype)
-    planewise = survey(file, {"w": test}, {}).counts["w"]
+    planewise = count_voxels(file, {"w": test}, {}).counts["w"]
     expected = np.argwhere(inside_it)
     total = len(expected)
     ranges = [(0, total), (0, 0), (total, total), (5, 6), (17, total - 3), (0, 1), (total - 1, total)]
@@ -199,7 +198,8 @@ def test_files_together_are_read_at_the_same_places(tmp_path: Path, order: str, 
     files = [saved(tmp_path, array, f"{number}.npy") for number, array in enumerate(arrays)]
     seen = np.zeros(arrays[0].shape, int)
     parts = 0
-    for box, several in chain.from_iterable(read_together(files, share, shares) for share in range(shares)):
+    shared = [slabs(files, share=share, of=shares) for share in range(shares)]
+    for box, several in chain.from_iterable(shared):
         seen[box] += 1
         parts += 1
         for values, array in zip(several, arrays, strict=True):
@@ -225,7 +225,7 @@ def test_planes_come_in_their_order(tmp_path: Path, order: str) -> None:
 def test_masks_are_compared_with_their_windows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, other: str, dtype: str
 ) -> None:
-    monkeypatch.setattr(ct_survey, "usable_cores", lambda: 3)
+    monkeypatch.setattr(ct_counting, "usable_cores", lambda: 3)
     array = np.asarray(volume("<i2"), order=order)
     found = (array >= -20) & (array <= 40)
     wrong = found.copy()
@@ -238,7 +238,7 @@ def test_masks_are_compared_with_their_windows(
     files = {name: saved(tmp_path, mask, f"{name}.npy") for name, mask in masks.items()}
     test = inside(WINDOW, array.dtype)
     image = saved(tmp_path, array)
-    result = survey(image, {"alone": test, **dict.fromkeys(masks, test)}, files)
+    result = count_voxels(image, {"alone": test, **dict.fromkeys(masks, test)}, files)
     for name, mask in masks.items():
         expected = MaskComparison(
             ones=int((mask == 1).sum()),
@@ -256,6 +256,6 @@ def test_masks_are_compared_with_their_windows(
 def test_what_holds_neither_windows_nor_nan_is_not_read(tmp_path: Path) -> None:
     file = saved(tmp_path, volume("<i2"))
     file.path.unlink()
-    assert survey(file, {}, {}).nan == 0
+    assert count_voxels(file, {}, {}).nan == 0
     with pytest.raises(InputError, match="cannot be read"):
-        survey(file, {"w": inside(WINDOW, file.dtype)}, {})
+        count_voxels(file, {"w": inside(WINDOW, file.dtype)}, {})

@@ -44,14 +44,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
         message = f"is {size} bytes, but its header and {count} points take {expected}"
         raise InputError(Problem(file.name, message, "get it again", "truncated"))
     records = np.memmap(file.path, RECORD, "r", HEADER.itemsize, count) if count else np.empty(0, RECORD)
-    chosen = choose({key: records[key] for key in RECORD.names or ()}, "", mapping, file.name)
-    return Layout(
-        format=NAME,
-        points=chosen.rows,
-        xyz=chosen.xyz,
-        xyz_stored=chosen.xyz_stored,
-        columns=chosen.columns,
-    )
+    return choose(NAME, {key: records[key] for key in RECORD.names or ()}, "", mapping, file.name)
 
 
 class Records(PointSource):

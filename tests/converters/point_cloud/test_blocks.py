@@ -20,14 +20,14 @@ from unistore.conversion.convert import convert
 from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, step_budget
 from unistore.conversion.runner import run
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.point_cloud import memory as point_cloud_memory
+from unistore.converters.point_cloud import derive as point_cloud_derive
 from unistore.converters.point_cloud import voxels as point_cloud_voxels
 from unistore.converters.point_cloud import windows as point_cloud_windows
 from unistore.converters.point_cloud import workspace as point_cloud_workspace
-from unistore.converters.point_cloud.buckets import BucketOrder
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.point_cloud.layouts import pointsuite_indices as point_cloud_indices
 from unistore.converters.point_cloud.order import StorageOrder, in_storage_order
+from unistore.converters.point_cloud.sorting import BucketOrder
 from unistore.converters.point_cloud.voxels import VoxelGrid
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
@@ -35,7 +35,7 @@ from unistore.converters.scanning import scan_sources
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
 
-MODULES = (point_cloud_indices, point_cloud_memory, point_cloud_workspace)
+MODULES = (point_cloud_indices, point_cloud_derive, point_cloud_workspace)
 STEP = 40
 
 
@@ -232,7 +232,7 @@ def test_coordinates_that_are_not_finite_are_counted_over_all_blocks(tmp_path: P
 def test_a_larger_file_takes_no_more_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
-    monkeypatch.setattr(point_cloud_memory, "STEP", 500)
+    monkeypatch.setattr(point_cloud_derive, "STEP", 500)
     files = [make(tmp_path / f"{n}.h5", layout, n) for n in (1000, 9000)]
     small, large = (scan_sources(PointCloudConverter(), [file]).sources[0].memory for file in files)
     assert small == large
@@ -344,7 +344,7 @@ def test_what_may_be_held_decides_where_points_are_sorted(
     path = make(tmp_path / "a.h5", "indices")
     for module in MODULES:
         monkeypatch.setattr(module, "STEP", STEP)
-    monkeypatch.setattr(point_cloud_memory, "_FIXED", 32 << 20)  # so that deriving takes more than a shard
+    monkeypatch.setattr(point_cloud_derive, "_FIXED", 32 << 20)  # so that deriving takes more than a shard
     scan = scan_sources(PointCloudConverter(voxel_size=(1.0,)), [path])
     (source,) = scan.sources
     enough = PROCESS + SOURCE + source.memory_in_core

@@ -177,3 +177,18 @@ def test_places_and_numbers_do_not_depend_on_blocks(numbers: list[tuple[int, int
     q = np.empty(xyz.shape, np.int32)
     quantise_decimals(xyz, {"scale": decimal.scale, "offset": list(decimal.offset)}, q)
     assert ((q.astype(np.float64) + decimal.offset) / decimal.scale).tobytes() == xyz.tobytes()
+
+
+def test_a_scale_beside_batches_counts(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 1000, (2, 5, 3)) * 0.3
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"], file["label"] = values, np.zeros(2, int)
+        file.create_group("header").attrs.update(
+            {f"{axis}_{name}": value for axis in "xyz" for name, value in (("scale", 0.3), ("offset", 0.0))}
+        )
+    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "point-cloud")
+    root = zarr.open_group(tmp_path / "a.zarr", mode="r")
+    stored = root["points/xyz"]
+    assert stored.dtype == np.int32
+    np.testing.assert_array_equal(stored[:] * 0.3 + 0.0, values.reshape(-1, 3))
+    assert root["sources/scale"][0].tolist() == [0.3] * 3

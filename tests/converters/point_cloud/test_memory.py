@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.point_cloud import memory as point_cloud_memory
+from unistore.converters.point_cloud import derive as point_cloud_derive
 from unistore.converters.point_cloud import workspace as point_cloud_workspace
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.point_cloud.layouts import pointsuite_indices as point_cloud_indices
@@ -85,9 +85,9 @@ def test_no_more_is_held_than_estimated(
     voxels: tuple[float, ...],
     in_core: bool,
 ) -> None:
-    for module in (point_cloud_indices, point_cloud_memory, point_cloud_workspace):
+    for module in (point_cloud_indices, point_cloud_derive, point_cloud_workspace):
         monkeypatch.setattr(module, "STEP", STEP)
-    monkeypatch.setattr(point_cloud_memory, "_FIXED", FIXED)
+    monkeypatch.setattr(point_cloud_derive, "_FIXED", FIXED)
     converter = PointCloudConverter(voxel_size=voxels, **WINDOWS.get(layout, {}))
     path = sources / f"{'columns' if layout in WINDOWS else layout}-{size}.h5"
     scan = scan_sources(converter, [path])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from unistore.converters.point_cloud import tuples as point_cloud_tuples
+from unistore.converters.point_cloud import sorting as point_cloud_sorting
 from unistore.converters.point_cloud.coordinates import bounds_of, dequantise, quantise
-from unistore.converters.point_cloud.segments import blocks
+from unistore.converters.point_cloud.order import blocks
 from unistore.converters.point_cloud.voxels import VoxelGrid
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
@@ -135,7 +135,7 @@ def test_keys_too_wide_for_one_integer_sort_alike(monkeypatch) -> None:
     lengths = np.array([200, 300])
     bounds = bounds_of(axes, np.array([0, 200, 500]))
     packed = voxelise(axes, lengths, bounds, 1.0)
-    monkeypatch.setattr(point_cloud_tuples, "_pack", lambda keys, extents: None)
+    monkeypatch.setattr(point_cloud_sorting, "_pack", lambda keys, extents: None)
     for one, other in zip(packed, voxelise(axes, lengths, bounds, 1.0), strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -11,7 +11,7 @@ import pytest
 
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
-from unistore.converters.spike.geometry import CAMERAS, choose, frames_in
+from unistore.converters.spike.geometry import CAMERAS, choose_resolutions, frames_in
 from unistore.errors import InputError, Problem
 
 
@@ -155,16 +155,16 @@ def test_every_camera_is_found_by_its_typical_size_or_given_size() -> None:
     for camera in CAMERAS:
         for length in camera.lengths:
             size = camera.height * camera.width * length // (8 if camera.layout == "packed" else 1)
-            chosen, problems = choose({"a": [size]}, camera.layout)
+            chosen, problems = choose_resolutions({"a": [size]}, camera.layout)
             assert not problems
             assert (chosen["a"].height, chosen["a"].width) == (camera.height, camera.width)
         size = camera.height * camera.width * 7 // 8
-        chosen, problems = choose({"a": [size]}, "packed", camera.height, camera.width)
+        chosen, problems = choose_resolutions({"a": [size]}, "packed", camera.height, camera.width)
         assert bool(problems) == (camera.layout == "bytes"), (
             "a width and height of bytes are no packed camera"
         )
 
 
 def test_equal_sizes_are_refused_once() -> None:
-    _, problems = choose({"a": [1_152_000], "b": [1_152_000], "c": [576_000]}, "packed")
+    _, problems = choose_resolutions({"a": [1_152_000], "b": [1_152_000], "c": [576_000]}, "packed")
     assert [problem.location for problem in problems] == ["a", "c"]

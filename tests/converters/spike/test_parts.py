@@ -21,6 +21,8 @@ from unistore.errors import InputError
 
 SIZE = {"height": 24, "width": 40}
 
+NO_FRAME = "belongs to no frame; their files lie in spike/, spike_vox/, blur/, sharp/"
+
 
 def find(*paths: Path, **options: Any) -> Found:
     converter = SpikeConverter(**options)
@@ -152,25 +154,25 @@ def test_everything_else_is_left_out_with_a_reason(tmp_path: Path, sequences: Ca
     assert not found.problems
     reasons = {path.relative_to(tmp_path).as_posix(): why for path, why in found.left_out}
     assert reasons == {
-        "empty": "holds no spikes",
-        "mixed/a.png": "lies in no blur/ or sharp/ folder",
-        "pictures": "holds no spikes",
+        "empty": NO_FRAME,
+        "mixed/a.png": NO_FRAME,
+        "pictures": NO_FRAME,
         "readme.md": "is no .dat, .npy, .npz file",
         "store.zarr": "is a store",
         "train/a/blur": "not every sequence has blur/",
         "train/a/sharp": "not every sequence has sharp/",
-        "train/a/blur_gamma": "is none of spike/, spike_vox/, blur/, sharp/",
-        "train/a/cover.png": "lies in no blur/ or sharp/ folder",
-        "train/a/extra.dat": "lies beside spike/, not in it",
+        "train/a/blur_gamma": NO_FRAME,
+        "train/a/cover.png": NO_FRAME,
+        "train/a/extra.dat": NO_FRAME,
         "train/a/notes.txt": "is no .dat, .npy, .npz file",
         "train/a/spike/000.png": "is no .dat, .npy, .npz file",
-        "train/a/spike/old": "lies in spike/, where only files are looked at",
+        "train/a/spike/old": NO_FRAME,
     }
     (tmp_path / "mixed/alone.dat").unlink()
     (tmp_path / "empty/.hidden").unlink()
     again = left_out(tmp_path)
     assert again["train/a/blur/000.dat"] == "is no .png, .jpg, .jpeg file"
-    assert again["mixed"] == again["empty"] == "holds no spikes"
+    assert again["mixed"] == again["empty"] == NO_FRAME
     assert "train/a/blur" not in again
     named = [path for path, _ in find(tmp_path).left_out]
     assert named == sorted(named), "in natural order"
@@ -179,7 +181,7 @@ def test_everything_else_is_left_out_with_a_reason(tmp_path: Path, sequences: Ca
 def test_images_of_a_frame_that_is_excluded(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"a": (8, 8)})
     reasons = left_out(tmp_path, exclude=("a/spike/001.dat", "a/sharp/001.png"))
-    assert reasons == {"a/blur/001.png": "belongs to no frame that is converted"}
+    assert reasons == {"a/blur/001.png": NO_FRAME}
     assert left_out(tmp_path, exclude=("a",)) == {}
 
 
@@ -190,9 +192,7 @@ def test_images_beside_spikes_that_another_sequence_has(
     sequences(tmp_path, {"b": (8,)})
     (tmp_path / "b/spike/000.dat").unlink()
     (tmp_path / "b/spike/000.dat").symlink_to(tmp_path / "a/spike/000.dat")
-    assert left_out(tmp_path) == {
-        f"b/{role}": "belongs to no frame that is converted" for role in ("blur", "sharp")
-    }
+    assert left_out(tmp_path) == {f"b/{role}": NO_FRAME for role in ("blur", "sharp")}
 
 
 def test_links_are_met_where_they_lead(tmp_path: Path, sequences: Callable[..., Any]) -> None:
@@ -206,7 +206,7 @@ def test_links_are_met_where_they_lead(tmp_path: Path, sequences: Callable[..., 
     found = find(tmp_path / "unified", tmp_path / "raw")
     assert {path.relative_to(tmp_path).as_posix(): why for path, why in found.left_out} == {
         "raw/a/readme.md": "is no .dat, .npy, .npz file",
-        "raw/b": "no link leads into it",
+        "raw/b": "no link leads to it",
         "unified/notes.txt": "is no .dat, .npy, .npz file",
     }
 
@@ -226,7 +226,7 @@ def test_left_out_files_are_remarked(tmp_path: Path, sequences: Callable[..., An
     (tmp_path / "a/blur_gamma").mkdir()
     (tmp_path / "a/blur_gamma/000.png").touch()
     notes = scan_sources(SpikeConverter(**SIZE), [tmp_path]).notes
-    assert "left out, is none of spike/, spike_vox/, blur/, sharp/: blur_gamma" in notes
+    assert f"left out, {NO_FRAME}: blur_gamma" in notes
     assert not any("000.png" in note for note in notes)
 
 

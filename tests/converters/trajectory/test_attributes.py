@@ -66,7 +66,10 @@ def source(tmp_path: Path) -> Path:
 def test_an_export_has_every_attribute(source: Path, tmp_path: Path) -> None:
     store = tmp_path / "a.zarr"
     report = unistore.convert(source, store, "trajectory", ignore=("obs/unused",))
-    assert "attributes kept: 17 of 1 file (author, nothing, rate, total, model, …)" in report.notes
+    assert any(
+        each.startswith("attributes kept: 17 of 1 file (author, nothing, rate, total, model and ")
+        for each in report.notes
+    )
     unistore.export(store, tmp_path / "back")
     expected = {key: each for key, each in attributes_of(source).items() if key[0][-6:] != "unused"}
     assert attributes_of(tmp_path / "back" / "demos.hdf5") == expected

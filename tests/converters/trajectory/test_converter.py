@@ -13,8 +13,8 @@ import pytest
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter
-from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.text import text_values
+from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.tables import text_values
 
 RANDOM = np.random.default_rng(3)
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from unistore.converters.registry import get_family
 from unistore.errors import InputError
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.ct.fields import coords_field, mask_field
 from unistore.schemas.ct.windows import PRESETS, Window, parse_window
 
@@ -29,69 +31,106 @@ STORE = {
 }
 
 
-def problems(**changes: ArrayInfo | None) -> dict[str, str]:
-    arrays = {**STORE, **{path.replace("__", "/"): info for path, info in changes.items()}}
-    found = get_family("ct").schema_problems(
-        {path: info for path, info in arrays.items() if info is not None}, {"samples": {"count": 2}}
+SAMPLES = "(the root's count of samples"
+
+
+def problems(changes: Mapping[str, ArrayInfo | None]) -> dict[str, str]:
+    arrays = {**STORE, **changes}
+    found = (
+        get_family("ct")
+        .part("specs")
+        .problems({path: info for path, info in arrays.items() if info is not None}, 2)
     )
     return {problem.location: problem.message for problem in found}
 
 
 def test_a_store_is_valid() -> None:
-    assert problems() == {}
+    assert problems({}) == {}
 
 
 def test_without_image() -> None:
-    assert problems(volumes__image=None) == {}
+    assert problems({"volumes/image": None}) == {}
+
+
+BOTH = "coords, offsets, values or mask, offsets"
 
 
 @pytest.mark.parametrize(
-    ("path", "info", "location", "message"),
+    ("path", "info", "said"),
     [
-        ("volumes__extent", None, "volumes/extent", "is missing"),
-        ("volumes__extent", ArrayInfo((2, 2), "int32"), "volumes/extent", "expected (n, 3)"),
-        ("volumes__image", ArrayInfo((2, 8, 9), "int16"), "volumes/image", "expected (n, n, n, n)"),
-        ("volumes__image", ArrayInfo((2, 8, 9, 10), "complex64"), "volumes/image", "expected numbers"),
-        ("volumes__image", ArrayInfo((3, 8, 9, 10), "int16"), "volumes/image", "expected 2 ("),
-        ("volumes__name__offsets", None, "volumes/name/offsets", "is missing"),
+        ("volumes/extent", None, "is missing"),
+        ("volumes/extent", ArrayInfo((2, 2), "int32"), "has shape (2, 2), expected (n, 3)"),
         (
-            "volumes__name__offsets",
-            ArrayInfo((4,), "int64"),
-            "volumes/name/offsets",
-            "has 4 rows, expected 3",
+            "volumes/image",
+            ArrayInfo((2, 8, 9), "int16"),
+            {
+                "volumes/image": "has shape (2, 8, 9), expected (n, n, n, n)",
+                **dict.fromkeys(
+                    ["masks/1/mask", "windows/bone/mask"],
+                    "has shape (2, 8, 9, 2), expected (8, 2) at its end, as volumes/image has (2, 8, 9)",
+                ),
+            },
         ),
-        ("windows__lung__coords", None, "windows/lung/values", "needs the array windows/lung/coords"),
-        ("windows__lung__coords", ArrayInfo((5, 2), "uint16"), "windows/lung/coords", "(n, 3)"),
-        ("windows__lung__coords", ArrayInfo((5, 3), "int64"), "windows/lung/coords", "uint16 or int32"),
-        ("windows__lung__values", None, "windows/lung", "holds coords, offsets, expected"),
-        ("windows__lung__values", ArrayInfo((4,), "int16"), "windows/lung/values", "has 4 rows, expected 5"),
+        ("volumes/image", ArrayInfo((2, 8, 9, 10), "complex64"), "is complex64, expected numbers"),
+        ("volumes/image", ArrayInfo((3, 8, 9, 10), "int16"), f"has 3 rows, expected 2 {SAMPLES})"),
+        ("volumes/name/offsets", None, "is missing"),
+        ("volumes/name/offsets", ArrayInfo((4,), "int64"), f"has 4 rows, expected 3 {SAMPLES} +1)"),
         (
-            "windows__lung__mask",
+            "windows/lung/coords",
+            None,
+            {
+                "windows/lung/values": "needs the array windows/lung/coords",
+                "windows/lung/offsets": "needs the array windows/lung/mask",
+            },
+        ),
+        ("windows/lung/coords", ArrayInfo((5, 2), "uint16"), "has shape (5, 2), expected (n, 3)"),
+        ("windows/lung/coords", ArrayInfo((5, 3), "int64"), "is int64, expected uint16 or int32"),
+        ("windows/lung/values", None, {"windows/lung": f"holds coords, offsets, expected {BOTH}"}),
+        (
+            "windows/lung/values",
+            ArrayInfo((4,), "int16"),
+            "has 4 rows, expected 5 (the rows of windows/lung/coords)",
+        ),
+        (
+            "windows/lung/mask",
             ArrayInfo((2, 8, 9, 2), "uint8"),
-            "windows/lung",
-            "holds coords, mask, offsets, values",
+            {"windows/lung": f"holds coords, mask, offsets, values, expected {BOTH}"},
         ),
+        ("windows/bone/offsets", ArrayInfo((2,), "int64"), f"has 2 rows, expected 3 {SAMPLES} +1)"),
         (
-            "windows__bone__offsets",
-            ArrayInfo((2,), "int64"),
-            "windows/bone/offsets",
-            "has 2 rows, expected 3",
+            "windows/bone/mask",
+            ArrayInfo((2, 8, 9, 10), "uint8"),
+            "has shape (2, 8, 9, 10), expected (8, 9, 2) at its end, as volumes/image has (2, 8, 9, 10)",
         ),
-        ("windows__bone__mask", ArrayInfo((2, 8, 9, 10), "uint8"), "windows/bone/mask", "(2, 8, 9, 2)"),
-        ("masks__1__present", ArrayInfo((2,), "uint8"), "masks/1/present", "expected bool"),
-        ("sdf__lung__coords", None, "sdf/lung/values", "needs the array sdf/lung/coords"),
-        ("masks__1__mask", None, "masks/1", "holds neither, expected mask or label"),
-        ("sdf__lung__values", ArrayInfo((8,), "float32"), "sdf/lung/values", "has 8 rows, expected 7"),
+        ("masks/1/present", ArrayInfo((2,), "uint8"), "is uint8, expected bool"),
+        (
+            "sdf/lung/coords",
+            None,
+            {
+                "sdf/lung/values": "needs the array sdf/lung/coords",
+                "sdf/lung/offsets": "needs the array sdf/lung/mask",
+            },
+        ),
+        ("masks/1/mask", None, {"masks/1": "holds neither, expected mask or label"}),
+        (
+            "sdf/lung/values",
+            ArrayInfo((8,), "float32"),
+            "has 8 rows, expected 7 (the rows of sdf/lung/coords)",
+        ),
     ],
 )
-def test_what_is_wrong_is_said(path: str, info: ArrayInfo | None, location: str, message: str) -> None:
-    found = problems(**{path: info})
-    assert message in found[location]
+def test_what_is_wrong_is_said(path: str, info: ArrayInfo | None, said: str | dict[str, str]) -> None:
+    """Of the array itself, where it is a text, and nothing else."""
+    assert problems({path: info}) == ({path: said} if isinstance(said, str) else said)
 
 
 def test_all_problems_at_once() -> None:
-    found = problems(windows__lung__offsets=None, masks__1__mask=None, sdf__lung__values=None)
-    assert list(found) == ["windows/lung", "masks/1", "sdf/lung"]
+    removed = ("windows/lung/offsets", "masks/1/mask", "sdf/lung/values")
+    assert problems(dict.fromkeys(removed)) == {
+        "windows/lung": f"holds coords, values, expected {BOTH}",
+        "masks/1": "holds neither, expected mask or label",
+        "sdf/lung": "holds coords, offsets, expected coords, offsets, values",
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from unistore.converters.registry import get_family
 from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo, name_problem
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.point_cloud.fields import (
     column_field,
     scale_fields,
@@ -17,13 +17,15 @@ from unistore.schemas.point_cloud.fields import (
     voxel_offsets_field,
     xyz_field,
 )
+from unistore.schemas.tables import name_problem
 
 N, S, V, F = 10, 3, 6, 2
 BOUNDS = ArrayInfo((F + 1,), "int64")
 
 
 def validate(arrays: dict[str, ArrayInfo]) -> list[Problem]:
-    return get_family("point_cloud").schema_problems(arrays, {"samples": {"count": 2}})
+    found: list[Problem] = get_family("point_cloud").part("specs").problems(arrays, 2)
+    return found
 
 
 def store() -> dict[str, ArrayInfo]:
@@ -55,14 +57,26 @@ def test_the_fields_make_a_valid_store() -> None:
     assert validate({**arrays, **named}) == []
 
 
+COUNTED = {
+    "points/xyz": {"points/rgb", "points/source_row", "voxels/0.5/point_voxel"},
+    "segments/number": {
+        *("segments/offsets", "segments/origin", "segments/bounds", "segments/source"),
+        "voxels/0.5/offsets",
+    },
+    "voxels/0.5/coords": {"voxels/0.5/counts"},
+}
+"""Arrays that have the rows of another, and where it is only known by them that one has others."""
+
+
 @pytest.mark.parametrize(
     "path", sorted(set(store()) - {"points/rgb", "sources/path/data", "sources/path/offsets"})
 )
 def test_each_array_is_needed(path: str) -> None:
     arrays = store()
     del arrays[path]
-    problems = validate(arrays)
-    assert any(path in str(problem) for problem in problems)
+    told = {problem.message for problem in validate(arrays)}
+    assert told
+    assert told <= {"is missing", f"needs the array {path}"}
 
 
 @pytest.mark.parametrize("path", sorted(set(store()) - {"sources/path/data", "sources/path/offsets"}))
@@ -70,15 +84,22 @@ def test_each_array_has_its_rows(path: str) -> None:
     arrays = store()
     info = arrays[path]
     arrays[path] = ArrayInfo((info.shape[0] + 1, *info.shape[1:]), info.dtype)
-    assert validate(arrays) != []
+    found = {problem.location: problem.message for problem in validate(arrays)}
+    assert set(found) == COUNTED.get(path, {path})
+    for location, message in found.items():
+        rows = arrays[location].shape[0]
+        expected = rows - 1 if location == path else rows + 1
+        assert message.startswith(f"has {rows} rows, expected {expected} (the rows of ")
 
 
 def test_all_problems_at_once() -> None:
     arrays = store()
     arrays["points/xyz"] = ArrayInfo((N, 2), "int16")
     arrays["segments/origin"] = ArrayInfo((S, 3), "float32")
-    problems = validate(arrays)
-    assert [problem.location for problem in problems] == ["points/xyz", "segments/origin"]
+    assert [str(problem) for problem in validate(arrays)] == [
+        "points/xyz: is int16, expected int32 or float64 or float32",
+        "segments/origin: is float32, expected float64",
+    ]
 
 
 def test_scale_is_needed_beside_quantised_coordinates_only() -> None:

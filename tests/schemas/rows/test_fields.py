@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unistore.converters.registry import get_family
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.rows.fields import row_field
 
 
@@ -16,11 +16,11 @@ def test_a_field_names_its_axes() -> None:
 
 def test_every_problem_is_named() -> None:
     good = {"rows/data": ArrayInfo((5, 3), "float32"), "rows/a/b": ArrayInfo((5,), "int64")}
-    family, attributes = get_family("rows"), {"samples": {"count": 5}}
-    assert family.schema_problems(good, attributes) == []
-    assert [problem.kind for problem in family.schema_problems({}, attributes)] == ["missing"]
+    problems = get_family("rows").part("specs").problems
+    assert problems(good, 5) == []
+    assert [problem.kind for problem in problems({}, 5)] == ["missing"]
     bad = {**good, "rows/c": ArrayInfo((4,), "int64"), "rows/d": ArrayInfo((), "int64")}
-    assert [str(problem) for problem in family.schema_problems(bad, attributes)] == [
+    assert [str(problem) for problem in problems(bad, 5)] == [
         "rows/c: has 4 rows, expected 5 (the root's count of samples)",
         "rows/d: has no axis, expected rows on axis 0",
     ]

@@ -60,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return Report()
 
     monkeypatch.setattr(importlib.import_module("unistore.conversion.convert"), "convert", convert)
-    monkeypatch.setattr("unistore.cli.conversion_text.report_text", lambda _: "done")
+    monkeypatch.setattr("unistore.cli.convert.report_text", lambda _: "done")
     return calls
 
 

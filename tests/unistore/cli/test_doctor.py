@@ -47,10 +47,15 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         call("a.zarr", "--samples", "Patches(8, pad='zero')", "--measure", "--seconds", "0.5", "--json") == 0
     )
     assert asked == [
-        ("a.zarr", None, False, 2.0),
-        (None, None, False, 2.0),
+        ("a.zarr", None, False, None),
+        (None, None, False, None),
         ("a.zarr", unistore.Patches(8, pad="zero"), True, 0.5),
     ]
+
+
+def test_seconds_without_measure_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("a.zarr", "--seconds", "1") == 2
+    assert "--measure" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

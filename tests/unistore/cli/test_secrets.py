@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 import unistore
 from unistore.errors import InputError
 from unistore.remote.faults import redacted_error
-from unistore.remote.redaction import redact_url, redact_urls
-from unistore.remote.url import Location
+from unistore.remote.url import Location, redact_url, redact_urls
 
 SECRETS = ("hunter2", "AKIAUSER", "SIGNED", "frag0")
 URLS = [

@@ -316,7 +316,7 @@ PINGS = SampleKeys(
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two families of packages: one with keys of its own, one whose keys cannot be imported."""
     references = {"sonar": f"{__name__}:PINGS", "radar": "radar_that_is_missing:CONFIG"}
-    parts = dict.fromkeys(("summary", "description", "options", "converter", "validate"), "")
+    parts = dict.fromkeys(("summary", "description", "options", "converter"), "")
     found = {name: Family(name=name, config=config, **parts) for name, config in references.items()}
     monkeypatch.setattr(file, "families", lambda: {**families(), **found})
 

@@ -28,8 +28,7 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
 from unistore.errors import InputError, Problem
-from unistore.schemas.tables import Field, Table
-from unistore.schemas.text import text_arrays
+from unistore.schemas.tables import Field, Table, text_arrays
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -53,16 +53,20 @@ linux = pytest.mark.skipif(not os.access("/proc/self/status", os.R_OK), reason="
 @linux
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("family", "workers"), [("rows", 0), ("point_cloud", 0), ("ct", 0), ("spike", 2), ("trajectory", 2)]
+    ("families", "workers"), [(("rows", "point_cloud", "ct"), 0), (("spike", "trajectory"), 2)]
 )
-def test_predictions_hold_against_measured_peaks(tmp_path: Path, family: str, workers: int) -> None:
+def test_predictions_hold_against_measured_peaks(
+    tmp_path: Path, families: tuple[str, ...], workers: int
+) -> None:
     """Without a limit, and under the least that is not refused."""
-    words = ["--families", family, "--megabytes", "24", "--workers", str(workers)]
-    free, tight = predictions(tmp_path, *words)
-    assert free["memory"] is None
-    assert bool(free["workers"]) == bool(workers)
-    assert free["measured"] <= free["predicted"]
-    assert tight["measured"] <= tight["predicted"] <= tight["memory"]
+    words = ["--families", *families, "--megabytes", "24", "--workers", str(workers)]
+    found = predictions(tmp_path, *words)
+    assert [case["family"] for case in found] == [name for name in families for _ in range(2)]
+    for free, tight in zip(found[::2], found[1::2], strict=True):
+        assert free["memory"] is None
+        assert bool(free["workers"]) == bool(workers)
+        assert free["measured"] <= free["predicted"]
+        assert tight["measured"] <= tight["predicted"] <= tight["memory"]
 
 
 @linux

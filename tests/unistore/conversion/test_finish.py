@@ -11,7 +11,7 @@ import unistore
 from unistore.errors import ConversionError
 from unistore.schemas.array_spec import SAMPLES, ArraySpec
 from unistore.schemas.array_specs import ArraySpecs
-from unistore.schemas.rows import specs
+from unistore.schemas.rows import fields as specs
 
 OTHERS = ArraySpecs(
     arrays={

@@ -15,7 +15,7 @@ import pytest
 
 from unistore import export
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.exporting.naming import FileNames
+from unistore.exporting.writing import FileNames
 
 HOSTILE = [
     "",

@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_nothing(scans: Scans, tmp_path: Path, monkeypatch: p
             raise OSError(28, "No space left on device")
         return pad_chunk(chunk, blank)
 
-    monkeypatch.setattr("unistore.exporting.zarr_group.pad_chunk", failing)
+    monkeypatch.setattr("unistore.exporting.writing.pad_chunk", failing)
     with pytest.raises(ConversionError, match="No space left on device; free space there"):
         unistore.export(scans.store, tmp_path / "out", to="ome-zarr")
     assert len(written) == 9

@@ -218,7 +218,7 @@ def test_a_mistake_of_the_converter_shows(
     make_case: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A converter that reads wrongly, when converting and now, is caught by the plain readers."""
-    from unistore.converters.spike.stream_reader import ShapedStream
+    from unistore.converters.spike.source import ShapedStream
 
     case, _ = make_case("spike_tiles")
     right = ShapedStream.read

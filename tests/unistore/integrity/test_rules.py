@@ -194,8 +194,8 @@ def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., N
 
 
 def test_a_shard_that_leaves_bytes_unused(copy_case: Copy, forge: Callable[..., None]) -> None:
+    from unistore.zarr3 import content_digest, encode_shard, write_file
     from unistore.zarr3.metadata import ArrayMetadata
-    from unistore.zarr3.writer import content_digest, encode_shard, write_shard
 
     _, store = copy_case("cloud_real")
     path, key = "points/source_row", "points/source_row/c/0"
@@ -204,7 +204,7 @@ def test_a_shard_that_leaves_bytes_unused(copy_case: Copy, forge: Callable[..., 
     shard = b"".join(map(bytes, encode_shard(metadata, (0,), values)))
     nbytes = metadata.index.nbytes(metadata.chunks_per_object[0])
     padded = shard[:-nbytes] + b"unused" + shard[-nbytes:]
-    written = write_shard(store, key, [padded])
+    written = write_file(store, key, [padded])
     from unistore.store.manifest import Entry, manifest_bytes, parse_manifest
 
     manifest = store / "unistore-manifest.jsonl"

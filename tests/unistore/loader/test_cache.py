@@ -40,7 +40,10 @@ def rows(make_store):
     return make_store("rows", {"rows/data": values, "sources/path": ["a.h5"]}, count=120, chunks=chunks)
 
 
-@pytest.fixture(params=["rows", "segments", "random points", "random patches", "masks", "volumes"])
+KINDS = ("rows", "segments", "random points", "random patches", "masks", "volumes")
+
+
+@pytest.fixture(params=KINDS)
 def dataset(request, rows, make_cloud, make_scans):
     if request.param == "rows":
         return lambda: unistore.Dataset(rows)
@@ -58,7 +61,11 @@ def dataset(request, rows, make_cloud, make_scans):
     return lambda: unistore.Dataset(path, unistore.Segments(max_points=most))
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("dataset", "workers"),
+    [*((kind, 0) for kind in KINDS), ("rows", 1), ("random patches", 1), ("segments", 2), ("volumes", 2)],
+    indirect=["dataset"],
+)
 def test_batches_are_the_same_and_chunks_are_decoded_once(dataset, workers):
     with (
         Loader(dataset(), 3, shuffle=True, seed=1, num_workers=workers, cache="all") as loader,

@@ -68,7 +68,7 @@ def test_many_lifetimes_leave_nothing(data, census):
         one_life(data, rng, number % 3, ENDS[number % 5])
     gc.collect()
     before = census.descriptors(), census.children(), shared_memory(), resident()
-    for number in range(400):  # each end 10 times with one worker, and with two
+    for number in range(200):  # each end 5 times with one worker, and with two
         one_life(data, rng, (0, 0, 0, 1, 0, 0, 0, 2)[number % 8], ENDS[number % 5])
     gc.collect()
     assert census.descriptors() == before[0]
@@ -82,13 +82,13 @@ def test_lifetimes_under_other_start_methods_leave_nothing(servers, data, census
     rng = random.Random(5)
     before = census.descriptors(), census.children(), shared_memory()
     for end in ends:
-        one_life(data, rng, 2, end, method)
+        one_life(data, rng, 1, end, method)
     gc.collect()
     assert (census.descriptors(), census.children(), shared_memory()) == before
 
 
 def test_a_long_iteration_does_not_grow(data):
-    with Loader(data.Batched(20_000, 16), 4, shuffle=True, num_workers=1) as loader:
+    with Loader(data.Batched(10_000, 16), 4, shuffle=True, num_workers=1) as loader:
         list(zip(loader, range(500), strict=False))
         before = resident()
         for _ in loader:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import unistore
+from unistore.data.kinds import locality
 from unistore.loader import Loader, SampleError
 from unistore.order.sequences import Shuffled
 
@@ -90,23 +91,17 @@ def test_blocks_follow_the_chunks(rows):
     assert all(size % chunk == 0 for size in np.diff(offsets)[:-1])
 
 
-def test_the_order_of_small_samples_is_drawn_in_bounded_pieces(make_store):
-    """All chunks together would fit into the cache; an epoch would begin with the order of all samples."""
-    arrays = {"rows/data": np.zeros(3_000_000, np.uint8), "rows/source": np.zeros(3_000_000, np.uint8)}
-    dataset = unistore.Dataset(make_store("rows", arrays, count=3_000_000))
-    block = int(np.diff(dataset.block_offsets())[0])
-    assert 1 << 20 < dataset.open_blocks * block <= 1 << 21
-
-
 @pytest.fixture(scope="module")
 def small_rows(tmp_path_factory):
-    """A store of 1.2 million rows of 64 bytes, more than the cache of decoded chunks holds."""
+    """A store of 1.2 million rows of 64 bytes, more than the decoded chunks that may be kept."""
     folder = tmp_path_factory.mktemp("small")
     rows = np.zeros((1_200_000, 16), np.int32)
     rows[:, 0] = np.arange(len(rows))
     np.save(folder / "rows.npy", rows)
     unistore.convert(folder / "rows.npy", folder / "rows.zarr", "rows", codec="none")
-    return unistore.Dataset(folder / "rows.zarr")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(locality, "POOL_BYTES", 64 << 20)
+        yield unistore.Dataset(folder / "rows.zarr")
 
 
 def test_small_rows_are_shuffled_in_blocks(small_rows, nothing_left):

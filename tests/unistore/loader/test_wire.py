@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from unistore.loader.wire import INLINE_BYTES, decode, encode
-from unistore.memory.arena import ALIGNMENT, Arena
-from unistore.memory.segments import Segment
+from unistore.memory.segments import ALIGNMENT, Arena, Segment
 
 
 class Point(NamedTuple):

@@ -112,6 +112,23 @@ def test_mixing_is_the_stated_measure():
     assert mixing(BlockShuffle(offsets, 1), 1024) < mixing(many, 1024) <= 1.02
 
 
+@pytest.mark.parametrize(("rows", "block"), [(10_000_000, 512), (1_000_000, 32)])
+def test_small_rows_mix_nearly_as_in_a_full_shuffle(rows, block):
+    """Chunks of 32 KiB, of which 320 MB may be open: rows of 64 bytes, and of 1 KiB."""
+    order = BlockShuffle.within(uniform_blocks(rows, block), 9728, 1, deal=512)
+    assert mixing(order, 1024) >= 0.95
+    assert order.lanes == 1
+    assert order.group <= 9728
+
+
+def test_open_blocks_are_bounded_and_of_one_size():
+    for count, room in ((1000, 64), (65, 64), (64, 64), (3, 64), (1000, 1), (1000, 3)):
+        order = BlockShuffle.within(uniform_blocks(count * 8, 8), room, 1)
+        assert order.group * order.lanes <= max(room, order.lanes)
+        sets = -(-count // (order.group * order.lanes))
+        assert sets * order.group * order.lanes - count < sets * order.lanes
+
+
 def test_arrangement_of_a_saved_order_is_taken_over():
     offsets = uniform_blocks(1000, 10)
     saved = BlockShuffle(offsets, 1, group=3, lanes=5, deal=7)
@@ -150,7 +167,7 @@ def test_a_hundred_million_samples_cost_nothing(kind):
     if kind == "shuffled":
         order: Shuffled | BlockShuffle = Shuffled(100_000_000, 1)
     else:
-        order = BlockShuffle(uniform_blocks(100_000_000, 256), 1)
+        order = BlockShuffle.within(uniform_blocks(100_000_000, 256), 100_000, 1)
     for epoch in range(3):
         found = order.indices(epoch, 50_000_000, 50_004_096)
         assert len(np.unique(found)) == 4096

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.remote.object_storage import ObjectStorage
-from unistore.remote.ranges import coalesce
+from unistore.remote.object_storage import ObjectStorage, coalesce
 
 RANGES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 400), st.integers(1, 60)), max_size=40)
 
@@ -53,6 +52,6 @@ def test_neighbours_share_a_request_up_to_the_limit() -> None:
     keys = ["a"] * 6
     offsets = [0, 64 * kib, 512 * kib, 600 * kib, 4 << 20, 4200 * kib]
     found = coalesce(keys, offsets, [64 * kib] * 6)
-    assert [request.members for request in found] == [(0, 1), (2, 3), (4, 5)]
+    assert [request.members for request in found] == [[0, 1], [2, 3], [4, 5]]
     alone = coalesce(keys, offsets, [64 * kib] * 6, gap=0, limit=64 * kib)
     assert len(alone) == 6

@@ -110,8 +110,8 @@ def test_the_limit_holds_and_the_least_recently_used_go_first(tmp_path: Path) ->
 
     def ensure(number: int) -> bool:
         made = cache.ensure(names[number], 300, lambda: [contents[number]], "object")
-        if (tmp_path / cache.name(names[number])).exists():
-            os.utime(tmp_path / cache.name(names[number]), (clock[0], clock[0]))
+        if (tmp_path / cache.path(names[number])).exists():
+            os.utime(tmp_path / cache.path(names[number]), (clock[0], clock[0]))
             clock[0] += 1
         assert held(tmp_path) <= 1000
         return made
@@ -131,7 +131,7 @@ def test_use_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unistore.remote.shard_cache.TOUCH_INTERVAL", 0.0)
     for _ in range(2):
         assert cache.ensure(name, 1, lambda: [b"x"], "object")
-        path = tmp_path / cache.name(name)
+        path = tmp_path / cache.path(name)
         assert path.stat().st_mtime > 1000
         os.utime(path, (1, 1))
     path.unlink()
@@ -223,7 +223,7 @@ def test_a_copy_that_is_always_gone_is_read_around(
     def evicted(self: ShardCache, checksum: str, *rest: Any) -> bool:
         made = ensure(self, checksum, *rest)
         if len(ensured) != 1:
-            (self.folder / self.name(checksum)).unlink()
+            (self.folder / self.path(checksum)).unlink()
         ensured.append(checksum)
         return made
 

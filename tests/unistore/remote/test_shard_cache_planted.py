@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import xxhash
 
+import unistore
 from unistore.errors import StoreError
 from unistore.remote.shard_cache import ShardCache
 
@@ -96,6 +99,33 @@ def test_what_belongs_to_another_user_is_refused(cache: ShardCache, place: str) 
         StoreError, match=r"cannot be used \(.*(another user|not a file of this user alone)\)"
     ):
         ensure(cache)
+
+
+@pytest.mark.parametrize("how", ["altered", "of another user"])
+def test_a_forged_manifest_is_not_believed(make_case: Callable[..., Any], tmp_path: Path, how: str) -> None:
+    """It names a shard with other values, which lies in the cache with the checksum that it names."""
+    _, path = make_case("rows_real")
+    store = unistore.Store(path, cache_dir=tmp_path / "cache")
+    expected = store.array("rows/data").read()
+    sealed = store.attributes["seal"]["digest"]
+    copy = tmp_path / "cache" / sealed[:2] / sealed
+    manifest = copy.read_bytes()
+    shard = xxhash.xxh3_128_hexdigest((path / "rows/data/c/0/0").read_bytes())
+    other = (path / "sources/rows/c/0").read_bytes()
+    planted = xxhash.xxh3_128_hexdigest(other)
+    assert shard.encode() in manifest
+    copy.write_bytes(manifest.replace(shard.encode(), planted.encode()))
+    if how == "of another user":
+        if os.geteuid() != 0:
+            pytest.skip("giving a file away needs root")
+        os.chown(copy, OTHER, OTHER)
+        with pytest.raises(StoreError, match=r"is not a file of this user alone.*remove it, or"):
+            unistore.Store(path, cache_dir=tmp_path / "cache").array("rows/data")
+        return
+    np.testing.assert_array_equal(
+        unistore.Store(path, cache_dir=tmp_path / "cache").array("rows/data").read(), expected
+    )
+    assert copy.read_bytes() == manifest, "read again"
 
 
 def test_only_copies_make_room(cache: ShardCache) -> None:

@@ -189,7 +189,7 @@ class Copies(RuleBasedStateMachine):
         if len(other) <= self.limit:
             cache = ShardCache(self.folder, self.limit)
             assert cache.ensure(checksum, len(other), lambda: [other], "something else")
-            (self.folder / cache.name(checksum)).unlink()
+            (self.folder / cache.path(checksum)).unlink()
             self.lost.update(list(STORED))  # it may have taken the room of any
         for part in self.folder.glob(f"??/*{PART}"):
             assert len(other) > self.limit

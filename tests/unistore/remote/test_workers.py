@@ -31,7 +31,7 @@ if __name__ == "__main__":
         far, 64, collate_fn=unistore.collate, num_workers=1, multiprocessing_context="forkserver"
     )
     same(batches(workers), expected, "DataLoader 1 forkserver")
-    for count in (0, 2):
+    for count in (0, 1):
         with unistore.Loader(far, 64, shuffle=False, num_workers=count, drop_last=False) as loader:
             same(batches(loader), expected, f"Loader {count} {loader.placement.start_method}")
 """
@@ -52,5 +52,5 @@ def test_workers_give_what_the_local_store_gives(uploaded: str, local: Path, tmp
         "DataLoader 0",
         "DataLoader 1 forkserver",
         "Loader 0 spawn",
-        "Loader 2 spawn",
+        "Loader 1 spawn",
     ]

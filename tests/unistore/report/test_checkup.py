@@ -13,12 +13,11 @@ import pytest
 
 import unistore
 from unistore import Checkup, doctor
-from unistore.loader.machine import available_memory
 from unistore.report.advice import advise, remarks
-from unistore.report.location import file_system
-from unistore.report.machine import inspect_machine
+from unistore.report.machine import file_system, inspect_machine
 from unistore.report.speed import measure_speed, time_forked_read
 from unistore.report.trials import best
+from unistore.system.machine import available_memory
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from unistore.conversion.lock import Lock
 from unistore.conversion.runner import run
 from unistore.errors import InputError, StoreError
 from unistore.report.blocks import to_text
-from unistore.report.commands import convert_command
+from unistore.report.suggestions import convert_command
 from unistore.store.names import build_folder
 
 DATA = Path(__file__).parents[2] / "data"

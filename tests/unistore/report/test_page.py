@@ -15,9 +15,9 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
+from unistore.cli.output import write_report
 from unistore.errors import InputError
-from unistore.pictures.draw import MARK
-from unistore.report.target import write_report
+from unistore.pictures import MARK
 
 pytest.importorskip("matplotlib", reason="matplotlib draws the pictures: pip install 'unistore[plot]'")
 
@@ -67,7 +67,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are chosen, and not drawn."""
-    monkeypatch.setattr("unistore.pictures.html.sample_picture", lambda *_: b"picture")
+    monkeypatch.setattr("unistore.pictures.sample_picture", lambda *_: b"picture")
 
 
 def captions(text: str) -> list[str]:

@@ -13,8 +13,7 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
-from unistore.report.blocks import to_text
-from unistore.report.verdicts import verdict_blocks, verdicts_line
+from unistore.report.blocks import to_text, verdict_blocks, verdict_counts
 
 
 @pytest.fixture
@@ -104,5 +103,5 @@ def test_the_table_is_short_and_fits_80_columns(kinds: int) -> None:
     assert max(map(len, text.splitlines())) <= 85
     assert len(block.rows) == min(kinds, 9)
     assert sum(int(row[0]) for row in block.rows) == sum(range(kinds + 1))
-    assert verdicts_line(verdicts) == f"files: 0 taken, {sum(range(kinds + 1))} left out"
+    assert verdict_counts(verdicts) == f"0 taken, {sum(range(kinds + 1))} left out"
     assert verdict_blocks([{"verdict": "taken", "why": "ct", "files": 2, "examples": []}]) == []

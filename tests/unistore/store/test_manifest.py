@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unistore.errors import CorruptionError
-from unistore.schemas.arrays import name_problem
+from unistore.schemas.tables import name_problem
 from unistore.store.manifest import (
     Entry,
     make_seal,

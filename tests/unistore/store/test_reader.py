@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 
+import unistore
 from unistore.errors import CorruptionError, StoreError
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
@@ -217,3 +221,28 @@ def test_a_missing_shard_is_an_error_and_never_fill(path: Path) -> None:
     next(shard for shard in shards if shard.is_file()).unlink()
     with pytest.raises(CorruptionError, match=r"rows/data.*missing, but the store is sealed"):
         Store(path).array("rows/data").read_rows([0])
+
+
+@pytest.mark.parametrize("was_read", [False, True])
+def test_a_shard_that_is_deleted_before_a_fork(path: Path, was_read: bool) -> None:
+    """An error through `Dataset` in the child, also where the parent has its index and its open file."""
+    dataset = unistore.Dataset(path)
+    expected = dataset[0]["data"] if was_read else None
+    (path / "rows/data/c/0/0").unlink()
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks of a process with threads
+        child = os.fork()
+    if not child:
+        try:
+            dataset[0]
+        except CorruptionError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as message:
+        assert re.search("array 'rows/data': .* is missing, but the store is sealed; restore", message.read())
+    os.waitpid(child, 0)
+    if was_read:
+        assert (dataset[0]["data"] == expected).all(), "the parent reads on"

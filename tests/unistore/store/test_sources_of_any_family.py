@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unistore.converters.common.stored import sources_of
+from unistore.converters.common.exported import sources_of
 from unistore.errors import StoreError
 from unistore.store.reader import Store
 

@@ -8,7 +8,8 @@ import pytest
 
 from unistore.errors import InputError
 from unistore.system import workers
-from unistore.system.workers import plan, usable_cores
+from unistore.system.machine import usable_cores
+from unistore.system.workers import plan
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unistore.zarr3 import Array, ArrayMetadata, LocalStorage, array_metadata, encode_shard, write_shard
+from unistore.zarr3 import Array, ArrayMetadata, LocalStorage
+from unistore.zarr3.durable import write_file
+from unistore.zarr3.presets import array_metadata
+from unistore.zarr3.writer import encode_shard
 
 Check = Callable[[NDArray[Any], NDArray[Any]], None]
 Write = Callable[..., Array]
@@ -52,7 +55,7 @@ def write() -> Write:
         for shard_coord in itertools.product(*map(range, metadata.objects)):
             low = [at * step for at, step in zip(shard_coord, metadata.object_shape, strict=True)]
             block = values[tuple(slice(a, a + n) for a, n in zip(low, metadata.object_shape, strict=True))]
-            write_shard(
+            write_file(
                 folder, metadata.keys.key(shard_coord), encode_shard(metadata, shard_coord, np.asarray(block))
             )
         return Array.open(LocalStorage(root), path)

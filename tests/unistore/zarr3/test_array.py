@@ -239,13 +239,13 @@ def test_the_index_cache_is_bounded_and_right(shards: list[int]) -> None:
         loads.append(shard)
         return np.full(8, shard).data
 
-    indexes = IndexCache(load, limit=3 * (64 + cache.OVERHEAD))
+    indexes = IndexCache(load, limit=3 * (64 + IndexCache.overhead))
     for shard in shards:
         before = len(loads)
         assert indexes.get(shard)[3] == shard
         assert len(loads) == before + 1 or shard in loads[-3:]
         assert indexes.nbytes <= indexes.limit
-    assert len(indexes._indexes) == min(3, len(set(shards)))
+    assert len(indexes._items) == min(3, len(set(shards)))
 
 
 def test_indexes_are_read_once(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,13 @@ from hypothesis import given, settings
 
 from tests.unistore.store.strategies import changed
 from unistore.errors import CorruptionError, StoreError, UnsupportedError
-from unistore.zarr3 import Array, LocalStorage, array_metadata
+from unistore.zarr3 import Array, LocalStorage
 from unistore.zarr3.blosc import Blosc
 from unistore.zarr3.codecs import CodecChain
-from unistore.zarr3.compressors import Gzip, Zstd
-from unistore.zarr3.crc32c import Crc32c
+from unistore.zarr3.compressors import Crc32c, Gzip, Zstd
 from unistore.zarr3.frames import FrameError, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.presets import array_metadata
 
 NBYTES = 4096
 ZEROS = 1 << 30

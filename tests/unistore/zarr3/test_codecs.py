@@ -13,8 +13,7 @@ import pytest
 from unistore.errors import UnsupportedError
 from unistore.zarr3.blosc import Blosc
 from unistore.zarr3.codecs import CodecChain
-from unistore.zarr3.compressors import Gzip, Zstd
-from unistore.zarr3.crc32c import RESIDUE, Crc32c, crc32c
+from unistore.zarr3.compressors import RESIDUE, Crc32c, Gzip, Zstd, crc32c
 from unistore.zarr3.frames import FrameError
 
 VALUES = np.arange(300, dtype="<i4")

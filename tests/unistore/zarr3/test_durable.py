@@ -12,8 +12,10 @@ import pytest
 import xxhash
 
 from unistore.errors import ConversionError
-from unistore.zarr3 import array_metadata, content_digest, durable, encode_shard, write_shard
-from unistore.zarr3.durable import PART_SUFFIX, AtomicFiles
+from unistore.zarr3 import durable
+from unistore.zarr3.durable import PART_SUFFIX, AtomicFiles, write_file
+from unistore.zarr3.presets import array_metadata
+from unistore.zarr3.writer import content_digest, encode_shard
 
 
 @pytest.fixture
@@ -48,19 +50,16 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 def test_write_then_fsync_then_rename_then_fsync_of_every_changed_folder(
     tmp_path: Path, operations: list[tuple[str, str]]
 ) -> None:
-    write_shard(tmp_path, "g/c/0/1", [b"ab", b"cd"])
+    write_file(tmp_path, "g/c/0/1", [b"ab", b"cd"])
     part = operations[0][1]
     assert part.startswith(".1.")
     assert part.endswith(durable.PART_SUFFIX)
     assert operations[:3] == [("write", part), ("fsync", part), ("rename", f"{part} 1")]
     assert sorted(operations[3:]) == sorted(("fsync", name) for name in ("0", "c", "g", tmp_path.name))
     operations.clear()
-    write_shard(tmp_path, "g/c/0/2", [b"ef"])
+    write_file(tmp_path, "g/c/0/2", [b"ef"])
     assert [name for name, _ in operations] == ["write", "fsync", "rename", "fsync"]
     assert operations[-1] == ("fsync", "0")
-    operations.clear()
-    write_shard(tmp_path, "g/c/0/3", [b"ef"], durable=False)
-    assert [name for name, _ in operations] == ["write", "rename"]
 
 
 def test_files_that_are_written_together_are_named_once_all_are_on_disk(
@@ -125,7 +124,7 @@ def test_an_error_between_files_leaves_none(tmp_path: Path) -> None:
 
 def test_what_is_written_is_told(tmp_path: Path) -> None:
     buffers = [bytes([number % 256]) * (number % 5) for number in range(3000)]
-    written = write_shard(tmp_path, "c/0", [*buffers, memoryview(b"end")])
+    written = write_file(tmp_path, "c/0", [*buffers, memoryview(b"end")])
     content = (tmp_path / "c" / "0").read_bytes()
     assert content == b"".join(buffers) + b"end"
     assert (written.key, written.bytes, written.checksum) == (
@@ -133,13 +132,13 @@ def test_what_is_written_is_told(tmp_path: Path) -> None:
         len(content),
         xxhash.xxh3_128_hexdigest(content),
     )
-    write_shard(tmp_path, "c/0", [])
+    write_file(tmp_path, "c/0", [])
     assert (tmp_path / "c" / "0").read_bytes() == b""
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "write", lambda fd, data: os.write(fd, b"".join(data)[:4]))
-    assert write_shard(tmp_path, "x", [b"abc", b"defgh", b"ij"]).bytes == 10
+    assert write_file(tmp_path, "x", [b"abc", b"defgh", b"ij"]).bytes == 10
     assert (tmp_path / "x").read_bytes() == b"abcdefghij"
 
 
@@ -157,10 +156,10 @@ def test_failures_name_the_file_and_leave_nothing(
     def fail(*arguments: Any) -> None:
         raise OSError(code, os.strerror(code))
 
-    write_shard(tmp_path, "c/0", [b"old"])
+    write_file(tmp_path, "c/0", [b"old"])
     monkeypatch.setattr(durable, name, fail)
     with pytest.raises(ConversionError, match=rf"c/0: cannot be written \(.*{cure}"):
-        write_shard(tmp_path, "c/0", [b"new"])
+        write_file(tmp_path, "c/0", [b"new"])
     assert [file.name for file in (tmp_path / "c").iterdir()] == ["0"]
     assert (tmp_path / "c" / "0").read_bytes() == b"old"
 
@@ -171,14 +170,14 @@ def test_interrupts_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(durable, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        write_shard(tmp_path, "c/0", [b"new"])
+        write_file(tmp_path, "c/0", [b"new"])
     assert not list((tmp_path / "c").iterdir())
 
 
 def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"")
     with pytest.raises(ConversionError, match="c/0: cannot be written"):
-        write_shard(tmp_path, "c/0", [b"x"])
+        write_file(tmp_path, "c/0", [b"x"])
 
 
 def test_blocks_must_be_the_shards(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_reads_are_announced_while_they_come_from_a_disk(
     array = write(tmp_path, values, (1, 100), (8, 100))
     array.read_rows(range(40))  # indexes are known from now on
     prefetched: list[int] = []
-    monkeypatch.setattr(local, "prefetch", lambda _, __, size: prefetched.append(size))
+    monkeypatch.setattr(local.os, "posix_fadvise", lambda _, __, size, ___: prefetched.append(size))
     disk = iter((True, False, True))
     monkeypatch.setattr(local.DiskReadMonitor, "has_read", lambda _: next(disk))
     rows = [3, 17, 31, 38]

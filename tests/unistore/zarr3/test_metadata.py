@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from unistore.errors import StoreError, UnsupportedError
-from unistore.zarr3 import Array, ArrayMetadata, LocalStorage, array_metadata
+from unistore.zarr3 import Array, ArrayMetadata, LocalStorage
 from unistore.zarr3.dtypes import DTYPE_NAMES
+from unistore.zarr3.presets import array_metadata
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 
@@ -94,7 +95,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "location": ({"codecs": sharding(index_location="middle")}, "found 'middle'"),
     "no bytes": ({"codecs": [{"name": "crc32c"}]}, "wrong position"),
     "empty": ({"codecs": []}, "has no 'bytes'"),
-    "endian": ({"codecs": [{"name": "bytes"}]}, "needs endian"),
+    "endian": ({"codecs": [{"name": "bytes"}]}, "endian of codec 'bytes' for float32 must be"),
     "order": (
         {"codecs": [{"name": "transpose", "configuration": {"order": [0, 0]}}, BYTES]},
         "is no permutation of 2 axes",

@@ -45,7 +45,7 @@ if __name__ == "__main__":
         thread.start()
     context = multiprocessing.get_context(method)
     try:
-        for _ in range(20 if method == "fork" else 1):
+        for _ in range(8 if method == "fork" else 1):
             for array, wanted in zip(arrays, expected):
                 here, there = context.Pipe()
                 process = context.Process(target=child, args=(array, there), daemon=True)

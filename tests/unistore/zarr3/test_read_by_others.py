@@ -13,8 +13,8 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.zarr3 import array_metadata
 from unistore.zarr3.dtypes import DTYPE_NAMES
+from unistore.zarr3.presets import array_metadata
 
 tensorstore = pytest.importorskip("tensorstore")
 

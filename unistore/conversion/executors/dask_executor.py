@@ -14,7 +14,7 @@ from unistore.conversion.executors.local import Job, largest_need
 from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS
 from unistore.errors import ConversionError, InputError
-from unistore.remote.redaction import redact_url
+from unistore.remote.url import redact_url
 from unistore.system.progress import NO_PROGRESS
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS, check_fits
+from unistore.system.machine import usable_cores
 from unistore.system.malloc import keep_freed_memory
-from unistore.system.workers import usable_cores
 from unistore.zarr3.threads import EncoderThreads, OrderedMap
 
 MAX_ENCODERS = 8

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.data.kinds.padding import Pad, copy_padded
 from unistore.data.kinds.protocol import INDEX, SOURCE
 from unistore.errors import InputError
-from unistore.schemas.ct.limiting import limit
+from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
 from unistore.schemas.indices import Column, contradiction
 from unistore.store.reader import Store
@@ -149,6 +150,25 @@ class PointBox:
             else:
                 last = middle
         return first
+
+
+def read_padded(
+    box: BoxSource,
+    volume: int,
+    lo: Sequence[int],
+    hi: Sequence[int],
+    out: NDArray[Any],
+    pad: Pad,
+    fill: Any,
+) -> None:
+    """Read voxels ``lo:hi`` of a volume into the low corner of `out`, padded as `copy_padded` does."""
+    extent = tuple(b - a for a, b in zip(lo, hi, strict=True))
+    if extent == out.shape:
+        box.read(volume, lo, hi, out)
+        return
+    inside = np.empty(extent, out.dtype)
+    box.read(volume, lo, hi, inside)
+    copy_padded(inside, out, pad, fill)
 
 
 def window_limits(store: Store, name: str) -> tuple[float, float]:

@@ -30,87 +30,78 @@ def quantised_view(out: NDArray[Any]) -> NDArray[np.int32]:
 
 
 class Dequantiser:
-    """Converts quantised coordinates of one source to float64, or to float32 relative to an origin.
+    """Converts coordinates of one source to float64, or relative to an origin.
 
     Parameters
     ----------
     scale, offset
-        (3,) float64 each, the source's own.
+        (3,) float64 each, the source's own; None: coordinates are not quantised.
     decimal
         Whether they are those of decimals.
     """
 
     def __init__(
-        self, scale: NDArray[np.float64], offset: NDArray[np.float64], *, decimal: bool = False
+        self,
+        scale: NDArray[np.float64] | None = None,
+        offset: NDArray[np.float64] | None = None,
+        *,
+        decimal: bool = False,
     ) -> None:
         self._decimal = decimal
-        self._scale: NDArray[np.float64] | float = _tiled(scale)
-        if (scale == scale[0]).all():
-            self._scale = float(scale[0])
+        self._scaled: np.ufunc = np.divide if decimal else np.multiply
+        self._scale: NDArray[np.float64] | float | None = None
+        self._offset: NDArray[np.float64] | None = None
+        if scale is None or offset is None:
+            return
+        self._scale = float(scale[0]) if (scale == scale[0]).all() else _tiled(scale)
         # x + 0.0 is x unless x is -0.0, which no product of an integer and a positive scale is
-        added = offset.any() or (not decimal and not (scale > 0).all())
-        self._offset = _tiled(offset) if added else None
+        if offset.any() or (not decimal and not (scale > 0).all()):
+            self._offset = _tiled(offset)
 
-    def absolute(self, quantised: NDArray[np.int32], out: NDArray[np.float64]) -> None:
-        """Coordinates of `quantised`, which may be `quantised_view` of `out`. Both (N, 3)."""
-        source, target = quantised.reshape(-1), out.reshape(-1)
-        memory = np.empty(min(len(source), 3 * _BLOCK))
-        for lo in range(0, len(source), 3 * _BLOCK):
-            work = self._block(source[lo : lo + 3 * _BLOCK], memory)
-            target[lo : lo + len(work)] = work
-
-    def local(
-        self, quantised: NDArray[np.int32], origin: NDArray[np.float64], out: NDArray[np.float32]
+    def convert(
+        self,
+        stored: NDArray[Any],
+        out: NDArray[np.floating[Any]],
+        origin: NDArray[np.float64] | None = None,
     ) -> None:
-        """``out = float32(absolute - origin)``; `quantised` may be `quantised_view` of `out`."""
-        source, target = quantised.reshape(-1), out.reshape(-1)
-        origins = _tiled(origin, len(out))
+        """Write ``absolute``, or with an origin ``absolute - origin``, to `out`.
+
+        Parameters
+        ----------
+        stored
+            (N, 3), as stored; quantised ones may be `quantised_view` of `out`.
+        out
+            (N, 3) float32 or float64.
+        origin
+            (3,) float64.
+        """
+        source, target = stored.reshape(-1), out.reshape(-1)
+        origins = None if origin is None else _tiled(origin, len(out))
         memory = np.empty(min(len(source), 3 * _BLOCK))
         for lo in range(0, len(source), 3 * _BLOCK):
-            work = self._block(source[lo : lo + 3 * _BLOCK], memory)
+            part = source[lo : lo + 3 * _BLOCK]
+            work = memory[: len(part)]
+            np.copyto(work, part)
+            if self._decimal:
+                _row_wise(np.add, work, self._offset)
+            _row_wise(self._scaled, work, self._scale)
+            if not self._decimal:
+                _row_wise(np.add, work, self._offset)
             _row_wise(np.subtract, work, origins)
-            target[lo : lo + len(work)] = work
-
-    def _block(self, source: NDArray[np.int32], memory: NDArray[np.float64]) -> NDArray[np.float64]:
-        work = memory[: len(source)]
-        np.copyto(work, source)
-        if self._decimal:
-            self._add_offset(work)
-        scaled: np.ufunc = np.divide if self._decimal else np.multiply
-        if isinstance(self._scale, float):
-            scaled(work, self._scale, out=work)
-        else:
-            _row_wise(scaled, work, self._scale)
-        if not self._decimal:
-            self._add_offset(work)
-        return work
-
-    def _add_offset(self, work: NDArray[np.float64]) -> None:
-        if self._offset is not None:
-            _row_wise(np.add, work, self._offset)
+            target[lo : lo + len(part)] = work
 
 
-def to_local(
-    values: NDArray[np.floating[Any]], origin: NDArray[np.float64], out: NDArray[np.float32]
+def _row_wise(
+    operation: np.ufunc, work: NDArray[np.float64], tile: NDArray[np.float64] | float | None
 ) -> None:
-    """``out = float32(float64(values) - origin)`` for coordinates (N, 3) stored as f4 or f8."""
-    source, target = values.reshape(-1), out.reshape(-1)
-    origins = _tiled(origin, len(out))
-    memory = np.empty(min(len(source), 3 * _BLOCK))
-    for lo in range(0, len(source), 3 * _BLOCK):
-        part = source[lo : lo + 3 * _BLOCK]
-        work = memory[: len(part)]
-        np.copyto(work, part)
-        _row_wise(np.subtract, work, origins)
-        target[lo : lo + len(part)] = work
-
-
-def _row_wise(operation: np.ufunc, work: NDArray[np.float64], tile: NDArray[np.float64]) -> None:
-    """Apply an operation with a repeated row (3,), `tile`, to each row of flat `work`, in place."""
-    whole = len(work) // len(tile) * len(tile)
-    rows, rest = work[:whole].reshape(-1, len(tile)), work[whole:]
-    operation(rows, tile, out=rows)
-    operation(rest, tile[: len(rest)], out=rest)
+    """Apply an operation with a number or a repeated row (3,), `tile`, to flat `work`, in place."""
+    if isinstance(tile, float):
+        operation(work, tile, out=work)
+    elif tile is not None:
+        whole = len(work) // len(tile) * len(tile)
+        rows, rest = work[:whole].reshape(-1, len(tile)), work[whole:]
+        operation(rows, tile, out=rows)
+        operation(rest, tile[: len(rest)], out=rest)
 
 
 def _tiled(row: NDArray[np.float64], points: int = _TILE) -> NDArray[np.float64]:

@@ -1,37 +1,51 @@
-"""Default kind of samples of each family, as a function of a store."""
+"""Default kind of samples of each family, as a function of a store that imports no other kind."""
 
 from __future__ import annotations
 
-from unistore.data.kinds.boxes import IMAGE
-from unistore.data.kinds.clips import Clips
-from unistore.data.kinds.rows import Rows
-from unistore.data.kinds.segments import Segments
-from unistore.data.kinds.sparse_points import SparsePoints, point_groups
-from unistore.data.kinds.transitions import Transitions
-from unistore.data.kinds.volumes import Volumes
-from unistore.store.reader import Store
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unistore.data.kinds.clips import Clips
+    from unistore.data.kinds.rows import Rows
+    from unistore.data.kinds.segments import Segments
+    from unistore.data.kinds.sparse_points import SparsePoints
+    from unistore.data.kinds.transitions import Transitions
+    from unistore.data.kinds.volumes import Volumes
+    from unistore.store.reader import Store
 
 
 def rows(_: Store) -> Rows:
     """One row of every array."""
+    from unistore.data.kinds.rows import Rows
+
     return Rows()
 
 
 def segments(_: Store) -> Segments:
     """One segment of points."""
+    from unistore.data.kinds.segments import Segments
+
     return Segments()
 
 
 def volumes(store: Store) -> Volumes | SparsePoints:
     """One volume; of a store without images, the points of its windows."""
+    from unistore.data.kinds.boxes import IMAGE
+    from unistore.data.kinds.sparse_points import SparsePoints, point_groups
+    from unistore.data.kinds.volumes import Volumes
+
     return SparsePoints() if point_groups(store) and not store.has(IMAGE) else Volumes()
 
 
 def clips(_: Store) -> Clips:
     """Consecutive frames."""
+    from unistore.data.kinds.clips import Clips
+
     return Clips()
 
 
 def transitions(_: Store) -> Transitions:
     """One step and the observation after it."""
+    from unistore.data.kinds.transitions import Transitions
+
     return Transitions()

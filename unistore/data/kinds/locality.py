@@ -12,15 +12,14 @@ from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS
+from unistore.zarr3.pool import MIN_CHUNK_ROWS, POOL_BYTES
 
-CACHE_SHARE = 0.8
-"""Share of the cache of decoded chunks that the open blocks may take."""
+CACHE_SHARE = 0.95
+"""Share of the memory for decoded chunks that the open blocks may take."""
 UNALIGNED_CHUNKS = 4
 """Chunks per block if block edges fall inside chunks: each block then decodes one more."""
 MAX_BLOCKS = 1 << 18
 """Stores with more get larger blocks, so that shuffling the blocks takes hundredths of a second."""
-MAX_OPEN_SAMPLES = 1 << 21
-"""Samples shuffled together, which takes a tenth of a second and 16 MB."""
 MAX_DECODED = 8
 """Samples that a full shuffle may decode per delivered sample."""
 
@@ -53,8 +52,7 @@ def open_blocks(store: Store, samples: int) -> int:
     store, samples
         As for `block_offsets`.
     """
-    size, nbytes = _block(store, samples)
-    return max(1, min(int(CHUNKS.limit * CACHE_SHARE // nbytes), MAX_OPEN_SAMPLES // size))
+    return max(1, int(_room(store, samples) // _block(store, samples)[1]))
 
 
 def shuffles_in_blocks(store: Store, samples: int) -> bool:
@@ -70,7 +68,14 @@ def shuffles_in_blocks(store: Store, samples: int) -> bool:
     if not samples:
         return False
     per_chunk, chunk_bytes = samples_per_chunk(store, samples)
-    return per_chunk > MAX_DECODED and samples / per_chunk * chunk_bytes > CHUNKS.limit * CACHE_SHARE
+    return per_chunk > MAX_DECODED and samples / per_chunk * chunk_bytes > _room(store, samples)
+
+
+def _room(store: Store, samples: int) -> float:
+    """Bytes for the decoded chunks of open blocks."""
+    largest = _largest(store)
+    small_rows = largest.shape[0] == samples and largest.chunk_shape[0] >= MIN_CHUNK_ROWS
+    return CACHE_SHARE * (POOL_BYTES if small_rows else CHUNKS.limit)
 
 
 def _block(store: Store, samples: int) -> tuple[int, float]:
@@ -96,14 +101,18 @@ def samples_per_chunk(store: Store, samples: int) -> tuple[float, int]:
     Samples per chunk, an average if they differ in length, and below 1 if a sample takes several chunks;
     bytes.
     """
-    if not store.paths():
-        raise contradiction(store, "zarr.json", "lists no array")
-    largest = max((store.array(path) for path in store.paths()), key=_decoded_bytes)
+    largest = _largest(store)
     chunk_bytes = math.prod(largest.chunk_shape) * largest.dtype.itemsize
     whole_rows = largest.chunk_shape[1:] == largest.shape[1:]
     if whole_rows and largest.shape[0] == samples:
         return float(largest.chunk_shape[0]), chunk_bytes
     return chunk_bytes * samples / max(1, _decoded_bytes(largest)), chunk_bytes
+
+
+def _largest(store: Store) -> Array:
+    if not store.paths():
+        raise contradiction(store, "zarr.json", "lists no array")
+    return max((store.array(path) for path in store.paths()), key=_decoded_bytes)
 
 
 def _decoded_bytes(array: Array) -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.boxes import EXTENT, IMAGE, BoxSource, box_source, box_sources, volume_columns
-from unistore.data.kinds.padding import Pad, check_pad, copy_padded, fill_values, normalize_pad, valid_masks
+from unistore.data.kinds.boxes import EXTENT, IMAGE, box_source, box_sources, read_padded, volume_columns
+from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad, valid_masks
 from unistore.data.kinds.protocol import Picks, require_family, select_keys
 from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.volumes import VolumeMetadata, on_request
@@ -121,7 +120,8 @@ class PatchReader:
         for key, box in self._boxes.items():
             out = allocate((len(picks), *self._kind.shape), box.dtype)
             for i, volume in enumerate(self._units[which].tolist()):
-                self._read(key, box, volume, corners[i].tolist(), ends[i].tolist(), out[i])
+                lo, hi, fill = corners[i].tolist(), ends[i].tolist(), self._fills.get(key, 0)
+                read_padded(box, volume, lo, hi, out[i], self._kind.pad, fill)
             batch[key] = Packed(out)
         told = {"corner": corners, "valid_extent": ends - corners}
         batch |= {key: packed_copy(told[key], allocate) for key in self._told}
@@ -140,17 +140,6 @@ class PatchReader:
         y, x = rest // cells[:, 2], rest % cells[:, 2]
         corners: NDArray[np.int64] = np.minimum(np.stack((z, y, x), axis=1) * self._shape, room)
         return corners
-
-    def _read(
-        self, key: str, box: BoxSource, volume: int, lo: list[int], hi: list[int], out: NDArray[Any]
-    ) -> None:
-        extent = tuple(b - a for a, b in zip(lo, hi, strict=True))
-        if extent == out.shape:
-            box.read(volume, lo, hi, out)
-            return
-        inside = np.empty(extent, out.dtype)
-        box.read(volume, lo, hi, inside)
-        copy_padded(inside, out, self._kind.pad, self._fills.get(key, 0))
 
 
 def _reach(kind: Patches, extents: NDArray[np.int64]) -> tuple[Reach, NDArray[np.bool_] | None]:

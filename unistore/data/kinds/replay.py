@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.flat import flat_layout
 from unistore.data.kinds.transitions import Transitions
+from unistore.data.parts import common_fields
 from unistore.data.presentation import as_tensors
 from unistore.errors import InputError, Problem
-from unistore.memory.arena import Arena
+from unistore.memory.segments import Arena
 from unistore.memory.slabs import SlabRing
 from unistore.order.randomness import below, words
 from unistore.order.sequences import Weighted
@@ -104,16 +105,13 @@ class ReplayBuffer:
             check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
         check.raise_problems()
         path = store.path if isinstance(store, Store) else store
-        kind = Transitions(only_valid=True)
-        opened = Dataset(path, kind)
+        self._dataset = Dataset(path, Transitions(only_valid=True), fields, split, weights=weights)
         self._flat = None
         if output != "dict" and fields is None:
             wanted = output == "tuple" or image_size is not None
-            where = ", ".join(part.store.path for part in opened.parts)
-            self._flat = flat_layout(where, opened.fields, image_size, wanted=wanted)
+            self._flat = flat_layout(self._dataset.path, self._dataset.fields, image_size, wanted=wanted)
         if self._flat is not None:
-            fields = self._flat.fields
-        self._dataset = Dataset(path, kind, fields, split, weights=weights)
+            self._dataset.fields = common_fields(self._dataset.parts, self._flat.fields)
         self._chosen, bounds = _drawn_from(self._dataset, indices, limit)
         self._length = int(bounds[-1])
         self._seed = int(seed)

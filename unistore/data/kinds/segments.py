@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.coordinates import Dequantiser, quantised_view, to_local
+from unistore.data.kinds.coordinates import Dequantiser, quantised_view
 from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_family, select_keys
 from unistore.data.kinds.spans import Spans
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy
@@ -204,27 +204,22 @@ class _Coordinates:
             if not direct:
                 out[...] = stored
             return out
-        origins = self._origin.take(rows) if self._local else None
-        sources = self._source.take(rows).tolist() if self._quantum is not None else None
-        bounds = spans.offsets.tolist()
-        for i, (lo, hi) in enumerate(pairwise(bounds)):
-            if sources is None:
-                assert origins is not None
-                to_local(stored[lo:hi], origins[i], out[lo:hi])
-            elif origins is None:
-                self._dequantiser(sources[i]).absolute(stored[lo:hi], out[lo:hi])
-            else:
-                self._dequantiser(sources[i]).local(stored[lo:hi], origins[i], out[lo:hi])
+        origins = self._origin.take(rows) if self._local else [None] * len(rows)
+        sources = self._source.take(rows).tolist()
+        for source, origin, (lo, hi) in zip(sources, origins, pairwise(spans.offsets.tolist()), strict=True):
+            self._dequantiser(source).convert(stored[lo:hi], out[lo:hi], origin)
         return out
 
     def _dequantiser(self, source: int) -> Dequantiser:
         found = self._dequantisers.get(source)
         if found is None:
-            assert self._quantum is not None
-            scale, offset, decimal = self._quantum
+            found = Dequantiser()
+            if self._quantum is not None:
+                scale, offset, decimal = self._quantum
+                found = Dequantiser(scale[source], offset[source], decimal=decimal)
             if len(self._dequantisers) >= 64:  # 200 KB each
                 self._dequantisers.clear()
-            found = self._dequantisers[source] = Dequantiser(scale[source], offset[source], decimal=decimal)
+            self._dequantisers[source] = found
         return found
 
 

@@ -17,7 +17,7 @@ from unistore.data.kinds.spans import Spans
 from unistore.data.kinds.volumes import VolumeMetadata, on_request
 from unistore.data.packed import Allocate, Batch, Packed
 from unistore.errors import InputError
-from unistore.schemas.ct.points import largest_point
+from unistore.schemas.ct.voxels import largest_point
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments

@@ -16,11 +16,12 @@ from unistore.data.kinds.boxes import (
     WindowedBox,
     box_source,
     box_sources,
+    read_padded,
     volume_columns,
     window_limits,
 )
 from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.padding import Pad, check_pad, copy_padded, fill_values, normalize_pad
+from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
 from unistore.data.kinds.protocol import SOURCE, Picks, require_family, select_keys
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem
@@ -162,12 +163,8 @@ class VolumeReader:
             values = allocate((int(offsets[-1]),), box.dtype)
             for i, volume in enumerate(volumes.tolist()):
                 out = values[offsets[i] : offsets[i + 1]].reshape(extents[i])
-                if (extents[i] == ends[i]).all():
-                    box.read(volume, (0, 0, 0), ends[i].tolist(), out)
-                    continue
-                inside = np.empty(ends[i], box.dtype)
-                box.read(volume, (0, 0, 0), ends[i].tolist(), inside)
-                copy_padded(inside, out, self._kind.pad, self._fills.get(key, 0))
+                fill = self._fills.get(key, 0)
+                read_padded(box, volume, (0, 0, 0), ends[i].tolist(), out, self._kind.pad, fill)
             if self._dense and len(volumes):
                 batch[key] = Packed(values.reshape(-1, *extents[0].tolist()))
             else:

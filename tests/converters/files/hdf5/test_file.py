@@ -8,7 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.files.hdf5.file import check_dataset, location_of, native, open_hdf5, read_rows
+from unistore.converters.files.hdf5.chunks import native
+from unistore.converters.files.hdf5.file import check_dataset, location_of, open_hdf5, read_rows
 from unistore.converters.files.hdf5.tree import follow, walk
 from unistore.errors import InputError, Problem
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+import unistore
+
 DATA = Path(__file__).resolve().parents[3] / "data"
 
 SLOW = """
@@ -75,8 +77,9 @@ def test_a_lost_worker_shows_as_our_line_alone(tmp_path: Path) -> None:
 def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(tmp_path: Path, sent: signal.Signals) -> None:
     out = tmp_path / "out"
     arguments = ("convert", "rows", DATA / "rows", out)
-    whole = start("convert", "rows", DATA / "rows", tmp_path / "whole", "--json")
-    digest = json.loads(whole.communicate(timeout=60)[0])["digest"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unistore.conversion.layout.SHARD", 256)
+        digest = unistore.convert(DATA / "rows", tmp_path / "whole", "rows").digest
     process = start(*arguments, "--workers", "2")
     wait_until(lambda: journal_lines(out) > 10, "nothing was written")
     children = psutil.Process(process.pid).children(recursive=True)

@@ -121,9 +121,13 @@ def write_scans(make_store: Any, dtype: str) -> tuple[Path, list[NDArray[Any]], 
     return make_store("ct", arrays, count=3), volumes, masks
 
 
-@pytest.mark.parametrize("random", [True, False])
-@pytest.mark.parametrize("pad", PADS)
-@pytest.mark.parametrize("dtype", ["i2", "u1", "f4", "f8", "f2", "u2", "i4", "?"])
+@pytest.mark.parametrize(
+    ("dtype", "pad", "random"),
+    [
+        *(("i2", pad, random) for pad in PADS for random in (True, False)),
+        *((dtype, pad, pad == "edge") for dtype in ("u1", "f4", "f8", "f2", "?") for pad in ("edge", 7)),
+    ],
+)
 def test_patches(make_store: Any, dtype: str, pad: Any, random: bool) -> None:
     path, volumes, masks = write_scans(make_store, dtype)
     if dtype == "?" and pad == 7:
@@ -196,9 +200,16 @@ def write_frames(make_store: Any, ratio: int, *, name: str = "a") -> tuple[Path,
     return path, {"spike": spikes, "blur": blur, "voxel": voxel}
 
 
-@pytest.mark.parametrize("ratio", [1, 2])
-@pytest.mark.parametrize("crop", [(40, 6), (8, 40), (39, 41), (4, 4)])
-@pytest.mark.parametrize("pad", PADS)
+CROPS = ((40, 6), (8, 40), (39, 41), (4, 4))
+
+
+@pytest.mark.parametrize(
+    ("pad", "crop", "ratio"),
+    [
+        *((pad, CROPS[0], ratio) for pad in PADS for ratio in (1, 2)),
+        *((pad, crop, ratio) for pad in ("valid", "edge") for crop in CROPS[1:] for ratio in (1, 2)),
+    ],
+)
 def test_clips(make_store: Any, pad: Any, crop: tuple[int, int], ratio: int) -> None:
     path, held = write_frames(make_store, ratio)
     kind = unistore.Clips(2, crop=crop, pad=pad)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unistore
-from unistore.data.kinds.coordinates import Dequantiser, quantised_view, to_local
+from unistore.data.kinds.coordinates import Dequantiser, quantised_view
 from unistore.errors import InputError
 from unistore.order.permutation import At
 
@@ -165,12 +165,12 @@ def test_conversion_in_place(points: int, scale: tuple[float, float, float]) -> 
     convert = Dequantiser(np.array(scale), offset)
     absolute = np.empty((points, 3))
     quantised_view(absolute)[...] = q
-    convert.absolute(quantised_view(absolute), absolute)
+    convert.convert(quantised_view(absolute), absolute)
     assert absolute.tobytes() == expected.tobytes()
     local = np.empty((points, 3), np.float32)
     quantised_view(local)[...] = q
-    convert.local(quantised_view(local), origin, local)
+    convert.convert(quantised_view(local), local, origin)
     assert local.tobytes() == (expected - origin).astype(np.float32).tobytes()
     single = q.astype(np.float32)
-    to_local(single, origin, local)
+    Dequantiser().convert(single, local, origin)
     assert local.tobytes() == (single.astype(np.float64) - origin).astype(np.float32).tobytes()

@@ -1,0 +1,198 @@
+"""Counts of voxels inside windows and masks; every voxel of a volume is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.ct.slabs import SLAB, same_order, slab_bytes, slabs
+from unistore.converters.ct.source import VoxelSource
+from unistore.converters.ct.voxels import VoxelTest, inside
+from unistore.schemas.ct.voxels import limit
+from unistore.schemas.ct.windows import Window
+from unistore.system.machine import usable_cores
+
+State = tuple[tuple[int, int], ...]
+"""Size and modification time of files."""
+
+THREADS = 4
+"""Threads that read a volume, at most."""
+
+
+class MaskComparison(NamedTuple):
+    """A mask compared with a window: its ones, its voxels that are neither 0 nor 1, differing voxels."""
+
+    ones: int = 0
+    others: int = 0
+    differing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VoxelCounts:
+    """Counts of an image.
+
+    Attributes
+    ----------
+    counts
+        Voxels inside each window in each plane, (D,), by name.
+    nan
+        Voxels that are not a number; they are in no window.
+    masks
+        Comparison of masks with the windows of the same names.
+    """
+
+    counts: Mapping[str, NDArray[np.int64]]
+    nan: int
+    masks: Mapping[str, MaskComparison]
+
+
+@dataclass(frozen=True, slots=True)
+class Ones:
+    """What a mask holds: its ones in each plane, (D,), and how many voxels are neither 0 nor 1.
+
+    Where it is `scaled`, of floats between 0 and 1, `counts` has the voxels above 0.
+    """
+
+    counts: NDArray[np.int64]
+    others: int
+    scaled: bool = False
+
+
+def count_voxels(
+    image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource]
+) -> VoxelCounts:
+    """Look at every voxel of an image, and at the same voxels of masks, once; `THREADS` at a time.
+
+    Nothing is read where nothing can be found: no windows, and a dtype without NaN.
+
+    Parameters
+    ----------
+    tests
+        Windows to count, by name.
+    masks
+        Files that should hold 1 inside some of the windows and 0 elsewhere, of the image's shape.
+    """
+    if not tests and image.dtype.kind != "f":
+        return VoxelCounts({}, 0, {name: MaskComparison() for name in masks})
+    shares = min(max(1, int(usable_cores())), max_threads([image, *masks.values()]))
+    with ThreadPoolExecutor(shares, "unistore-counting") as pool:
+        parts = list(pool.map(lambda share: _count_share(image, tests, masks, share, shares), range(shares)))
+    counts = {name: np.sum([part.counts[name] for part in parts], axis=0) for name in tests}
+    sums = {name: np.sum([part.masks[name] for part in parts], axis=0) for name in masks}
+    agreed = {name: MaskComparison(*each.tolist()) for name, each in sums.items()}
+    return VoxelCounts(counts, sum(part.nan for part in parts), agreed)
+
+
+def max_threads(files: Sequence[VoxelSource]) -> int:
+    """Threads that `count_voxels` may use: one if slabs are large or orders differ."""
+    small = max(map(slab_bytes, files), default=0) <= 2 * SLAB
+    return THREADS if small and same_order(files) else 1
+
+
+def _count_share(
+    image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource], share: int, of: int
+) -> VoxelCounts:
+    counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
+    agreed = {name: np.zeros(3, np.int64) for name in masks}
+    floats, nan = image.dtype.kind == "f", 0
+    for box, (values, *given) in slabs([image, *masks.values()], share=share, of=of):
+        if floats:
+            nan += int(np.count_nonzero(np.isnan(values)))
+        at = dict(zip(masks, given, strict=True))
+        for name, test in tests.items():
+            found = test(values)
+            counts[name][box[0]] += _per_plane(found)
+            if name in at:
+                agreed[name] += _differences(found, at[name])
+    for name, result in agreed.items():
+        result[0] += counts[name].sum()
+    return VoxelCounts(counts, nan, {name: MaskComparison(*each.tolist()) for name, each in agreed.items()})
+
+
+def ones_of(mask: VoxelSource) -> Ones:
+    """Look at every voxel of a mask once."""
+    counts, above = np.zeros((2, mask.shape[0]), np.int64)
+    others = outside = 0
+    for box, (values,) in slabs([mask]):
+        counts[box[0]] += _per_plane(values == 1)
+        others += _others(values)
+        if mask.dtype.kind == "f":
+            above[box[0]] += _per_plane(values > 0)
+            outside += values.size - int(np.count_nonzero((values >= 0) & (values <= 1)))
+    scaled = mask.dtype.kind == "f" and others > 0 and not outside
+    return Ones(above if scaled else counts, others, scaled)
+
+
+def scaled_differences(image: VoxelSource, given: VoxelSource, window: Window) -> int:
+    """Voxels of a file that are not those of an image, limited to a window and scaled to 0…1.
+
+    They may differ by a few roundings of float32, or of the file's dtype if that is coarser; where the image
+    is NaN, any value will do.
+    """
+    tolerance, differing = scaled_tolerance(given.dtype), 0
+    for _, (values, scaled) in slabs([image, given]):
+        expected = limit(values, window.low, window.high, scale=True)
+        close = np.abs(expected - scaled) <= tolerance
+        differing += int(np.count_nonzero(~(close | np.isnan(expected))))
+    return differing
+
+
+def scaled_tolerance(dtype: np.dtype[Any]) -> float:
+    """How far a scaled value of a dtype may lie from its exact one."""
+    return 4 * max(float(np.finfo(dtype).eps), float(np.finfo(np.float32).eps))
+
+
+# Results are cached for the shards of the same volume; with `state` in the key, changed files are read again.
+
+
+def state_of(paths: Iterable[Path]) -> State:
+    """State of files, which differs after a change."""
+    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, paths))
+
+
+@lru_cache(maxsize=512)
+def cached_counts(
+    image: VoxelSource,
+    masks: tuple[tuple[str, VoxelSource], ...],
+    windows: tuple[tuple[str, Window], ...],
+    state: State,  # noqa: ARG001
+) -> VoxelCounts:
+    """`count_voxels` of an image, kept; `state` is that of its file and those of the masks."""
+    tests = {name: inside(window, image.dtype) for name, window in windows}
+    return count_voxels(image, tests, dict(masks))
+
+
+@lru_cache(maxsize=512)
+def cached_ones(mask: VoxelSource, state: State) -> Ones:  # noqa: ARG001
+    """`ones_of` a mask, kept."""
+    return ones_of(mask)
+
+
+def _differences(found: NDArray[np.bool_], given: NDArray[Any]) -> tuple[int, int, int]:
+    """How many more ones a mask has than voxels were found, its voxels other than 0 and 1, and differing."""
+    if np.array_equal(found.view(np.uint8), given.view(np.uint8) if given.itemsize == 1 else given):
+        return 0, 0, 0
+    ones = given == 1
+    more = int(np.count_nonzero(ones)) - int(np.count_nonzero(found))
+    return more, _others(given), int(np.count_nonzero(found != ones))
+
+
+def _others(values: NDArray[Any]) -> int:
+    """How many voxels are neither 0 nor 1."""
+    if values.itemsize == 1 and int(values.view(np.uint8).max(initial=0)) <= 1:
+        return 0
+    return int(np.count_nonzero((values != 0) & (values != 1)))
+
+
+def _per_plane(found: NDArray[np.bool_]) -> NDArray[np.int64]:
+    if found.flags.c_contiguous:
+        return np.array([np.count_nonzero(plane) for plane in found], np.int64)
+    counts: NDArray[np.int64] = found.view(np.uint8).sum(axis=(1, 2), dtype=np.int64)
+    return counts

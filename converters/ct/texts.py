@@ -1,0 +1,108 @@
+"""Texts of CT volumes: ``info.json`` of a case, and ``metadata.csv`` of a set of cases, a row a case."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from unistore.converters.ct.counting import State, state_of
+from unistore.converters.ct.files import METADATA
+from unistore.errors import InputError, Problem
+
+_MAX_BYTES = 64 << 20
+_GEOMETRY = {"spacing": 3, "origin": 3, "direction": 9}
+_CURE = "correct it or leave it out"
+
+
+def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
+    """Text of ``info.json``, and ``spacing``, ``origin``, ``direction`` as far as it has them.
+
+    Raises
+    ------
+    InputError
+        No JSON, or too long.
+    """
+    try:
+        text = _text(path, "utf-8")
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(Problem(location, f"is no JSON: {error}", _CURE, "json")) from error
+    if not isinstance(content, Mapping):
+        return text, {}
+    found = {name: _numbers(content.get(name), count) for name, count in _GEOMETRY.items()}
+    return text, {name: numbers for name, numbers in found.items() if numbers is not None}
+
+
+def _text(path: Path, encoding: str) -> str:
+    with path.open("rb") as file:
+        raw = file.read(_MAX_BYTES + 1)
+    if len(raw) > _MAX_BYTES:
+        msg = f"it is longer than {_MAX_BYTES} bytes"
+        raise ValueError(msg)
+    return raw.decode(encoding)
+
+
+def _numbers(value: Any, count: int) -> list[float] | None:
+    """Flat list of `count` finite numbers, or None."""
+    if isinstance(value, list) and all(isinstance(row, list) for row in value):
+        value = [number for row in value for number in row]
+    if not isinstance(value, list) or len(value) != count:
+        return None
+    if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in value):
+        return None
+    numbers = [float(number) for number in value]
+    return numbers if all(map(math.isfinite, numbers)) else None
+
+
+_LIMIT = 64 << 20
+
+
+def metadata_paths(case: Path) -> list[Path]:
+    """Where the table of a case folder may lie: beside it, or beside the folder ``processed/`` it lies in."""
+    beside = [case.parent / METADATA]
+    return [*beside, case.parent.parent / METADATA] if case.parent.name == "processed" else beside
+
+
+def read_row(path: Path, case: str, location: str) -> str:
+    """The row of a case as a JSON object of texts: its name stands in the first column that has it; else "".
+
+    Raises
+    ------
+    InputError
+        The file is no table, or has several rows of the case.
+    """
+    columns = _rows(path, state_of([path]), location)
+    found = next((rows[case] for rows in columns if case in rows), [])
+    if len(found) > 1:
+        message = f"has {len(found)} rows of {case}"
+        raise InputError(Problem(location, message, "keep one of them", "metadata"))
+    return json.dumps(found[0], ensure_ascii=False) if found else ""
+
+
+@lru_cache(maxsize=4)
+def _rows(path: Path, state: State, location: str) -> list[dict[str, list[Mapping[str, str]]]]:  # noqa: ARG001
+    """Of each column, rows by value."""
+    try:
+        lines = csv.reader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)
+        header, *rows = list(lines) or [[]]
+        if len(set(header)) < len(header):
+            raise ValueError("two columns have one name")
+        wrong = next((number for number, row in enumerate(rows, 2) if row and len(row) != len(header)), None)
+        if wrong is not None:
+            msg = f"row {wrong} has other columns than row 1"
+            raise ValueError(msg)
+    except (ValueError, csv.Error) as error:
+        message = f"is no table of comma-separated values in UTF-8: {error}"
+        raise InputError(Problem(location, message, _CURE, "metadata")) from error
+    found: list[dict[str, list[Mapping[str, str]]]] = [{} for _ in header]
+    for row in rows:
+        entry = dict(zip(header, row, strict=False))
+        for by_value, value in zip(found, row, strict=False):
+            by_value.setdefault(value, []).append(entry)
+    return found

@@ -1,0 +1,195 @@
+"""What folders and lists say of point clouds: splits, classes, and the rooms of S3DIS.
+
+A folder may name a split or, if there are several, a class: ``chair/train/0001.npy``. ``train_files.txt`` and
+``test_files.txt`` list the files of a split. The paths in them are often of another machine, so files are
+matched by name, among those in the folder of the list and below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+from unistore.converters.common.columns import Column
+from unistore.converters.common.faults import as_problem
+from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.files.paths import split_of
+from unistore.converters.parts import Part
+from unistore.converters.point_cloud.names import is_label
+from unistore.converters.point_cloud.source import LABEL, Layout
+from unistore.errors import InputError, Problem, first_few
+
+_LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
+_NAMES = {"valid": "val", "validation": "val"}
+_MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class FolderInfo:
+    """What folders and lists say of a file: its split, all lists that were read, its class."""
+
+    split: str | None
+    lists: tuple[Path, ...]
+    of_class: tuple[int, str] | None = None
+
+
+@dataclass(slots=True)
+class Lists:
+    """Content of the list files.
+
+    Attributes
+    ----------
+    splits
+        Split of each file that a list names.
+    rooms
+        Name of each row (segment) of a file, from ``room_filelist.txt``.
+    problems
+        Files in two splits, and names of several files.
+    """
+
+    splits: dict[Path, str] = field(default_factory=dict)
+    rooms: dict[Path, list[str]] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
+    """Read the list files in the folders of `files`, up to the given roots."""
+    lists = Lists()
+    for folder in _folders(files, roots):
+        for path in sorted(folder.glob("*.txt")):
+            match = _LIST.fullmatch(path.name)
+            if match is None or not path.is_file():
+                continue
+            split = _NAMES.get(match[1].lower(), match[1].lower())
+            lists.files.append(path)
+            for file in _matched(path, files, lists):
+                before = lists.splits.setdefault(file, split)
+                if before != split:
+                    message = f"is in the lists of {before} and of {split}"
+                    lists.problems.append(Problem(location_of(str(file)), message, f"fix {path}", "split"))
+    if lists.splits:
+        counted = ", ".join(f"{count} {split}" for split, count in Counter(lists.splits.values()).items())
+        lists.notes.append(f"splits taken from {', '.join(path.name for path in lists.files)}: {counted}")
+    return lists
+
+
+def room_names(lists: Lists, rows: Mapping[Path, int], roots: Sequence[Path]) -> None:
+    """Add the room of every row, if ``all_files.txt`` and ``room_filelist.txt`` name all rows.
+
+    Parameters
+    ----------
+    rows
+        Rows (segments) of each file.
+    """
+    for folder in _folders(list(rows), roots):
+        order, names = folder / "all_files.txt", folder / "room_filelist.txt"
+        if not (order.is_file() and names.is_file()):
+            continue
+        files = _matched(order, list(rows), lists)
+        rooms, held = _lines(names), sum(rows[file] for file in files)
+        if len(rooms) != held:
+            said = f"{names.name} names {len(rooms)} rows, the files of {order.name} hold {held}"
+            lists.notes.append(f"{said}: rooms are left out")
+            continue
+        lists.files += [order, names]
+        left = iter(rooms)
+        lists.rooms |= {file: list(islice(left, rows[file])) for file in files}
+
+
+def _folders(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
+    """Folders of the files, and those above them inside a root."""
+    found = {file.parent for file in files}
+    above = {folder for parent in found for folder in parent.parents}
+    inside = [root.resolve() for root in roots if root.is_dir()]
+    return sorted(found.union(each for each in above if any(map(each.is_relative_to, inside))))
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines of a list, without empty ones."""
+    with as_problem(str(path)):
+        if path.stat().st_size > _MAX_BYTES:
+            message = "is too long for a list of files"
+            raise InputError(Problem(location_of(str(path)), message, kind="format"))
+        text = path.read_text(encoding="utf-8", errors="replace")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
+    """Files that a list names, in its order."""
+    below = [file for file in files if file.is_relative_to(path.parent)]
+    by_name: dict[str, list[Path]] = {}
+    for file in below:
+        by_name.setdefault(file.name, []).append(file)
+    matched: list[Path] = []
+    absent: list[str] = []
+    for line in _lines(path):
+        parts = line.replace("\\", "/").split("/")
+        alike = by_name.get(parts[-1], [])
+        if len(alike) > 1:
+            alike = [
+                file for file in alike if file.relative_to(path.parent).as_posix() == line.lstrip("./")
+            ] or alike
+        if len(alike) > 1:
+            message = f"{line!r} may be {' or '.join(str(file) for file in alike)}"
+            lists.problems.append(
+                Problem(location_of(str(path)), message, "write paths relative to the list", "split")
+            )
+        elif alike:
+            matched.append(alike[0])
+        else:
+            absent.append(parts[-1])
+    if absent:
+        lists.notes.append(f"{path.name} names {first_few(absent, 1)}, not among the sources")
+    return matched
+
+
+_CLASS = re.compile(r"[^\d]+|\d{8}")
+"""Names with numbers are scenes, areas or parts, not classes, except for the synset numbers of ShapeNet."""
+_DTYPE = "<i4"
+_SHOWN = 8
+
+
+def folder_classes(parts: Sequence[Part]) -> list[tuple[int, str] | None]:
+    """Number and name of the class of each part; numbers follow the sorted names.
+
+    None for all parts unless there are at least two class folders, one of them with several files. Folders
+    named after a split are skipped.
+    """
+    named = [_class_of(part) for part in parts]
+    names = sorted({name for name in named if name is not None})
+    if None in named or len(names) < 2 or max(Counter(named).values()) < 2:
+        return [None] * len(parts)
+    return [(names.index(name), name) for name in named if name is not None]
+
+
+def _class_of(part: Part) -> str | None:
+    *folders, _ = part.name.split("/")
+    found = next((each for each in folders if split_of(f"{each}/a") is None), None)
+    return found if found is not None and _CLASS.fullmatch(found) else None
+
+
+def have_labels(layouts: Iterable[Layout]) -> bool:
+    """Whether any layout has labels or segments of its own, so that no folder is a label."""
+    return any(
+        each.segmented is not None or any(map(is_label, (*each.columns, *each.segment_columns)))
+        for each in layouts
+    )
+
+
+def with_folder_label(layout: Layout, of_class: tuple[int, str] | None) -> Layout:
+    """The layout with the class of its folder as the label of its segment."""
+    if of_class is None:
+        return layout
+    return replace(layout, segment_columns={**layout.segment_columns, LABEL: (of_class[1], Column(_DTYPE))})
+
+
+def class_notes(names: Collection[str]) -> list[str]:
+    """Remark that labels are the classes of folders, if they are."""
+    listed = f"labels of segments are their folders, one a class: {first_few(sorted(names), _SHOWN)}"
+    return [f"{listed}; --map label= leaves them out"] if names else []

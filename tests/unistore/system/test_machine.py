@@ -1,0 +1,84 @@
+"""Limits of cgroups, version 1 and 2, on hand-written trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unistore.system.machine import MemoryLimit, cgroup_version, cpu_quota, memory_limits
+
+Build = Callable[[str, dict[str, str]], tuple[Path, Path]]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    def make(lines: str, files: dict[str, str]) -> tuple[Path, Path]:
+        process, mounts = tmp_path / "proc", tmp_path / "cgroup"
+        process.mkdir()
+        (process / "cgroup").write_text(lines)
+        for name, text in files.items():
+            (mounts / name).parent.mkdir(parents=True, exist_ok=True)
+            (mounts / name).write_text(text)
+        return process, mounts
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "quota"),
+    [
+        ("0::/\n", {}, None),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("0::/a/b\n", {"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "400000 100000\n"}, 1.5),
+        ("3:cpu:/x\n", {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 0.5),
+        ("3:memory:/\n", {"memory/cpu.max": "100000 100000"}, None),
+    ],
+)
+def test_cpu_quota(build: Build, lines: str, files: dict[str, str], quota: float | None) -> None:
+    assert cpu_quota(*build(lines, files)) == quota
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "limits"),
+    [
+        ("0::/\n", {"memory.max": "max\n"}, []),
+        ("0::/a\n", {"a/memory.max": "500\n", "a/memory.current": "200\n"}, [MemoryLimit(500, 200)]),
+        (
+            "0::/a/b\n",
+            {
+                "a/memory.max": "500\n",
+                "a/memory.current": "450\n",
+                "a/memory.stat": "anon 100\nfile 350\ninactive_file 250\nactive_file 50\nshmem 50\n",
+                "a/b/memory.max": "700\n",
+            },
+            [MemoryLimit(700, 0), MemoryLimit(500, 150)],
+        ),
+        (
+            "9:memory:/job\n",
+            {
+                "memory/job/memory.limit_in_bytes": "900",
+                "memory/job/memory.usage_in_bytes": "800",
+                "memory/job/memory.stat": "active_file 1\ntotal_active_file 100\ntotal_inactive_file 200\n",
+                "memory/memory.limit_in_bytes": str(2**63 - 4096),
+            },
+            [MemoryLimit(900, 500)],
+        ),
+    ],
+)
+def test_memory_limits(build: Build, lines: str, files: dict[str, str], limits: Any) -> None:
+    assert memory_limits(*build(lines, files)) == limits
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [("0::/\n", 2), ("9:memory:/\n0::/\n", 1), ("3:freezer:/\n0::/\n", 2), ("3:freezer:/\n", None)],
+)
+def test_cgroup_version(build: Build, lines: str, number: int | None) -> None:
+    assert cgroup_version(*build(lines, {})) == number
+
+
+def test_without_cgroups(tmp_path: Path) -> None:
+    assert (cpu_quota(tmp_path), memory_limits(tmp_path), cgroup_version(tmp_path)) == (None, [], None)

@@ -1,1 +1,0 @@
-"""Pictures of samples, and the HTML in which they are shown."""
