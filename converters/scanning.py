@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
@@ -123,14 +125,16 @@ def scan_sources(
             scan = converter.gather(taken.parts, taken.scanned)
         except InputError as error:
             problems += error.problems_at("sources")
-    left_out = list(_left_out_by_family(found.left_out, owners))
-    used = {str(path) for path, _ in left_out}
-    if scan is not None:
-        used.update(path for files in scan.sources.files() for path in files)
+    by_family = list(_left_out_by_family(found.left_out, owners))
+
+    def used() -> Iterator[str]:
+        yield from (str(path) for path, _ in by_family)
+        yield from (path for files in (() if scan is None else scan.sources.files()) for path in files)
+
     if given:
         listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
     reasons = partial(_reasons, found.parts, parts, of_others)
-    left_out += _unused(listed, folders, converter, used, owners, reasons, exclusion)
+    left_out = by_family + _unused(listed, folders, converter, used, owners, reasons, exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
     if scan is None or problems:
@@ -323,23 +327,31 @@ def _unused(
     listed: PathListing,
     folders: Sequence[Path],
     converter: Converter,
-    used: set[str],
+    used: Callable[[], Iterable[str]],
     owners: Owners,
     reasons: Callable[[], Mapping[str, str]],
     exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
-    """Files that no source uses, each with the reason."""
+    """Files that no source uses, each with the reason; found by hashes, as there may be millions."""
     roots = [folder.resolve() for folder in folders]
-    rest = [path for path in listed.files if path not in used]
+    hashes, there = (np.fromiter(map(hash, paths), np.int64) for paths in (used(), listed.files))
+    taken = np.sort(hashes)
+
+    def is_used(path: Path) -> bool:
+        at = int(taken.searchsorted(hash(str(path))))
+        return at < len(taken) and int(taken[at]) == hash(str(path))
+
+    rest = [listed.files[at] for at in np.flatnonzero(~np.isin(there, taken)).tolist()]
     if not rest:
-        return [(path, why) for path, why in listed.skipped if str(path) not in used]
-    why, others = reasons(), used.difference(listed.files)
+        return [(path, why) for path, why in listed.skipped if not is_used(path)]
+    why = reasons()
+    others = [path for path, is_listed in zip(used(), np.isin(hashes, there), strict=True) if not is_listed]
     known = {real_path(Path(path)) for path in others}
     folders_used = {path for path in known if path.is_dir()}
     found = []
     for path in map(Path, rest):
         real = real_path(path) if path.is_symlink() else path
-        if str(real) in used or real in known or not folders_used.isdisjoint(real.parents):
+        if is_used(real) or real in known or not folders_used.isdisjoint(real.parents):
             continue
         if any(exclusion.covers(name) for name in _names(path, roots)):
             reason = EXCLUDED
@@ -350,9 +362,7 @@ def _unused(
         else:
             reason = owners.why_unused(path)
         found.append((path, reason))
-    return found + [
-        (path, why) for path, why in listed.skipped if path not in known and str(path) not in used
-    ]
+    return found + [(path, why) for path, why in listed.skipped if path not in known and not is_used(path)]
 
 
 def _names(path: Path, roots: Sequence[Path]) -> list[str]:
