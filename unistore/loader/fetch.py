@@ -7,6 +7,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from unistore.data.packed import Allocate, Batch
 from unistore.errors import SampleError
 from unistore.loader.collating import collate_into
@@ -22,8 +25,11 @@ class BatchDataset(Protocol):
         """Return the number of samples."""
         ...
 
-    def read_batch(self, indices: Sequence[At], allocate: Allocate) -> Batch:
-        """Return the batch of the samples at ``indices``, its large arrays in allocated memory."""
+    def read_batch(self, indices: NDArray[np.int64], allocate: Allocate) -> Batch:
+        """Return the batch of samples, its large arrays in allocated memory.
+
+        ``indices`` are (B, 2): index and epoch of each sample.
+        """
         ...
 
 
@@ -59,7 +65,9 @@ class BatchFetch:
 
     def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Batch:
         """See `Fetch`."""
-        return self._dataset.read_batch([At(index, epoch) for index in indices], allocate)
+        pairs = np.full((len(indices), 2), epoch, np.int64)
+        pairs[:, 0] = indices
+        return self._dataset.read_batch(pairs, allocate)
 
 
 class SampleFetch:
