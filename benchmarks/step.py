@@ -48,7 +48,7 @@ from unistore.system.malloc import keep_freed_memory
 from unistore.zarr3 import LocalStorage
 from unistore.zarr3.blosc import blosc
 from unistore.zarr3.chunks import ChunkLocations, ChunkReader
-from unistore.zarr3.crc32c import RESIDUE, crc32c
+from unistore.zarr3.compressors import RESIDUE, crc32c
 from unistore.zarr3.sharding import EMPTY
 
 WORKERS = 2
