@@ -10,7 +10,7 @@ Loader, starts two epochs, and compares their first batches with the order and w
 
 open: `Dataset` and its length. loader: `Loader`. epoch: `iter(loader)` of the second epoch, when workers are
 running. batch: the first one after that. MB: what became resident since the small store was done, decoded
-chunks (at most 64 MB) included: in the process itself and in its largest worker.
+chunks included: in the process itself and in its largest worker.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def make_store(path: Path, samples: int) -> None:
     """Write a store of so many segments."""
     import zarr
 
+    from unistore.store.manifest import make_seal
+
     root = zarr.create_group(path)
 
     def write(name: str, length: int, chunk: int, values: Callable[[Any], Any], dtype: str) -> None:
@@ -56,14 +58,18 @@ def make_store(path: Path, samples: int) -> None:
         for start in range(0, length, shard):
             array[start : start + shard] = values(np.arange(start, min(start + shard, length)))
 
+    points = int(first_point(samples))
+    # these give the number of rows; nothing reads their values
+    root.create_array("segments/number", shape=(samples,), dtype="i8", chunks=(CHUNK,), shards=(256 * CHUNK,))
+    root.create_array("points/xyz", shape=(points, 3), dtype="f4", chunks=(CHUNK, 3), shards=(256 * CHUNK, 3))
     write("segments/offsets", samples + 1, CHUNK, first_point, "i8")
-    write("points/classification", int(first_point(samples)), 8 * CHUNK, classification, "u1")
+    write("points/classification", points, 8 * CHUNK, classification, "u1")
     root.attrs["unistore"] = {
         "format_version": 1,
         "family": "point_cloud",
         "samples": {"count": samples, "table": "segments"},
         "fields": {name: {"axes": []} for name, _ in root.members(max_depth=None) if "/" in name},
-        "seal": {"manifest": "unistore-manifest.jsonl"},
+        "seal": make_seal([], b""),
     }
 
 
