@@ -167,7 +167,7 @@ def notes_of(
     asked: Sequence[Window],
     sparse: str,
 ) -> list[str]:
-    """Notes of one line each."""
+    """Notes on a scan, of one line each: how files were interpreted, and what volumes lack."""
     files = [volume.files.path for volume in volumes if not volume.files.path.is_dir()]
     cases = len(volumes) - len(files)
     notes = []

@@ -31,7 +31,7 @@ from unistore.schemas.ct.windows import parse_window
 
 
 class CtConverter(CtOptions, Converter):
-    """Converts CT volumes; see `CtOptions`, and `unistore.converters.ct.layouts` for a volume's files."""
+    """Converts CT volumes; see `CtOptions`, and `unistore.converters.ct.find` for a volume's files."""
 
     family: ClassVar[str] = schema.FAMILY_NAME
     suffixes: ClassVar[tuple[str, ...]] = (*suffixes(), POINTS, INFO)

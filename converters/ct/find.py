@@ -54,6 +54,9 @@ def find_volumes(
 ) -> Found:
     """Group the files of the given paths into volumes: one `Part` each, with its `VolumeFiles`.
 
+    Raises an `InputError` if a path does not exist, a folder has no suitable file, or a link leads out of the
+    given paths.
+
     Parameters
     ----------
     paths

@@ -48,6 +48,7 @@ def look(file: Candidate) -> Verdict:
     Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or its
     folder's name says ct, hu, volume or scan, or a label of the same shape is there that no other data name
     so, since plain arrays may look the same. Arrays beside a label for each of their rows are plain ones.
+    Raises an `InputError` if the header of an array, or ``info.json``, is damaged.
     """
     path, location = file.path, printable(str(file.path))
     found = format_of(path)

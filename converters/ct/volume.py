@@ -66,6 +66,8 @@ class VolumeReader:
     def facts(self) -> Facts:
         """Read everything once: counts of all windows, NaN, the extent; check masks and points.
 
+        Raises an `InputError` with every problem of the volume's values.
+
         Returns
         -------
         Facts

@@ -122,7 +122,8 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
     """Make the scan of all frames (at least one, in order); only roles that all frames have are converted.
 
     All frames have spikes, or all have voxels. If some have problems, the streams are still compared, and the
-    scan is empty.
+    scan is empty. Raises an `InputError` with every disagreement between frames, and every stream of unknown
+    layout or resolution.
     """
     roles = tuple(role for role in ROLES if all(role in each.info.roles for each in frames))
     resolved = _resolve(frames, options)

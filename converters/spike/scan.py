@@ -54,7 +54,10 @@ def first_frames(frames: Iterable[ScannedFrame]) -> list[ScannedFrame]:
 
 
 def scan_frame(info: FrameInfo, *, convert_images: bool) -> ScannedFrame:
-    """Scan the files of one frame; `convert_images` accepts those that are not 8-bit RGB."""
+    """Scan the files of one frame; `convert_images` accepts those that are not 8-bit RGB.
+
+    Raises an `InputError` if none of its files can be read; other problems are in the result.
+    """
     frame = info.frame
     spikes, voxel = None, None
     images: dict[str, ImageHeader] = {}
@@ -103,7 +106,7 @@ def _voxel_problems(dtype: np.dtype[np.generic], name: str) -> list[Problem]:
 
 
 def recognise(path: Path, folders: Mapping[str, str]) -> Verdict:
-    """Verdict on a file; `folders` has the folder name of each role."""
+    """Verdict on a file; `folders` has the folder name of each role. Raises `InputError` if it is damaged."""
     name, parent = printable(path.name), path.parent.name
     role = next((role for role, folder in folders.items() if folder == parent), None)
     if any(has_role_suffix(path, each) for each in IMAGE_ROLES):

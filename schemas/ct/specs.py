@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +123,11 @@ def _inside(
                 return
             if not ordered:
                 continue
-            flat = np.ravel_multi_index(columns, tuple(limits[volume].tolist()))
+            shape = tuple(limits[volume].tolist())
+            if prod(shape) > np.iinfo(np.int64).max:
+                yield broken(path, f"volume {volume} is {list(shape)}, more voxels than int64 counts")
+                return
+            flat = np.ravel_multi_index(columns, shape)
             again = volume == last_volume and flat[0] <= last_flat
             falling = np.concatenate([[again], flat[1:] <= flat[:-1]])
             if falling.any():

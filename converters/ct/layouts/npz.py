@@ -96,7 +96,7 @@ def point_blocks(
 
 
 def check_range(blocks: Iterable[NDArray[Any]], extent: tuple[int, int, int] | None, location: str) -> None:
-    """Check that indices lie in a volume.
+    """Check that indices lie in a volume; the error names the first outside, and says how many there are.
 
     Parameters
     ----------

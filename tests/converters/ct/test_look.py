@@ -198,8 +198,8 @@ def test_a_folder_that_has_only_what_case_folders_have_too(tmp_path: Path) -> No
     arrays = save(tmp_path / "images.npy", FLOATS)
     save(tmp_path / "masks/1.png", "png")
     (tmp_path / "windows").mkdir()
-    left_out(info, tmp_path)
-    left_out(arrays, tmp_path)
+    assert left_out(info, tmp_path) == "is no .npy file"
+    assert left_out(arrays, tmp_path).startswith("is float32 (2, 3, 4); where no name says ct")
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ VALUES: list[tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = [
     ("cloud_in_segments", "sources/offset", lambda v: v + 0.5, "everywhere"),
     ("cloud_real", "voxels/50/offsets", lambda v: changed(v, -1, v[-1] - 1), "but there are"),
     ("ct_cases", "volumes/extent", lambda v: changed(v, (0, 0), 99), "stored in volumes/image"),
+    ("ct_sparse", "volumes/extent", lambda v: v * 0 + (2**31 - 1), "more voxels than"),
     ("ct_cases", "windows/lung/coords", lambda v: changed(v, 4, v[3]), "does not follow"),
     ("ct_cases", "windows/lung/coords", lambda v: changed(v, (0, 2), 5000), "outside volume 0"),
     ("ct_cases", "windows/lung/offsets", lambda v: changed(v, -1, v[-1] + 1), "but there are"),
