@@ -63,7 +63,7 @@ def command(
         raise click.UsageError("--sample shows one sample here, --html takes --samples N,N,…")
     if plot is not None and not plot.lower().endswith(".png"):
         raise click.UsageError("--plot takes the name of a PNG file, as in sample.png")
-    if (target := html or plot) is not None:
+    if (target := plot if html is None else html) is not None:
         check_target(target, overwrite=overwrite)
     if sample is not None:
         return _sample(path, sample, plot, as_json=as_json)

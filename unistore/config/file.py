@@ -137,7 +137,8 @@ def load(
     Raises
     ------
     InputError
-        If keys have a wrong type or contradict each other; lists all of them.
+        If the file cannot be read or parsed, or keys have a wrong type or contradict each other; lists all of
+        them.
     """
     check = Arguments()
     check.path("path", path)

@@ -26,7 +26,17 @@ from unistore.system.progress import Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """Result of an export: where it is, its family, the number of sources, files and bytes, and notes."""
+    """Result of an export.
+
+    Attributes
+    ----------
+    destination, family
+        Folder that was made, and family of the store.
+    sources, files, bytes
+        Numbers of sources and of files written, and bytes of these files.
+    notes
+        Sentences on what differs from the sources, such as cameras of another size.
+    """
 
     destination: str
     family: str
@@ -65,7 +75,8 @@ def export(
         If an argument is invalid, the destination exists, is inside the store or is a URL, or the store
         cannot be exported in that format.
     StoreError
-        If the store cannot be read, or names files outside the destination; nothing is left behind.
+        If the store cannot be read, its family is not installed, or it names files outside the destination;
+        nothing is left behind.
     ConversionError
         If writing failed; nothing is left behind.
     """

@@ -209,6 +209,8 @@ class _Comparison:
         for record in self._run("comparing", step, tasks, plan.task_bytes):
             found.stored_values += record["values"]
             records.append(record["record"])
+        if len(found.problems) >= _MAX_DIFFERENCES:
+            return
         complete = len(records) == len(tasks)
         digests = source_digests(plan, records) if complete else np.zeros((len(plan.sources), 16), np.uint8)
         # not compared: the size of a source's file, which may differ where its values do not

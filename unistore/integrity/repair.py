@@ -80,7 +80,7 @@ def repair(
     Raises
     ------
     StoreError
-        If there is no store, or its root is damaged so that it does not say how the store was made.
+        If there is no store in a local folder, or its root does not say how the store was made.
     InputError
         If an argument has a value that it cannot have, the sources cannot be read, or they would not become
         this store; names what differs.

@@ -99,7 +99,7 @@ def verify(
     Raises
     ------
     StoreError
-        If there is no sealed store.
+        If there is no sealed store, or it does not say how it was converted (with `against`).
     InputError
         If an argument has a value that it cannot have, or the sources cannot be read.
     ConversionError

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from unistore.converters.registry import families
 from unistore.errors import InputError, Problem, first_few
@@ -28,9 +28,6 @@ from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
 
-if TYPE_CHECKING:
-    pass
-
 _ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
@@ -46,13 +43,14 @@ class Inspection:
     path
         The path as given.
     details
-        Everything that is known, as JSON values. A store has ``family``, ``samples``, ``main_table``,
-        ``splits``, ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``,
-        ``seal``, ``measures``, ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or
-        not: files are not read, but for a bounded part of the values. A source that can be read has
-        ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and the number of files, of each
-        family that is there), ``verdicts`` (files taken, left out and refused, by reason) and, where there is
-        one family and nothing is wrong, ``sources``, ``tables``, ``notes``.
+        Everything that is known, as JSON values. A store has ``family``, ``format_version``, ``samples``,
+        ``main_table``, ``splits``, ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``,
+        ``options``, ``created_with``, ``statistics``, ``seal``, ``measures``, ``remarks`` and ``snippet``;
+        its seal ``agrees`` with manifest and root, or not: files are not read, but for a bounded part of the
+        values. A source that can be read has ``family``, ``layout``, ``reason``, ``command``, ``families``
+        (these and the number of files, of each family that is there), ``verdicts`` (files taken, left out and
+        refused, by reason) and, where there is one family and nothing is wrong, ``sources``, ``tables``,
+        ``raw_bytes``, ``memory`` (bytes), ``options``, ``notes``.
     problems
         What is wrong with sources.
     blocks
@@ -88,7 +86,7 @@ class Inspection:
         Raises
         ------
         InputError
-            If a sample does not exist, or more than 24 are requested.
+            If a sample does not exist, more than 24 are requested, or any of what is not a store.
         """
         from unistore.report.page import render_page
 
@@ -173,6 +171,8 @@ def _store(given: str) -> Inspection:
 
 def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
     """Message and cure."""
+    from unistore.converters.files.paths import is_inside
+
     if target.name.endswith(f".{REPAIR}"):
         store = target.name.removesuffix(f".{REPAIR}")
         return f"the folder in which a repair of {store} works, or was stopped", "repair again, or remove it"
@@ -182,8 +182,6 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
         return "an empty folder", "check the path"
     if target.suffix.lower() in _ARCHIVES:
         return "an archive", "unpack it, and inspect the folder"
-    from unistore.converters.files.paths import is_inside
-
     link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
     if link is not None:
         return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"

@@ -40,8 +40,12 @@ if __name__ == "__main__":
 _WIDTH = 74
 """Of comments, without their indent: lines fit into 80 columns."""
 
-KINDS = ("Clips", "Patches", "Rows", "Segments", "SparsePoints", "Transitions", "Volumes", "Windows")
-"""Kinds that `parse_kind` knows, names of `unistore`."""
+KINDS = tuple(
+    name
+    for name, module in unistore._HOME.items()
+    if module.startswith("data.kinds.") and name != "ReplayBuffer"
+)
+"""Kinds that `parse_kind` knows, names of `unistore`; a `ReplayBuffer` reads a store by itself."""
 
 
 @dataclass(frozen=True, slots=True)

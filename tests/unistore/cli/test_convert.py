@@ -151,6 +151,7 @@ def test_help_fits_a_terminal_of_80_columns(arguments: list[str], capsys: pytest
         ),
         (["convert", "arrays", "o.zarr", "--colour"], "'--colour' requires an argument"),
         (["convert", "arrays", "o.zarr", "--nonsense"], "No such option '--nonsense'"),
+        (["convert", "--ct", "arrays", "o.zarr"], "No such option '--ct'"),
         (["convert", "rows", "arrays", "o.zarr", "--codec", "fastest"], "is not one of"),
         (
             ["convert", "rows", "arrays", "o.zarr", "--scheduler", "nonsense"],

@@ -67,6 +67,7 @@ def test_seconds_without_measure_are_refused(capsys: pytest.CaptureFixture[str])
         ("Patches(", "not a kind of samples"),
         ("8", "they are"),
         ("SampleKind()", "they are"),
+        ("ReplayBuffer('a.zarr')", "they are"),
         ("Patches(-8)", "at least 1"),
     ],
 )

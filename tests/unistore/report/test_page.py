@@ -222,6 +222,8 @@ def test_the_page_is_written_whole_and_over_reports_alone(cloud: Path, tmp_path:
     assert MARK in page.read_text()
     assert call(cloud, "--html", tmp_path, "--overwrite") == 2
     assert "is not a plain file" in capsys.readouterr().err
+    assert call(cloud, "--html", "") == 2
+    assert "is not a plain file" in capsys.readouterr().err
     assert call(cloud, "--html", cloud / "report.html") == 2
     assert "is inside a store" in capsys.readouterr().err
     assert call(cloud, "--html", tmp_path / "nowhere" / "a.html") == 2
