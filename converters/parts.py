@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 from unistore.errors import Problem
-from unistore.system.packed import Packed, Texts
+from unistore.system.packed import Items, Packed, Texts
 
 Opened = TypeVar("Opened")
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class Part:
     detail: Any = None
 
 
-class Columns(Sequence[T]):
+class Columns(Items[T]):
     """Millions of objects that consist of files, as columns: each is made again when it is asked for.
 
     Attributes
@@ -176,14 +176,7 @@ class Columns(Sequence[T]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[T]: ...
-    def __getitem__(self, at: int | slice) -> T | list[T]:
-        if isinstance(at, slice):
-            return [self[number] for number in range(*at.indices(len(self)))]
-        number = range(len(self))[at]
+    def _item(self, number: int) -> T:
         return self._made(number, self.names[number], _split(self._files[number]), self.details[number])
 
 

@@ -209,9 +209,9 @@ def _scan_parts(
     return found
 
 
-def _reasons(found: Sequence[Part], parts: Sequence[Part], of_others: Mapping[str, str]) -> dict[str, str]:
+def _reasons(found: Sequence[Part], parts: Parts, of_others: Mapping[str, str]) -> dict[str, str]:
     """Reasons for files that were found but are in no source, or belong to other families."""
-    names = {part.name for part in parts}
+    names = set(parts.names)
     files = ((str(path), part.name) for part in found for path in part.files)
     reasons = {path: _NOT_NEEDED if name in names else EXCLUDED for path, name in files}
     return reasons | {path: other_family_reason(other) for path, other in of_others.items()}

@@ -29,7 +29,7 @@ from unistore.converters.parts import Candidate, Found, LeftOut, Part, Parts, Sc
 from unistore.converters.protocol import Converter, Facts, Finalized, Scan, Sources
 from unistore.converters.rows.columns import column_problems, common_length, fields_of, nesting_problems
 from unistore.converters.rows.options import RowsOptions
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
 from unistore.system.sizes import count_of
@@ -163,21 +163,20 @@ class RowsConverter(RowsOptions, Converter):
         named = ((name, each.columns) for name, each in zip(parts.names, scanned, strict=True))
         merged, problems = reconcile(named, self.columns)
         if not problems and not any(each.rows for each in scanned):
-            names = ", ".join(parts.names[:5]) + (", …" if len(parts) > 5 else "")
-            problems.append(Problem(names, "no rows", "check what wrote it", "empty"))
+            problems.append(Problem(first_few(parts.names), "no rows", "check what wrote it", "empty"))
         if not problems and not merged:
             problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
         if problems:
             raise InputError(problems)
         texts, sources = AttributeCollector(), Sources()
         count = alone = 0
-        compressed, by_matlab = [], []
+        compressed, by_matlab = [], ""
         for name, files, group, each in zip(parts.names, parts.files(), parts.details, scanned, strict=True):
             count += len(files)
             alone += group.arrays == (NPY_NAME,)
             compressed += [name] * each.compressed
-            if name.lower().endswith(".mat") and not self.reverse_axes and _by_matlab(files[0]):
-                by_matlab.append(name)
+            if not by_matlab and name.lower().endswith(".mat") and not self.reverse_axes:
+                by_matlab = name if _by_matlab(files[0]) else ""
             sources.add(
                 name=name,
                 files=(*files, *each.linked),
@@ -262,11 +261,11 @@ def _notes(
     files: int,
     alone: int,
     compressed: Sequence[str],
-    by_matlab: Sequence[str],
+    by_matlab: str,
     merged: Mapping[str, Merged],
     sources: Sources,
 ) -> list[str]:
-    """Remarks; `alone` files are parts of one array, the others are names of files."""
+    """Remarks; `alone` files are parts of one array, `by_matlab` is the first file that MATLAB wrote."""
     total = sum(sources.rows(TABLE))
     notes = [f"plain arrays: {total} rows of {printable(', '.join(merged))} from {count_of(files, 'file')}"]
     if alone > 1:
@@ -281,6 +280,6 @@ def _notes(
             "np.savez (uncompressed) converts faster"
         )
     if by_matlab:
-        name = by_matlab[0].rpartition("/")[2]
+        name = by_matlab.rpartition("/")[2]
         notes.append(f"{name}: written by MATLAB, which reverses axes; {_REVERSE}")
     return notes

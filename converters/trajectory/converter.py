@@ -105,6 +105,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
                     reading=each.reading,
                 )
                 seen.add(each)
+        nbytes = sum(Path(files[0]).stat().st_size for files in sources.files()) if spilled else 0
         return Scan(
             family=FAMILY_NAME,
             sources=sources,
@@ -117,10 +118,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
                 *texts.notes(),
                 *(note for each in scanned for note in each.notes),
             ),
-            estimated_rows={
-                name: sum(Path(files[0]).stat().st_size for files in sources.files()) // len(spilled)
-                for name in spilled
-            },
+            estimated_rows={name: nbytes // len(spilled) for name in spilled},
             possible=possible_tables(layout, seen.episodes, seen.steps),
             needs_facts=seen.needs_facts,
             shared={"columns": layout},

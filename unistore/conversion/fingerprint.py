@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ Fingerprints = Packed[Fingerprint]
 
 def fingerprints_of(scan: Scan) -> Fingerprints:
     """Fingerprints of all sources, from their files as they are now."""
-    return Packed(map(fingerprint_of, scan.sources.files()))
+    return Packed(tuple(map(_state_of, files)) for files in scan.sources.files())
 
 
 def sizes_of(fingerprints: Fingerprints) -> NDArray[np.int64]:
@@ -47,11 +47,6 @@ def sizes_of(fingerprints: Fingerprints) -> NDArray[np.int64]:
     return np.fromiter(
         (sum(file.size for file in fingerprint) for fingerprint in fingerprints), np.int64, len(fingerprints)
     )
-
-
-def fingerprint_of(files: Iterable[str]) -> Fingerprint:
-    """Fingerprint of a source, from its files as they are now."""
-    return tuple(map(_state_of, files))
 
 
 def _state_of(file: str) -> FileState:

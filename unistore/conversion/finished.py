@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from unistore.conversion.fingerprint import fingerprint_of
+from unistore.conversion.fingerprint import fingerprints_of, sizes_of
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.skipping import scan_valid_sources
 from unistore.conversion.splits import Shares
@@ -54,8 +54,7 @@ def is_up_to_date(
         each.pop("found", None)  # known only from the values of the sources
     if (scan.family, options) != (recorded["family"], before):
         return False
-    sizes = [sum(file.size for file in fingerprint_of(files)) for files in scan.sources.files()]
-    names = [source.name for source in scan.sources]
+    names, sizes = list(scan.sources.names), sizes_of(fingerprints_of(scan)).tolist()
     if names != store.text("sources/path") or sizes != store.array("sources/bytes").read().tolist():
         return False
     return all(changed < sealed for path in paths for changed in _change_times(path))

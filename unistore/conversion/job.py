@@ -90,7 +90,7 @@ class DeriveJob:
 
     def describe(self, sources: Sequence[int]) -> str:
         """Names of the first sources, for messages."""
-        return f"reading {first_few([self.scan.sources[source].name for source in sources], SHOWN)}"
+        return f"reading {first_few([self.scan.sources.names[source] for source in sources], SHOWN)}"
 
     def bare(self) -> DeriveJob:
         """See `SlicedJob`: without sources."""
@@ -222,10 +222,9 @@ class ShardJob:
 
     def describe(self, task: ShardTask) -> str:
         """Table, rows and sources, for messages."""
-        pieces = self._pieces(task)
-        names = [f"{self.scan.sources[each.source].name} rows {each.lo}:{each.hi}" for each in pieces[:SHOWN]]
-        more = f" and {len(pieces) - SHOWN} more" if len(pieces) > SHOWN else ""
-        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {', '.join(names)}{more})"
+        pieces, names = self._pieces(task), self.scan.sources.names
+        listed = first_few([f"{names[each.source]} rows {each.lo}:{each.hi}" for each in pieces], SHOWN)
+        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {listed})"
 
     def need(self, task: ShardTask) -> int:
         """Peak bytes of the task, scan included; see `shard_memory`."""

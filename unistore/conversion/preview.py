@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unistore.conversion.estimate import Estimate, Peak, estimate, provisional_tables
-from unistore.conversion.fingerprint import fingerprint_of
+from unistore.conversion.fingerprint import fingerprints_of, sizes_of
 from unistore.conversion.memory import step_budget
 from unistore.conversion.plan import Plan, TablePlan
 from unistore.conversion.planning import plan_of
@@ -124,7 +124,7 @@ def preview(
         scan=scan,
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),
-        source_bytes=sum(file.size for files in scan.sources.files() for file in fingerprint_of(files)),
+        source_bytes=int(sizes_of(fingerprints_of(scan)).sum()),
         raw_bytes=plan.raw_bytes,
         estimate=found,
         peak=found.peak(memory, workers),

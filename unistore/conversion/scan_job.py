@@ -11,6 +11,7 @@ from unistore.conversion.executors.local import Executor
 from unistore.conversion.job import Outcome
 from unistore.converters.parts import Part, Parts
 from unistore.converters.scanning import PartResult, PartScanner, scan_here, scan_part
+from unistore.errors import first_few
 
 MAX_SOURCES = 64
 """Most sources of a step."""
@@ -31,8 +32,7 @@ class ScanJob:
 
     def describe(self, numbers: range) -> str:
         """Names of the sources, for messages."""
-        more = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
-        return f"scanning {self.parts[numbers[0]].name}{more}"
+        return f"scanning {first_few([self.parts.names[number] for number in numbers], 1)}"
 
     def need(self, numbers: range) -> int:  # noqa: ARG002  as every job has it
         """Zero: headers are small."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self, overload
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from unistore.conversion.failure import writing_failed
 from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError
+from unistore.system.packed import Items
 from unistore.zarr3.durable import sync_files, sync_folders
 
 DESCRIPTION = "spill.json"
@@ -217,7 +218,7 @@ class SpilledBatch:
         return block[position - start :][:count]
 
 
-class Spill(Sequence[Facts]):
+class Spill(Items[Facts]):
     """Spilled rows of all sources, and a sequence of their facts.
 
     Parameters
@@ -263,17 +264,11 @@ class Spill(Sequence[Facts]):
         found: list[int] = np.flatnonzero(self._batch < 0).tolist()
         return found
 
-    @overload
-    def __getitem__(self, source: int) -> Facts: ...
-    @overload
-    def __getitem__(self, source: slice) -> list[Facts]: ...
-    def __getitem__(self, source: int | slice) -> Facts | list[Facts]:
-        if isinstance(source, slice):
-            return [self[number] for number in range(*source.indices(len(self)))]
-        batch, facts = self._batch_of(range(len(self))[source])
+    def _item(self, number: int) -> Facts:
+        batch, facts = self._batch_of(number)
         if not facts:
             facts += batch.facts()
-        return facts[self._number(source)]
+        return facts[self._number(number)]
 
     def rows(self, table: str) -> Iterator[int]:
         """Rows that each source spilled for a table; see `SpilledBatch.rows`."""

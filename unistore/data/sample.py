@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import default_collate
@@ -12,6 +12,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from unistore.data.packed import Batch
 from unistore.data.tensors import Memory
 from unistore.errors import InputError
+from unistore.system.packed import Items
 
 
 class Ragged(NamedTuple):
@@ -59,7 +60,7 @@ def _collate_default(batch: Sequence[Sample], **_settings: Any) -> Any:
 default_collate_fn_map[Sample] = _collate_default
 
 
-class Samples(Sequence[Sample]):
+class Samples(Items[Sample]):
     """The samples of one batch, as views of its arrays; `unistore.collate` uses the arrays themselves.
 
     Parameters
@@ -86,18 +87,8 @@ class Samples(Sequence[Sample]):
     def __len__(self) -> int:
         return len(next(iter(self.batch.values())))
 
-    @overload
-    def __getitem__(self, item: int) -> Sample: ...
-    @overload
-    def __getitem__(self, item: slice) -> list[Sample]: ...
-    def __getitem__(self, item: int | slice) -> Sample | list[Sample]:
-        if isinstance(item, slice):
-            return [self[i] for i in range(len(self))[item]]
-        number = range(len(self))[item]
+    def _item(self, number: int) -> Sample:
         return Sample({key: self.part(key, number) for key in self.batch}, self.ragged)
-
-    def __iter__(self) -> Iterator[Sample]:
-        return (self[i] for i in range(len(self)))
 
     def __reduce__(self) -> tuple[type[list[Sample]], tuple[list[Sample]]]:
         return list, (list(self),)

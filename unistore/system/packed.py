@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from abc import abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -21,9 +22,29 @@ BYTES = 1 << 20
 """Bytes of them that are packed before there are as many."""
 _LEVEL = 1
 _UTF8 = ("utf-8", "surrogatepass")
+_NOT_HELD = "{} is not one of those that were asked for"
 
 
-class Texts(Sequence[str]):
+class Items(Sequence[T]):
+    """A sequence of items that are made when asked for; a slice is a list of them."""
+
+    @abstractmethod
+    def _item(self, number: int) -> T:
+        """The item of a number from 0 to the length."""
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        numbers = range(len(self))[at]
+        return self._item(numbers) if isinstance(numbers, int) else list(map(self._item, numbers))
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._item, range(len(self)))
+
+
+class Texts(Items[str]):
     """Strings, as their UTF-8 bytes one after the other.
 
     Parameters
@@ -60,22 +81,18 @@ class Texts(Sequence[str]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
-    def __getitem__(self, at: int | slice) -> str | list[str]:
-        if isinstance(at, slice):
-            return [self[number] for number in range(*at.indices(self._count))]
-        number = range(self._count)[at] - self._first
-        return self._data[self._ends[number] : self._ends[number + 1]].decode(*_UTF8)
+    def _item(self, number: int) -> str:
+        if number < self._first:
+            raise IndexError(_NOT_HELD.format(number))
+        lo, hi = self._ends[number - self._first], self._ends[number - self._first + 1]
+        return self._data[lo:hi].decode(*_UTF8)
 
     def __iter__(self) -> Iterator[str]:
         data = self._data
         return (data[lo:hi].decode(*_UTF8) for lo, hi in pairwise(self._ends))
 
 
-class Packed(Sequence[T]):
+class Packed(Items[T]):
     """Objects that can be pickled, in compressed blocks.
 
     Parameters
@@ -129,14 +146,7 @@ class Packed(Sequence[T]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[T]: ...
-    def __getitem__(self, at: int | slice) -> T | list[T]:
-        if isinstance(at, slice):
-            return [self[number] for number in range(*at.indices(len(self)))]
-        number = range(len(self))[at]
+    def _item(self, number: int) -> T:
         block = self._block_of(number)
         return self._items(block)[number - self._firsts[block]]
 
@@ -147,8 +157,7 @@ class Packed(Sequence[T]):
     def _block_of(self, number: int) -> int:
         block = bisect_right(self._firsts, number) - 1
         if block < 0:
-            msg = f"{number} is not one of those that were asked for"
-            raise IndexError(msg)
+            raise IndexError(_NOT_HELD.format(number))
         return block
 
     def _items(self, block: int) -> list[T]:
@@ -165,20 +174,15 @@ class Packed(Sequence[T]):
         return found
 
 
-class _View(Sequence[R]):
+class _View(Items[R]):
     def __init__(self, items: Sequence[Any], function: Callable[[Any], R]) -> None:
         self._items, self._function = items, function
 
     def __len__(self) -> int:
         return len(self._items)
 
-    @overload
-    def __getitem__(self, at: int) -> R: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[R]: ...
-    def __getitem__(self, at: int | slice) -> R | list[R]:
-        found = self._items[at]
-        return list(map(self._function, found)) if isinstance(at, slice) else self._function(found)
+    def _item(self, number: int) -> R:
+        return self._function(self._items[number])
 
     def __iter__(self) -> Iterator[R]:
         return map(self._function, self._items)

@@ -57,6 +57,9 @@ def test_texts_are_like_a_list(items: list[str], data: st.DataObject) -> None:
     numbers = data.draw(st.sets(st.integers(0, len(items) - 1))) if items else set()
     some = found.only(numbers).only(numbers)
     assert [some[number] for number in numbers] == [items[number] for number in numbers]
+    for number in range(min(numbers, default=0)):
+        with pytest.raises(IndexError):
+            some[number]
 
 
 @given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=9), data=st.data())
