@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.packed import Allocate, Batch
-from unistore.errors import SampleError
+from unistore.errors import SampleError, first_few
 from unistore.loader.collating import collate_into
 from unistore.order.permutation import At
 
@@ -178,7 +178,7 @@ def sample_error(
 
 def batch_error(error: BaseException, indices: NDArray[np.int64], epoch: int) -> SampleError:
     """Error that names the samples of a batch, when no single one is known to fail."""
-    listed = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
+    listed = first_few([*map(str, indices)], 8)
     message = f"the batch of samples {listed} (epoch {epoch}): {type(error).__name__}: {error}"
     return SampleError(message, None, "", "".join(traceback.format_exception(error)))
 
