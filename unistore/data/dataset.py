@@ -307,7 +307,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     @property
     def open_blocks(self) -> int:
-        """Number of blocks that fit into the cache of decoded chunks together."""
+        """Number of blocks whose decoded chunks are kept together."""
         sizes = np.diff(self.store_offsets).tolist()
         return min(open_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
 

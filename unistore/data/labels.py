@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import Picks
 from unistore.data.parts import bind_parts
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, first_few
 
 _SAMPLES = 16
 """Samples read together."""
@@ -41,7 +41,7 @@ def class_weights(dataset: Any, key: str, classes: int | None, unlabelled: int |
     most = max(counts, default=-1) + 1 if classes is None else classes
     outside = [label for label in counts if not 0 <= label < most]
     if outside or not counts:
-        message = f"has labels {', '.join(map(str, outside[:8]))}, outside of {most} classes"
+        message = f"has labels {first_few([*map(str, outside)], 8)}, outside of {most} classes"
         cure = "give the value that stands for no class: unlabelled=…"
         raise InputError(Problem(key, message if outside else "has no labels", cure, "option"))
     weights = np.zeros(most, np.float32)

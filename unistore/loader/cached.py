@@ -109,10 +109,9 @@ class CachedBatches:
         self._region = region
         self.hits = self.misses = 0
 
-    def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Batch:
+    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Batch:
         """See `Fetch`."""
-        wanted = np.asarray(indices, np.int64)
-        offsets = self._region.find(wanted)
+        offsets = self._region.find(indices)
         missing, found = np.flatnonzero(offsets == 0), np.flatnonzero(offsets)
         self.hits += len(found)
         self.misses += len(missing)
@@ -121,7 +120,7 @@ class CachedBatches:
         parts = [load_sample(self._region, offset) for offset in offsets[found].tolist()]
         positions = [found[at : at + 1] for at in range(len(found))]
         if len(missing):
-            parts.append(self._read(wanted[missing].tolist(), epoch, np.empty))
+            parts.append(self._read(indices[missing], epoch, np.empty))
             positions.append(missing)
         group_offsets: dict[str, NDArray[np.int64]] = {}
         return {
@@ -131,9 +130,9 @@ class CachedBatches:
             for key, first in parts[0].items()
         }
 
-    def _read(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Batch:
+    def _read(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Batch:
         batch: Batch = self._fetch(indices, epoch, allocate)
-        for number, index in enumerate(indices):
+        for number, index in enumerate(indices.tolist()):
             if self._region.full:
                 break
             self._region.add(index, dump_sample(batch, number))
@@ -173,7 +172,7 @@ class CachedChunks:
         """Chunks that were decoded."""
         return sum(chunks.misses for chunks in self._chunks)
 
-    def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
+    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Any:
         """See `Fetch`."""
         return self._fetch(indices, epoch, allocate)
 
@@ -217,15 +216,15 @@ class CachedSamples:
         self._region = region
         self.hits = self.misses = 0
 
-    def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
+    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Any:
         """See `Fetch`."""
-        offsets = self._region.find(np.asarray(indices, np.int64)).tolist()
-        missing = [index for index, offset in zip(indices, offsets, strict=True) if not offset]
-        self.hits += len(indices) - len(missing)
+        wanted = list(zip(indices.tolist(), self._region.find(indices).tolist(), strict=True))
+        missing = [index for index, offset in wanted if not offset]
+        self.hits += len(wanted) - len(missing)
         self.misses += len(missing)
         read = iter(self._fetch.samples(missing, epoch) if missing else ())
         samples = []
-        for index, offset in zip(indices, offsets, strict=True):
+        for index, offset in wanted:
             if offset:
                 samples.append(load_pickled(self._region, offset))
                 continue

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.packed import Allocate, Batch
-from unistore.errors import SampleError
+from unistore.errors import SampleError, first_few
 from unistore.loader.collating import collate_into
 from unistore.order.permutation import At
 
@@ -49,8 +49,8 @@ class Fetch(Protocol):
         """Chunks or samples that were not found in the cache; 0 without one."""
         return 0
 
-    def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
-        """Return the batch of some samples."""
+    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Any:
+        """Return the batch of some samples, (B,)."""
         ...
 
 
@@ -63,7 +63,7 @@ class BatchFetch:
     def __init__(self, dataset: BatchDataset) -> None:
         self._dataset = dataset
 
-    def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Batch:
+    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Batch:
         """See `Fetch`."""
         pairs = np.full((len(indices), 2), epoch, np.int64)
         pairs[:, 0] = indices
@@ -94,9 +94,9 @@ class SampleFetch:
         self._set_epoch = None if carry_epoch else getattr(dataset, "set_epoch", None)
         self._epoch: int | None = None
 
-    def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
+    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Any:
         """See `Fetch`."""
-        return self.collated(self.samples(indices, epoch), allocate)
+        return self.collated(self.samples(indices.tolist(), epoch), allocate)
 
     def samples(self, indices: Sequence[int], epoch: int) -> Sequence[Any]:
         """Samples as the dataset returns them."""
@@ -150,7 +150,7 @@ def only_arranges(collate: Collate | None) -> bool:
 
 
 def sample_error(
-    error: Exception, fetch: Fetch, dataset: Any, indices: Sequence[int], epoch: int, allocate: Allocate
+    error: Exception, fetch: Fetch, dataset: Any, indices: NDArray[np.int64], epoch: int, allocate: Allocate
 ) -> SampleError:
     """Find the sample of a batch that fails, by reading them one at a time.
 
@@ -162,9 +162,9 @@ def sample_error(
         How the batch was read.
     """
     culprit: int | None = None
-    for index in indices:
+    for index in indices.tolist():
         try:
-            fetch([index], epoch, allocate)
+            fetch(np.array([index]), epoch, allocate)
         except Exception as single:  # noqa: BLE001 - a dataset may raise anything
             culprit, error = index, single
             break
@@ -176,9 +176,9 @@ def sample_error(
     return SampleError(message, culprit, source, "".join(traceback.format_exception(error)))
 
 
-def batch_error(error: BaseException, indices: Sequence[int], epoch: int) -> SampleError:
+def batch_error(error: BaseException, indices: NDArray[np.int64], epoch: int) -> SampleError:
     """Error that names the samples of a batch, when no single one is known to fail."""
-    listed = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
+    listed = first_few([*map(str, indices)], 8)
     message = f"the batch of samples {listed} (epoch {epoch}): {type(error).__name__}: {error}"
     return SampleError(message, None, "", "".join(traceback.format_exception(error)))
 

@@ -214,7 +214,7 @@ def _make(fetch: Fetch, dataset: Any, job: _Job, leases: list[_SlabLease]) -> _D
     slab, lease = leases.pop() if leases else (None, None)
     room = 0 if slab is None else slab.size
     arena = Arena(slab, None, lease)
-    indices = request.indices.tolist()
+    indices = request.indices
     hits, misses = fetch.hits, fetch.misses
     try:
         batch = fetch(indices, request.epoch, arena.allocate)

@@ -175,7 +175,7 @@ class _WorkerState:
         lease = self._lent.pop() if self._lent else None
         started = time.perf_counter()
         hits, misses = self._fetch.hits, self._fetch.misses
-        indices = np.frombuffer(task.indices, np.int64).tolist()
+        indices = np.frombuffer(task.indices, np.int64)
         plain = task.generation, task.number, lease.slab if lease else 0
         try:
             if lease is not None and lease.slab not in self._slabs:

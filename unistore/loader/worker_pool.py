@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from unistore.errors import WorkerDiedError
+from unistore.errors import WorkerDiedError, first_few
 from unistore.loader.failures import Failure, raise_failure
 from unistore.loader.production import Arrival, Request
 from unistore.loader.wire import Message, decode
@@ -233,8 +233,7 @@ class WorkerPool:
         doing = next(iter(worker.tasks.values()), None)
         message = f"worker {worker.number} (pid {worker.process.pid}) {describe_exit(code)}"
         if doing is not None:
-            samples = doing.indices.tolist()
-            listed = ", ".join(map(str, samples[:8])) + (", …" if len(samples) > 8 else "")
+            listed = first_few([*map(str, doing.indices)], 8)
             message += f"; it was reading samples {listed} of epoch {doing.epoch}"
         self.close()
         raise WorkerDiedError(message)

@@ -23,7 +23,7 @@ from unistore.system.arguments import MAX_COUNT, is_integer
 GROUP, LANES = 16, 4
 """Default number of blocks in a group, and of groups open at a time."""
 SMALL_ROWS = 32
-"""Samples of a block from which on they are small: their blocks take one lane."""
+"""Blocks of at least so many samples, on average, take one lane."""
 
 
 def uniform_blocks(length: int, block: int) -> NDArray[np.int64]:

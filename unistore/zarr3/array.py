@@ -94,6 +94,11 @@ class Array:
         return cls(storage, path, metadata, sealed=sealed)
 
     @property
+    def pooled(self) -> bool:
+        """Whether single rows are read from a pool of decoded chunks, see `ChunkPool`."""
+        return self._pool is not None and self._pool.fits
+
+    @property
     def chunk_count(self) -> int:
         """Chunks of the whole grid of shards."""
         return self._reader.count

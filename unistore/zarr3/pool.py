@@ -113,6 +113,11 @@ class ChunkPool:
             and metadata.chunk_bytes > 0
         )
 
+    @property
+    def fits(self) -> bool:
+        """Whether enough chunks can be kept; otherwise `take` reads nothing."""
+        return MIN_CHUNKS * self._chunk_bytes <= POOL_BYTES
+
     def renew(self) -> None:
         """Drop everything and take a fresh lock."""
         self._lock = threading.Lock()
@@ -121,8 +126,7 @@ class ChunkPool:
 
     def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> bool:
         """Read rows (n,) into `out` (n, …); False if another thread does or chunks are too large to keep."""
-        fits = MIN_CHUNKS * self._chunk_bytes <= POOL_BYTES
-        if not fits or not self._lock.acquire(blocking=False):
+        if not self.fits or not self._lock.acquire(blocking=False):
             return False
         try:
             if not len(self._memory):

@@ -24,8 +24,8 @@ STATES = ("idle", "has read", "reading in a thread")
 
 SCRIPT = """
     import sys, threading
-    from tests.unistore.loader.conftest import Batched, Plain, children
-    from unistore.loader import Loader, LoaderError
+    from tests.unistore.loader.conftest import Batched, Plain
+    from unistore.loader import Loader
 
     def read(dataset, stop):
         while not stop.wait(0.0005):
@@ -104,7 +104,7 @@ def test_a_worker_that_cannot_even_begin_is_an_error_and_not_a_hang(tmp_path):
         textwrap.dedent("""
             import numpy as np
             from tests.unistore.loader.conftest import Batched
-            from unistore.loader import Loader, LoaderError
+            from unistore.loader import Loader
             dataset = Batched()
             dataset.ballast = np.ones(10_000_000)
             list(Loader(dataset, 10, shuffle=True, num_workers=1, multiprocessing_context="spawn"))

@@ -104,6 +104,15 @@ def small_rows(tmp_path_factory):
         yield unistore.Dataset(folder / "rows.zarr")
 
 
+def test_blocks_of_rows_without_a_pool_fit_into_the_cache_of_chunks(make_store):
+    """Images in chunks of 6 MB: too large for a pool of many, which has 320 MB."""
+    images = np.zeros((32, 512, 768), np.uint8)
+    path = make_store("rows", {"rows/data": images}, count=32, chunks={"rows/data": (16, 512, 768)})
+    dataset = unistore.Dataset(path)
+    assert not dataset.store.array("rows/data").pooled
+    assert dataset.open_blocks == 10
+
+
 def test_small_rows_are_shuffled_in_blocks(small_rows, nothing_left):
     assert small_rows.shuffles_in_blocks
     with pytest.warns(UserWarning, match='shuffle="full" insists'):

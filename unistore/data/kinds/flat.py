@@ -86,7 +86,7 @@ def _stored(names: Sequence[str], known: Sequence[str], size: int | None) -> str
     for name in names:
         key = f"observation.{name}"
         sets = [each for each in known if each.startswith(f"{key}_") and each[len(key) + 1 :].isdecimal()]
-        found = [each for each in (f"{key}_{size}", key) if each in (*sets, key) and each in known]
+        found = [each for each in (f"{key}_{size}", key) if each in known]
         found += sets if size is None and len(sets) == 1 else []
         if found:
             return found[0]

@@ -12,7 +12,7 @@ from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS
-from unistore.zarr3.pool import MIN_CHUNK_ROWS, POOL_BYTES
+from unistore.zarr3.pool import POOL_BYTES
 
 CACHE_SHARE = 0.95
 """Share of the memory for decoded chunks that the open blocks may take."""
@@ -45,7 +45,7 @@ def block_offsets(store: Store, samples: int) -> NDArray[np.int64]:
 
 
 def open_blocks(store: Store, samples: int) -> int:
-    """Number of these blocks that fit into the cache of decoded chunks together; at least 1.
+    """Number of these blocks whose decoded chunks are kept together; at least 1.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def open_blocks(store: Store, samples: int) -> int:
 def shuffles_in_blocks(store: Store, samples: int) -> bool:
     """Whether a full shuffle would decode many samples per delivered sample.
 
-    That is so if a chunk has many samples, and the cache of decoded chunks is too small for all chunks.
+    That is so if a chunk has many samples, and not all decoded chunks can be kept.
 
     Parameters
     ----------
@@ -74,8 +74,7 @@ def shuffles_in_blocks(store: Store, samples: int) -> bool:
 def _room(store: Store, samples: int) -> float:
     """Bytes for the decoded chunks of open blocks."""
     largest = _largest(store)
-    small_rows = largest.shape[0] == samples and largest.chunk_shape[0] >= MIN_CHUNK_ROWS
-    return CACHE_SHARE * (POOL_BYTES if small_rows else CHUNKS.limit)
+    return CACHE_SHARE * (POOL_BYTES if largest.pooled and len(largest) == samples else CHUNKS.limit)
 
 
 def _block(store: Store, samples: int) -> tuple[int, float]:
