@@ -19,7 +19,7 @@ from typing import Any
 import cv2
 import h5py
 import numpy as np
-from harness.ours import our_ways
+from harness.ours import keep_no_chunks, our_ways
 from harness.peers import mosaic, stacked, webdataset_feed, write_peers
 from harness.plain import map_feed, open_tensorstore, write_tensorstore
 from harness.script import Options, Target, parse, run_ways
@@ -234,9 +234,7 @@ def buffer_feed(buffer: Any, *arguments: Any, threaded: bool = False) -> Feed:
 
 def replay_feed(store: Path) -> Feed:
     """`unistore.ReplayBuffer`."""
-    from unistore.zarr3.cache import CHUNKS
-
-    CHUNKS.limit = 0
+    keep_no_chunks()
     buffer = unistore.ReplayBuffer(store, image_size=SIDE)
 
     def batches() -> Iterator[Any]:

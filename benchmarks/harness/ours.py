@@ -12,12 +12,19 @@ DRAWS = 10_000_000
 """Samples of an epoch, drawn with replacement: no round meets its end."""
 
 
-def open_dataset(store: Path, samples: Any, fields: Any) -> Any:
-    """Open a Dataset, without the cache of decoded chunks: these small stores would fit into it."""
-    import unistore
+def keep_no_chunks() -> None:
+    """Read without caches of decoded chunks in this process: these small stores would fit into them."""
+    from unistore.zarr3 import pool
     from unistore.zarr3.cache import CHUNKS
 
-    CHUNKS.limit = 0
+    CHUNKS.limit = pool.POOL_BYTES = 0
+
+
+def open_dataset(store: Path, samples: Any, fields: Any) -> Any:
+    """Open a Dataset that keeps no decoded chunks."""
+    import unistore
+
+    keep_no_chunks()
     return unistore.Dataset(store, samples, fields)
 
 

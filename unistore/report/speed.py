@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unistore.data.scratch import Scratch
 from unistore.order.blocks import BlockShuffle
 from unistore.order.sequences import EpochSequence, Shuffled
-from unistore.zarr3.cache import CHUNKS
+from unistore.zarr3.pool import forget_chunks
 
 if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
@@ -102,12 +102,11 @@ def _rate(
 ) -> tuple[float, int]:
     """Samples a second over the first `stop` positions, and the furthest position read.
 
-    Passes repeat until `seconds` are over, or there is one (`once`). The cache of decoded chunks is emptied
-    before each.
+    Passes repeat until `seconds` are over, or there is one (`once`). Decoded chunks are dropped before each.
     """
     began, samples, furthest = time.perf_counter(), 0, 0
     while True:
-        CHUNKS.renew()
+        forget_chunks()
         position = 0
         while position < stop:
             following = read(order, position)

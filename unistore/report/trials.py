@@ -15,7 +15,7 @@ import numpy as np
 from unistore.report.blocks import Block
 from unistore.system.progress import Progress
 from unistore.system.sizes import size
-from unistore.zarr3.cache import CHUNKS
+from unistore.zarr3.pool import forget_chunks
 
 if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
@@ -132,7 +132,7 @@ def _run_trial(
     from unistore.loader.loader import Loader
 
     setting: dict[str, Any] = {"num_workers": num_workers, "batch_size": batch_size, "cache": cache}
-    CHUNKS.renew()  # else a setting profits from chunks that an earlier one decoded
+    forget_chunks()  # else a setting profits from chunks that an earlier one decoded
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the recommended line warns, too
         loader = Loader(dataset, **setting, **fixed)

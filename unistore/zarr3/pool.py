@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.zarr3.cache import renew_after_fork
+from unistore.zarr3.cache import CHUNKS, renew_after_fork
 from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.gather import read_whole
 from unistore.zarr3.sharding import EMPTY
@@ -80,6 +80,13 @@ class VerifiedRows:
 
 
 _active_pools: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
+
+
+def forget_chunks() -> None:
+    """Drop all decoded chunks of this process, for measurements; nothing may be reading."""
+    CHUNKS.renew()
+    for pool in list(_active_pools):
+        pool.renew()
 
 
 class ChunkPool:

@@ -72,9 +72,13 @@ def shuffles_in_blocks(store: Store, samples: int) -> bool:
 
 
 def _room(store: Store, samples: int) -> float:
-    """Bytes for the decoded chunks of open blocks."""
+    """Bytes for the decoded chunks of the largest array in open blocks."""
     largest = _largest(store)
-    return CACHE_SHARE * (POOL_BYTES if largest.pooled and len(largest) == samples else CHUNKS.limit)
+    if not (largest.pooled and len(largest) == samples):
+        return CACHE_SHARE * CHUNKS.limit
+    beside = (store.array(path) for path in store.paths())
+    pooled = sum(_decoded_bytes(each) for each in beside if each.pooled and len(each) == samples)
+    return CACHE_SHARE * POOL_BYTES * _decoded_bytes(largest) / max(1, pooled)
 
 
 def _block(store: Store, samples: int) -> tuple[int, float]:
