@@ -133,11 +133,15 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def gather(self, parts: Parts, scanned: Sequence[_Described]) -> Scan:
         """Reconcile the columns of all files, and add the names of rooms from lists."""
-        labelled = LABEL in self.map or have_labels(each.layout for each in scanned)
+        labelled_by_folder = (
+            LABEL not in self.map
+            and any(info.of_class for info in parts.details)
+            and not have_labels(each.layout for each in scanned)
+        )
 
         def found() -> Iterator[tuple[str, Layout]]:
             for name, info, each in zip(parts.names, parts.details, scanned, strict=True):
-                yield name, with_folder_label(each.layout, None if labelled else info.of_class)
+                yield name, with_folder_label(each.layout, info.of_class if labelled_by_folder else None)
 
         seen, lists, texts = _Seen(), Lists(), AttributeCollector()
         counted = (seen.add(*each) for each in found())
