@@ -133,29 +133,36 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def gather(self, parts: Parts, scanned: Sequence[_Described]) -> Scan:
         """Reconcile the columns of all files, and add the names of rooms from lists."""
-        labelled = LABEL in self.map or have_labels(each.layout for each in scanned)
+        labelled_by_folder = (
+            LABEL not in self.map
+            and any(info.of_class for info in parts.details)
+            and not have_labels(each.layout for each in scanned)
+        )
 
         def found() -> Iterator[tuple[str, Layout]]:
             for name, info, each in zip(parts.names, parts.details, scanned, strict=True):
-                yield name, with_folder_label(each.layout, None if labelled else info.of_class)
+                yield name, with_folder_label(each.layout, info.of_class if labelled_by_folder else None)
 
-        seen, lists = _Seen(), Lists()
+        seen, lists, texts = _Seen(), Lists(), AttributeCollector()
         counted = (seen.add(*each) for each in found())
         of_points, differing = reconcile(_forms(counted, attrgetter("columns")), self.columns)
-        of_segments, unlike = reconcile(_forms(found(), attrgetter("segment_columns")), self.columns)
         if seen.listed:
             rows = (
                 (files[0], seen.listed.get(name))
                 for name, files in zip(parts.names, parts.files(), strict=True)
             )
             room_names(lists, {Path(path): count for path, count in rows if count is not None}, parts.roots)
+        sources, roots = Sources(), [str(root.resolve()) for root in parts.roots]
+
+        def added() -> Iterator[tuple[str, Layout]]:
+            for (name, layout), files, info in zip(found(), parts.files(), parts.details, strict=True):
+                self._add(sources, name, layout, files, info, lists, texts, roots)
+                yield name, layout
+
+        of_segments, unlike = reconcile(_forms(added(), attrgetter("segment_columns")), self.columns)
         if problems := [*differing, *unlike, *lists.problems]:
             raise InputError(problems)
         run = max(1, seen.points // max(1, seen.segments))
-        texts = AttributeCollector()
-        sources, roots = Sources(), [str(root.resolve()) for root in parts.roots]
-        for (name, layout), files, info in zip(found(), parts.files(), parts.details, strict=True):
-            self._add(sources, name, layout, files, info, lists, texts, roots)
         classes = dict(sorted({tuple(each["class"]) for each in sources.details if "class" in each}))
         return Scan(
             family=FAMILY_NAME,
@@ -346,7 +353,8 @@ def _choose_clouds(
     plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
     if not plain:
         return parts, []
-    matches = {part.name: _match(part.files[0], part.roots) or Match.EITHER for part in plain}
+    found = ((part.name, _match(part.files[0], part.roots)) for part in plain)
+    matches = {name: Match.EITHER if match is None else match for name, match in found}
     unsure = [part for part in plain if matches[part.name] is not Match.CERTAIN]
     owned = {part.name for part in unsure if _owner(part.files[0], paths) is not None}
     sure = len(plain) < len(parts) or any(each >= Match.EITHER for each in matches.values())

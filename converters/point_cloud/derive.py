@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,7 @@ def derive_memory(layout: Layout, *, voxels: bool, windows: bool, parts: bool, i
         Whether all points are one block in memory; if not, the result is the same for larger files.
     """
     forms = [form for _, form in layout.columns.values()]
-    widest = max((np.dtype(form.dtype).itemsize * int(np.prod(form.row_shape)) for form in forms), default=0)
+    widest = max((np.dtype(form.dtype).itemsize * prod(form.row_shape) for form in forms), default=0)
     axis = np.dtype(layout.xyz_dtype).itemsize
     in_windows = windows and layout.segmented is None
     step = _POINT + 3 * widest + (_VOXELS if voxels else 0) + (_WINDOWS if in_windows else 0)

@@ -56,7 +56,7 @@ def by_windows(
     for axis, key in zip(_AXES, _WINDOW, strict=True):
         low, high = map(np.float64, extremes(Rows(columns, 0, rows), axis, work.step))
         if (last := np.floor((high - low) / size)) >= 1 << 31:
-            msg = f"segment=window:{size:g}: the cloud is more than 2^31 windows wide"
+            msg = f"segment=window:{size:g}: the cloud is more than 2^31 windows wide: give a larger window"
             raise InputError(msg)
         ends[key] = 0, int(last)
         columns[key] = partial(_windows_of, columns[axis], low, size)

@@ -45,6 +45,8 @@ _NEVER_WRITTEN = ("chunk storage is not allocated", "chunk address isn't defined
 _DEFLATE_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
 _MAX_DEFLATE_RATIO = 1032
 """Bytes that one byte of deflate can decode to at most (RFC 1951)."""
+_HEAP_REFERENCE = 16
+"""Bytes of a text of variable length in a chunk: length, address and index in the global heap."""
 
 Bytes = NDArray[np.uint8]
 
@@ -84,7 +86,8 @@ class Chunks:
         self._chunk: tuple[int, ...] = creation.get_chunk()
         self._dtype: np.dtype[Any] = self._id.dtype
         stored = self._id.get_type()
-        self._size = math.prod(self._chunk) * stored.get_size()
+        is_reference = isinstance(stored, h5py.h5t.TypeStringID) and stored.is_variable_str()
+        self._size = math.prod(self._chunk) * (_HEAP_REFERENCE if is_reference else stored.get_size())
         self._filters = tuple(
             Filter(number, values)
             for number, _, values, _ in map(creation.get_filter, range(creation.get_nfilters()))

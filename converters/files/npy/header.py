@@ -65,7 +65,7 @@ def parse_header(file: IO[bytes], where: str) -> NpyHeader:
     magic = file.read(8)
     if not magic:
         raise InputError(Problem(where, "is empty (0 bytes)", "copy or make it again", "empty"))
-    if not magic.startswith(NPY_SIGNATURE):
+    if not magic.startswith(NPY_SIGNATURE[: len(magic)]):
         head = magic + file.read(32)
         message = f"is no .npy file: it begins with {head[:8]!r}"
         raise InputError(

@@ -349,10 +349,15 @@ def test_coordinates_that_are_not_finite(tmp_path: Path) -> None:
     assert "data/z: 2 of 6 coordinates are not finite, first at row 4: inf" in message
 
 
-def test_no_points_and_voxels_too_small(tmp_path: Path) -> None:
+def test_no_points_and_voxels_or_windows_too_small(tmp_path: Path) -> None:
     assert "holds no points" in problems_of_values(write(tmp_path / "a.h5", columns(0)))
-    message = problems_of_values(write(tmp_path / "b.h5", columns(6)), voxel_size=(1e-9,))
-    assert "more than int32 can count" in message
+    path = write(tmp_path / "b.h5", columns(6))
+    for options, message in (
+        ({"voxel_size": (1e-9,)}, r"b\.h5: a segment is .* than int32 can count: give a larger voxel_size"),
+        ({"segment": "window:1e-9"}, r"b\.h5: .* more than 2\^31 windows wide: give a larger window"),
+    ):
+        with pytest.raises(InputError, match=message):
+            convert(path, tmp_path / "b.zarr", "point-cloud", **options)
 
 
 def in_segments(path: Path, parts: list[dict[str, np.ndarray]]) -> Path:

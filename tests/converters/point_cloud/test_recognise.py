@@ -114,6 +114,14 @@ def test_no_other_file_changes_a_verdict(tmp_path: Path) -> None:
     assert {name: look(tmp_path / name) for name in names} == alone
 
 
+def test_arrays_of_other_shapes_are_left_out(tmp_path: Path) -> None:
+    for name, shape in {"a": (50, 3), "b": (40, 3), "image": (4, 5, 6), "vector": (7,)}.items():
+        np.save(tmp_path / f"{name}.npy", np.zeros(shape))
+    found = PointCloudConverter().find([tmp_path], Exclusion(()))
+    assert list(found.parts.names) == ["a.npy", "b.npy"]
+    assert [path.name for path, _ in found.left_out] == ["image.npy", "vector.npy"]
+
+
 def test_links_to_another_file_count_by_their_names(tmp_path: Path) -> None:
     hdf5(tmp_path / "b.h5", z=np.arange(4.0))
     path = hdf5(tmp_path / "a.h5", x=AXES["x"], y=AXES["y"])

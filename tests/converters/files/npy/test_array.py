@@ -142,7 +142,7 @@ def test_truncated_header(tmp_path: Path, length: int) -> None:
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(InputError) as error:
         read_header(path)
-    assert error.value.problems[0].kind in {"truncated", "format"}
+    assert "ends inside its header" in only_problem(error, "truncated")
 
 
 def test_several_arrays_in_one_file(tmp_path: Path) -> None:
