@@ -193,7 +193,8 @@ def test_settings_are_tried(store: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [trial.num_workers for trial in plain[:3]] == [0, 1, 2]
     assert {trial.batch_size for trial in plain} == {16, 64, 256}
     assert {(trial.cache, trial.cached) for trial in plain} == {(None, None)}
-    assert (cached.cache, cached.cached or 0) == ("all", 0)  # one chunk, which is held decoded anyway
+    assert cached.cache == "all"
+    assert cached.cached in (None, 0, 1)  # of the one chunk, which may be kept in memory, too
     for trial in found.trials:
         assert trial.first_batch > 0
         assert trial.longest >= trial.mean > 0
