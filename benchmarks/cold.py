@@ -17,13 +17,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import point_cloud
+import step
 from harness.consume import consume
 from harness.copying import make_source
 from harness.memory import bytes_read, disk, evict, own_memory
@@ -34,6 +36,8 @@ from harness.ways import Feed, endless
 import unistore
 
 WORKERS = 2
+SHUFFLES = (True, "full", "blocks")
+OTHERS = ("sparse CT", "patches", "clips", "transitions")
 ROW = 1024
 ROWS_BATCH = 512
 
@@ -56,9 +60,9 @@ class Seek:
         return {"row": np.frombuffer(raw, np.uint8).copy()}
 
 
-def loader_feed(store: Path, batch: int, shuffle: bool | str) -> Feed:
+def loader_feed(store: Path, batch: int, shuffle: bool | str, **options: Any) -> Feed:
     """`unistore.Loader`."""
-    loader = unistore.Loader(unistore.Dataset(store), batch, shuffle, num_workers=WORKERS)
+    loader = unistore.Loader(unistore.Dataset(store, **options), batch, shuffle, num_workers=WORKERS)
     return Feed(endless(loader), close=loader.close)
 
 
@@ -78,32 +82,68 @@ def make_rows(folder: Path, megabytes: int) -> Path:
     return source
 
 
-def ways(
-    given: argparse.Namespace,
-) -> list[tuple[str, int, Sequence[Path], Callable[..., Feed], dict[str, Any]]]:
-    """Name, batch, files, and what makes the feed."""
-    found: list[tuple[str, int, Sequence[Path], Callable[..., Feed], dict[str, Any]]] = []
-    for name, batch in (("rows of 1 KiB", ROWS_BATCH), ("segments", point_cloud.BATCH)):
-        folder = given.folder / f"{name.split()[0]}-{given.megabytes}"
-        family = "rows" if batch == ROWS_BATCH else "point_cloud"
-        if family == "rows":
-            source = make_rows(folder, given.megabytes)
-            files = [source / "rows.npy"]
-            dataset: Any = (Seek, (files[0],))
-        else:
-            source = make_source(family, folder, quick=False, megabytes=given.megabytes)
-            files = sorted(source.rglob("*.h5"))
-            dataset = (point_cloud.Documents, (files, 0))
-        store = folder / "store.zarr"
-        if not store.exists():
-            unistore.convert(source, store, family)
-        collate = stacked if family == "rows" else listed
-        plain = {"dataset": dataset, "batch": batch, "workers": WORKERS, "collate": collate}
-        found.append((f"{name}: documents", batch, files, map_feed, plain))
-        for shuffle in (True, "full", "blocks"):
-            ours = {"store": store, "batch": batch, "shuffle": shuffle}
-            found.append((f"{name}: Loader, shuffle={shuffle!r}", batch, (store,), loader_feed, ours))
-    return found
+@dataclass(frozen=True, slots=True)
+class Cold:
+    """One way of reading: its name, samples of a batch, its files, and what makes the feed."""
+
+    name: str
+    batch: int
+    files: Sequence[Path]
+    make: Callable[..., Feed]
+    arguments: dict[str, Any]
+
+
+def ways(given: argparse.Namespace) -> Iterator[Cold]:
+    """All that were asked for; their data are made here."""
+    for kind in ("rows of 1 KiB", "segments", *OTHERS):
+        names = [
+            f"{kind}: {way}" for way in ("documents", *(f"Loader, shuffle={each!r}" for each in SHUFFLES))
+        ]
+        wanted = [any(fnmatch.fnmatch(name, pattern) for pattern in given.only) for name in names]
+        if any(wanted):
+            found = other(kind, names, given) if kind in OTHERS else first(kind, names, given)
+            yield from (way for way, asked in zip(found, wanted, strict=True) if asked)
+
+
+def first(kind: str, names: list[str], given: argparse.Namespace) -> list[Cold]:
+    """Rows and segments, of as many megabytes as asked for."""
+    folder = given.folder / f"{kind.split(maxsplit=1)[0]}-{given.megabytes}"
+    if kind == "segments":
+        batch, family, collate = point_cloud.BATCH, "point_cloud", listed
+        source = make_source(family, folder, quick=False, megabytes=given.megabytes)
+        files = sorted(source.rglob("*.h5"))
+        dataset: Any = (point_cloud.Documents, (files, 0))
+    else:
+        batch, family, collate = ROWS_BATCH, "rows", stacked
+        source = make_rows(folder, given.megabytes)
+        files = [source / "rows.npy"]
+        dataset = (Seek, (files[0],))
+    store = folder / "store.zarr"
+    if not store.exists():
+        unistore.convert(source, store, family)
+    plain = {"dataset": dataset, "batch": batch, "workers": WORKERS, "collate": collate}
+    ours = [{"store": store, "batch": batch, "shuffle": shuffle} for shuffle in SHUFFLES]
+    made = [
+        Cold(name, batch, (store,), loader_feed, each) for name, each in zip(names[1:], ours, strict=True)
+    ]
+    return [Cold(names[0], batch, files, map_feed, plain), *made]
+
+
+def other(kind: str, names: list[str], given: argparse.Namespace) -> list[Cold]:
+    """Kinds of `step.py`, of its data in full size."""
+    family, make, batch = step.KINDS[kind]
+    folder = given.folder / family
+    folder.mkdir(parents=True, exist_ok=True)
+    store, (documents, arguments), samples, fields = make(folder, False)
+    files = sorted(path for path in (folder / "source").rglob("*") if path.is_file())
+    ours = [
+        {"store": store, "batch": batch, "shuffle": shuffle, "samples": samples, "fields": fields}
+        for shuffle in SHUFFLES
+    ]
+    made = [
+        Cold(name, batch, (store,), loader_feed, each) for name, each in zip(names[1:], ours, strict=True)
+    ]
+    return [Cold(names[0], batch, files, documents, arguments), *made]
 
 
 def main() -> None:
@@ -111,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--megabytes", type=int, default=800, help="of each kind's sources")
+    parser.add_argument("--megabytes", type=int, default=800, help="of the sources of rows and segments")
     parser.add_argument("--memory", type=int, default=200, help="megabytes of page cache")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each way")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN")
@@ -125,12 +165,11 @@ def main() -> None:
     print("| samples and way | files | page cache | read for each byte delivered | samples/s | memory |")
     print("|---|--:|--:|--:|--:|--:|")
     context = multiprocessing.get_context("spawn")
-    for name, batch, files, make, arguments in ways(given):
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in given.only):
-            continue
+    for way in ways(given):
+        files = way.files
         room = min(given.memory * 1_000_000, disk(files) // 4)
         connection, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(make, arguments, theirs))
+        process = context.Process(target=serve, args=(way.make, way.arguments, theirs))
         process.start()
         theirs.close()
         connection.recv()
@@ -152,7 +191,7 @@ def main() -> None:
         if not read:
             sys.exit(f"skipped: nothing was read from a disk ({given.folder} lies in memory?); see --folder")
         cells = f"{disk(files) / 1e6:,.0f} MB | {room / 1e6:,.0f} MB | {read / nbytes:.2f}"
-        print(f"| {name} | {cells} | {count * batch / took:,.0f} | {memory:,.0f} MiB |", flush=True)
+        print(f"| {way.name} | {cells} | {count * way.batch / took:,.0f} | {memory:,.0f} MiB |", flush=True)
 
 
 def serve(make: Callable[..., Feed], arguments: dict[str, Any], connection: Connection) -> None:

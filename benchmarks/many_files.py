@@ -1,8 +1,8 @@
 """Many tiny files: processor time and memory a file, beside a walk that reads the same files.
 
-    python benchmarks/many_files.py [--most N] [--only FAMILY …] [--cluster] [--folder DIR] [--json FILE]
+    python benchmarks/many_files.py [--files N …] [--only FAMILY …] [--cluster] [--folder DIR] [--json FILE]
 
-Folders of 1,000 to 20,000 files (``--most 100000``) of 1 to 10 kB: ACT episodes, point clouds as HDF5
+Folders of 1,000 to 20,000 files (``--files``) of 1 to 10 kB: ACT episodes, point clouds as HDF5
 columns, rows as ``.npy``. Each is converted in this process, on two workers and, with ``--cluster``, on a
 dask cluster of two; beside it, h5py or numpy walks the folder and reads every array of every file. Every way
 runs in a new process that has imported its libraries before. The files are in the page cache; other load
@@ -30,7 +30,6 @@ from harness.memory import warm
 from harness.once import Once, run_once
 from harness.script import machine
 
-SIZES = (1_000, 5_000, 20_000, 100_000)
 WALK, ALONE, WORKERS, CLUSTER = "plain walk", "this process", "2 workers", "cluster of 2"
 
 
@@ -118,31 +117,26 @@ def measure(family: str, count: int, way: str, folder: Path) -> Once:
     return done
 
 
-def table(family: str, results: dict[tuple[int, str], Once]) -> str:
-    """Markdown of one family."""
+def line(count: int, way: str, each: Once, walked: Once) -> str:
+    """One line of Markdown."""
+    return (
+        f"| {count:,} | {way} | {each.cost / count * 1e3:.2f} ms | {each.seconds / count * 1e3:.2f} ms | "
+        f"{each.own:,.0f} MiB | {each.cost / walked.cost:.2f}× |{each.failure}"
+    )
+
+
+def slopes(results: dict[tuple[int, str], Once]) -> str:
+    """Markdown of what a further file costs, between the fewest and the most."""
     sizes = sorted({count for count, _ in results})
-    ways = list(dict.fromkeys(way for _, way in results))
-    lines = [f"### {family.replace('_', ' ')}", ""]
-    lines += [
-        "| files | way | CPU a file | wall a file | parent | CPU is of the walk |",
-        "|--:|---|--:|--:|--:|--:|",
-    ]
-    for (count, way), each in results.items():
-        ratio = each.cost / results[count, WALK].cost
+    few, most = sizes[0], sizes[-1]
+    lines = ["", "| a further file | CPU | wall | parent |", "|---|--:|--:|--:|"]
+    for way in dict.fromkeys(way for _, way in results):
+        low, high, more = results[few, way], results[most, way], most - few
         lines.append(
-            f"| {count:,} | {way} | {each.cost / count * 1e3:.2f} ms | {each.seconds / count * 1e3:.2f} ms | "
-            f"{each.own:,.0f} MiB | {ratio:.2f}× |{each.failure}"
+            f"| {way} | {(high.cost - low.cost) / more * 1e3:.2f} ms | "
+            f"{(high.seconds - low.seconds) / more * 1e3:.2f} ms | "
+            f"{(high.own - low.own) / more * 2**20:,.0f} B |"
         )
-    if len(sizes) > 1:
-        few, most = sizes[0], sizes[-1]
-        lines += ["", "| a further file | CPU | wall | parent |", "|---|--:|--:|--:|"]
-        for way in ways:
-            low, high, more = results[few, way], results[most, way], most - few
-            lines.append(
-                f"| {way} | {(high.cost - low.cost) / more * 1e3:.2f} ms | "
-                f"{(high.seconds - low.seconds) / more * 1e3:.2f} ms | "
-                f"{(high.own - low.own) / more * 2**20:,.0f} B |"
-            )
     return "\n".join([*lines, ""])
 
 
@@ -151,7 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--most", type=int, default=20_000, help="files in the largest folder")
+    parser.add_argument("--files", type=int, nargs="+", default=[1_000, 5_000, 20_000], help="in a folder")
     parser.add_argument("--only", nargs="+", default=list(FAMILIES), choices=FAMILIES, help="families")
     parser.add_argument("--cluster", action="store_true", help="also on a dask cluster of two processes")
     parser.add_argument("--folder", type=Path, help="of the data (default: in the temporary folder, kept)")
@@ -160,12 +154,19 @@ def main() -> None:
     folder = given.folder or Path(tempfile.gettempdir()) / "unistore-benchmarks" / "many_files"
     folder.mkdir(parents=True, exist_ok=True)
     ways = [WALK, ALONE, WORKERS, *([CLUSTER] if given.cluster else [])]
-    sizes = [*(size for size in SIZES if size < given.most), given.most]
     print(machine(), "\n")
     written = {}
     for family in given.only:
-        results = {(count, way): measure(family, count, way, folder) for count in sizes for way in ways}
-        print(table(family, results), flush=True)
+        print(f"### {family.replace('_', ' ')}\n")
+        print("| files | way | CPU a file | wall a file | parent | CPU is of the walk |")
+        print("|--:|---|--:|--:|--:|--:|", flush=True)
+        results: dict[tuple[int, str], Once] = {}
+        for count in given.files:
+            for way in ways:
+                each = results[count, way] = measure(family, count, way, folder)
+                print(line(count, way, each, results[count, WALK]), flush=True)
+        if len(given.files) > 1:
+            print(slopes(results), flush=True)
         written[family] = [
             {"files": n, "way": way, "cpu": each.cost, "wall": each.seconds, "parent": each.own}
             for (n, way), each in results.items()

@@ -3,12 +3,15 @@
     python benchmarks/step.py [--quick] [--only PATTERN …] [--steps 5 20 50] [--rounds 3] [--cpu]
 
 Five kinds of samples; each is loaded as the documents do that users have today, by `unistore.Dataset` under
-torch's DataLoader and by `unistore.Loader`, two workers each. A step follows every batch: an idle one leaves
-the cores alone, as a GPU's does; a busy one multiplies matrices on all of them, as many as take so long when
-nothing else runs. Every way is a process of its own; they take turns, and other load is the same for all.
+torch's DataLoader and by `unistore.Loader`, two workers each (``--workers``). A step follows every batch: an
+idle one leaves the cores alone, as a GPU's does; a busy one multiplies matrices on all of them, as many as
+take so long when nothing else runs. Every way is a process of its own; they take turns, and other load is the
+same for all.
 
 ``--cpu`` measures processor time of a sample in this process instead, beside that of reading, checking and
 decoding its chunks and nothing else. The two take turns, and keep no decoded chunks.
+
+``--gpu``: idle steps copy the batch to a GPU and multiply matrices there.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from harness.plain import map_feed
 from harness.script import machine
 from harness.ways import Feed
 from numpy.typing import NDArray
+from torch.utils._pytree import tree_map
 from versions import median_interval
 
 import unistore
@@ -125,6 +129,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each way, in each round")
     parser.add_argument("--cpu", action="store_true", help="processor time of samples, not steps")
+    parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--gpu", action="store_true", help="idle steps are those of a GPU (CUDA)")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unistore-benchmarks")
     given = parser.parse_args()
     print(machine(), "\n")
@@ -213,13 +219,15 @@ class ChunkRecord:
 def measure(name: str, made: tuple[Path, Way, Any, Any], batch: int, given: argparse.Namespace) -> None:
     """Print the lines of one kind of samples; a cell is the share that waits, and samples a second."""
     store, way, kind, fields = made
-    ours = {"store": store, "batch": batch, "workers": WORKERS, "samples": kind, "fields": fields}
+    ours = {"store": store, "batch": batch, "workers": given.workers, "samples": kind, "fields": fields}
     context = multiprocessing.get_context("spawn")
+    if "workers" in way[1]:
+        way = way[0], way[1] | {"workers": given.workers}
     ways: list[Way] = [way, (dataloader_feed, ours), (loader_feed, ours)]
     connections = []
     for each in ways:
         ours_end, theirs = context.Pipe()
-        context.Process(target=serve, args=(each, batch, theirs)).start()
+        context.Process(target=serve, args=(each, batch, given.gpu, theirs)).start()
         theirs.close()
         connections.append(ours_end)
     try:
@@ -245,7 +253,29 @@ def measure(name: str, made: tuple[Path, Way, Any, Any], batch: int, given: argp
             connection.send(None)
 
 
-def serve(way: Way, batch: int, connection: Connection) -> None:
+def gpu_step() -> Callable[[Any, float], None]:
+    """What copies a batch to the GPU and works on it for so many seconds."""
+    matrix = torch.rand(8192, 8192, device="cuda")
+
+    def multiply(times: int) -> float:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(times):
+            torch.mm(matrix, matrix)
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    multiply(20)
+    product = multiply(20) / 20
+
+    def step(batch: Any, seconds: float) -> None:
+        tree_map(lambda each: each.cuda() if isinstance(each, torch.Tensor) else each, batch)
+        multiply(max(1, round(seconds / product)))
+
+    return step
+
+
+def serve(way: Way, batch: int, gpu: bool, connection: Connection) -> None:
     """Answer with the share that waits and samples a second; runs in a process of its own."""
     multiprocessing.set_start_method("fork", force=True)  # what users have; this process itself was spawned
     feed = way[0](**way[1])
@@ -255,6 +285,7 @@ def serve(way: Way, batch: int, connection: Connection) -> None:
     for _ in range(200):
         matrix @ matrix
     product = (time.perf_counter() - began) / 200
+    idle: Callable[[Any, float], None] = gpu_step() if gpu else lambda _, seconds: time.sleep(seconds)
     while (asked := connection.recv()) is not None:
         busy, step, seconds = asked
         for _ in range(feed.ahead):
@@ -262,14 +293,14 @@ def serve(way: Way, batch: int, connection: Connection) -> None:
         began, waited, count = time.perf_counter(), 0.0, 0
         while time.perf_counter() - began < seconds or count < 3:
             before = time.perf_counter()
-            next(feed.batches)
+            made = next(feed.batches)
             waited += time.perf_counter() - before
             count += 1
             if busy:
                 for _ in range(max(1, round(step / product))):
                     matrix @ matrix
             else:
-                time.sleep(step)
+                idle(made, step)
         took = time.perf_counter() - began
         connection.send((waited / took, count * batch / took))
     feed.close()
