@@ -69,13 +69,19 @@ def reading(source: Source, fingerprint: Fingerprint) -> Iterator[None]:
         with as_problem(source.name, source.name):
             yield
     except UnistoreError:  # may be a consequence of the change
-        _check_unchanged(fingerprint)
+        check_unchanged(fingerprint)
         raise
-    _check_unchanged(fingerprint)
+    check_unchanged(fingerprint)
 
 
-def _check_unchanged(fingerprint: Fingerprint) -> None:
-    """Raise ConversionError if a file changed, naming the file and the change."""
+def check_unchanged(fingerprint: Fingerprint) -> None:
+    """Refuse a source that changed since the scan.
+
+    Raises
+    ------
+    ConversionError
+        Naming the file and the change.
+    """
     for before in fingerprint:
         try:
             now = _state_of(before.path)

@@ -13,12 +13,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.blocks import BlockPool, RowCache
+from unistore.conversion.blocks import BlockPool
 from unistore.conversion.columns import Column, InMemory, Planes, in_planes
-from unistore.conversion.fingerprint import Fingerprints, reading
+from unistore.conversion.fingerprint import Fingerprints, check_unchanged, reading
 from unistore.conversion.keys import Keys
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask, json_digest
+from unistore.conversion.row_cache import RowCache
 from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
@@ -150,7 +151,7 @@ class ShardJob:
     blocks: BlockPool = field(default_factory=BlockPool, compare=False)
     """Reused memory for rows."""
     row_cache: RowCache = field(default_factory=RowCache, compare=False)
-    """Rows that were read already in this process."""
+    """Rows that were read already."""
     known: Sequence[Piece] | None = None
     """Pieces of the only task of a job sliced for it; None: computed from the plan."""
 
@@ -259,18 +260,21 @@ class ShardJob:
         }
 
         digests = np.empty((len(pieces), len(blocks)), "S32")
+        is_read = self.row_cache.fill(table.name, task.lo, task.hi, blocks)
 
         def read(at: int) -> tuple[Problem, ...]:
             piece = pieces[at]
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
-            source = self.scan.sources[piece.source]
-            try:
-                with reading(source, self.fingerprints[piece.source]):
-                    first = task.lo + piece.at
-                    if not self.row_cache.fill(table.name, first, first + piece.hi - piece.lo, out):
-                        self._fill(table.name, piece.source, piece.lo, piece.hi, out)
-            except InputError as error:
-                return _problems(error, source)
+            if is_read:
+                check_unchanged(self.fingerprints[piece.source])
+            else:
+                source, first = self.scan.sources[piece.source], task.lo + piece.at
+                try:
+                    with reading(source, self.fingerprints[piece.source]):
+                        if not self.row_cache.fill(table.name, first, first + piece.hi - piece.lo, out):
+                            self._fill(table.name, piece.source, piece.lo, piece.hi, out)
+                except InputError as error:
+                    return _problems(error, source)
             digests[at] = [content_digest(rows) for rows in out.values()]
             return ()
 
