@@ -109,7 +109,7 @@ def recognise(path: Path, folders: Mapping[str, str]) -> Verdict:
     """Verdict on a file; `folders` has the folder name of each role. Raises `InputError` if it is damaged."""
     name, parent = printable(path.name), path.parent.name
     role = next((role for role, folder in folders.items() if folder == parent), None)
-    if any(has_role_suffix(path, each) for each in IMAGE_ROLES):
+    if has_role_suffix(path, "blur"):  # as those of all images
         return _look_at_image(path, name, role, folders)
     if not has_role_suffix(path, "spike"):
         return LeftOut(f"is no {', '.join(suffixes_of('spike'))} file, and no image")

@@ -25,7 +25,7 @@ from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Folder, Target
 from unistore.converters.common.exclusion import with_source
-from unistore.converters.protocol import Converter, Facts, Scan, Source
+from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.tables import Table
 from unistore.zarr3.threads import OrderedMap, serial_map
@@ -70,12 +70,12 @@ class DeriveJob:
         keys: list[str | None] = []
         with SpillWriter(self.spill / str(sources[0])) as writer:
             for number in sources:
-                source, fingerprint = self.scan.sources[number], self.fingerprints[number]
+                name, fingerprint = self.scan.sources.names[number], self.fingerprints[number]
                 try:
-                    with reading(source, fingerprint):
+                    with reading(name, fingerprint):
                         facts, key = self._derive(writer, number), self.keys[number].decode()
                 except InputError as error:
-                    problems += _problems(error, source)
+                    problems += _problems(error, name)
                     facts, key = {}, None
                 writer.end_source(key, facts)
                 keys.append(key)
@@ -268,13 +268,13 @@ class ShardJob:
             if is_read:
                 check_unchanged(self.fingerprints[piece.source])
             else:
-                source, first = self.scan.sources[piece.source], task.lo + piece.at
+                name, first = self.scan.sources.names[piece.source], task.lo + piece.at
                 try:
-                    with reading(source, self.fingerprints[piece.source]):
+                    with reading(name, self.fingerprints[piece.source]):
                         if not self.row_cache.fill(table.name, first, first + piece.hi - piece.lo, out):
                             self._fill(table.name, piece.source, piece.lo, piece.hi, out)
                 except InputError as error:
-                    return _problems(error, source)
+                    return _problems(error, name)
             digests[at] = [content_digest(rows) for rows in out.values()]
             return ()
 
@@ -290,12 +290,12 @@ class ShardJob:
         self, table: str, column: str, number: int, lo: int, hi: int, block: NDArray[Any]
     ) -> None:
         """Read planes ``lo:hi`` of the row of a source into `block`, (1, hi - lo, …)."""
-        source = self.scan.sources[number]
+        name = self.scan.sources.names[number]
         try:
-            with reading(source, self.fingerprints[number]):
+            with reading(name, self.fingerprints[number]):
                 self.converter.read_planes(self.scan, table, number, lo, hi, {column: block})
         except InputError as error:
-            raise InputError(_problems(error, source)) from error
+            raise InputError(_problems(error, name)) from error
 
     def pieces(self, task: ShardTask, columns: Sequence[Column]) -> list[Any]:
         """Source and digest of each piece of a task, after iteration of all its columns."""
@@ -333,8 +333,8 @@ def _joined_digest(contents: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _problems(error: InputError, source: Source) -> tuple[Problem, ...]:
-    return tuple(with_source(source.name, error.problems_at(source.name)))
+def _problems(error: InputError, name: str) -> tuple[Problem, ...]:
+    return tuple(with_source(name, error.problems_at(name)))
 
 
 def source_digest(pieces: Sequence[str]) -> bytes:

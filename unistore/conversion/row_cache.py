@@ -34,8 +34,8 @@ class Rows(Protocol):
         """Row behind the last."""
         ...
 
-    def copy(self, column: str, lo: int, hi: int, out: NDArray[Any]) -> None:
-        """Copy rows of a column, counted in the table, into `out`, (hi - lo, *row_shape), C-contiguous."""
+    def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
+        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous."""
         ...
 
 
@@ -48,9 +48,9 @@ class HeldRows:
     hi: int
     columns: Mapping[str, NDArray[Any]]
 
-    def copy(self, column: str, lo: int, hi: int, out: NDArray[Any]) -> None:
+    def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
         """See `Rows.copy`."""
-        out[...] = self.columns[column][lo - self.lo : hi - self.lo]
+        out[...] = self.columns[column][lo - self.lo :][: len(out)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class StoredRows:
         except OSError as error:
             raise writing_failed(error, self.path) from error
 
-    def copy(self, column: str, lo: int, hi: int, out: NDArray[Any]) -> None:
+    def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
         """See `Rows.copy`.
 
         Raises
@@ -141,5 +141,5 @@ class RowCache:
         for each in found:
             first, last = max(lo, each.lo), min(hi, each.hi)
             for column, target in out.items():
-                each.copy(column, first, last, target[first - lo : last - lo])
+                each.copy(column, first, target[first - lo : last - lo])
         return True
