@@ -63,7 +63,7 @@ def look(file: Candidate) -> Verdict:
     path, location = file.path, printable(str(file.path))
     found = format_of(path)
     if found is not None:
-        return _of_voxels(path, found, open_voxels(path, location), file.roots)
+        return _of_voxels(path, found, found.open(path, location), file.roots)
     if path.name.lower().endswith(POINTS):
         return _of_points(path, members_of(path, location), file.roots)
     if path.name == INFO and _in_case(path.parent, file.roots):

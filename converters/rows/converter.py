@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
 from unistore.system.sizes import count_of
 
+T = TypeVar("T")
+
 _REVERSE = "where rows are on the last axis: --reverse-axes"
 _MATLAB = b"MATLAB 7.3 MAT-file"
 
@@ -48,8 +50,14 @@ class _Origin(NamedTuple):
     step: int = 0
 
 
-_origin = lru_cache(1024)(_Origin)
-"""Many files have the same."""
+_ALIKE = 256
+_origin = lru_cache(_ALIKE)(_Origin)
+
+
+@lru_cache(_ALIKE)
+def _same(items: tuple[tuple[str, T], ...]) -> dict[str, T]:
+    """The same dictionary for the same items: those of many files are packed, and sent, as one."""
+    return dict(items)
 
 
 class _Group(NamedTuple):
@@ -144,8 +152,8 @@ class RowsConverter(RowsOptions, Converter):
             raise InputError(problems)
         return _Found(
             rows=rows,
-            columns=columns,
-            origins=origins,
+            columns=_same(tuple(columns.items())),
+            origins=_same(tuple(origins.items())),
             linked=tuple(dict.fromkeys(str(p) for e in listed for p in e.files if p not in part.files)),
             compressed=any(origin.array in listed[origin.file].compressed for origin in origins.values()),
             reading=max((file.reading for file in listed), default=0),
@@ -178,6 +186,7 @@ class RowsConverter(RowsOptions, Converter):
         if problems:
             raise InputError(problems)
         texts, sources = AttributeCollector(), Sources()
+        origins = lru_cache(_ALIKE)(lambda items: {key: list(of) for key, of in items if key in merged})
         count = alone = 0
         compressed, by_matlab = [], ""
         for name, files, group, each in zip(parts.names, parts.files(), parts.details, scanned, strict=True):
@@ -193,7 +202,7 @@ class RowsConverter(RowsOptions, Converter):
                 split=split_of(name),
                 detail={
                     "files": list(group.names),
-                    "columns": {key: list(of) for key, of in each.origins.items() if key in merged},
+                    "columns": origins(tuple(each.origins.items())),
                     **texts.detail(name, each.attributes, _stored(each, merged)),
                 },
                 reading=each.reading,

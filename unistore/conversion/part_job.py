@@ -57,7 +57,7 @@ class PartJob:
 
     def slice(self, part: ShardTask) -> dict[str, Any]:
         """See `SlicedJob`."""
-        return {"job": replace(self.job, **self.job.slice(part))}
+        return {"job": replace(self.job.bare(), **self.job.slice(part))}
 
     def describe(self, part: ShardTask) -> str:
         """See `ShardJob.describe`."""

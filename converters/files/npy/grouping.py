@@ -114,7 +114,7 @@ def _group_folder(
 
 
 def _folder(path: str) -> str:
-    return path.rpartition(os.sep)[0]
+    return path[: max(0, path.rfind(os.sep))]
 
 
 def _pairs(files: Collection[str]) -> dict[str, dict[str, str]]:
