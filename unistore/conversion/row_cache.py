@@ -111,13 +111,7 @@ class StoredRows:
 
 
 class RowCache:
-    """Rows that were read already. Pickles without those in memory.
-
-    Parameters
-    ----------
-    rows
-        Ranges of rows that do not overlap.
-    """
+    """Rows that were read already, in ranges. Pickles without those in memory."""
 
     def __init__(self, rows: Sequence[Rows] = ()) -> None:
         self._rows = list(rows)
@@ -135,11 +129,18 @@ class RowCache:
 
     def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
         """Copy rows ``lo:hi`` of columns into `out`; returns False if some are not here."""
-        found = [each for each in self._rows if each.table == table and each.lo < hi and lo < each.hi]
-        if sum(min(hi, each.hi) - max(lo, each.lo) for each in found) < hi - lo:
+        found: list[tuple[Rows, int, int]] = []
+        at = lo
+        near = (each for each in self._rows if each.table == table and each.lo < hi and lo < each.hi)
+        for each in sorted(near, key=lambda rows: rows.lo):
+            if each.lo > at:
+                return False
+            if each.hi > at:
+                found.append((each, at, min(hi, each.hi)))
+                at = found[-1][2]
+        if at < hi:
             return False
-        for each in found:
-            first, last = max(lo, each.lo), min(hi, each.hi)
+        for each, first, last in found:
             for column, target in out.items():
                 each.copy(column, first, target[first - lo : last - lo])
         return True

@@ -40,6 +40,17 @@ def test_rows_of_several_ranges(cache: RowCache, lo: int, hi: int) -> None:
     np.testing.assert_array_equal(out["flag"], FLAG[lo:hi])
 
 
+def test_ranges_may_overlap(cache: RowCache, tmp_path: Path) -> None:
+    cache.add(HeldRows("t", 3, 9, {"x": X[3:9], "flag": FLAG[3:9]}))
+    cache.add(HeldRows("t", 25, 30, {"x": X[:5], "flag": FLAG[:5]}))
+    for lo, hi in ((0, 20), (4, 6), (8, 14)):
+        out = _blank(hi - lo)
+        assert cache.fill("t", lo, hi, out)
+        np.testing.assert_array_equal(out["x"], X[lo:hi])
+    twice = RowCache([_stored(tmp_path, 0, 5), _stored(tmp_path, 0, 5)])
+    assert not twice.fill("t", 0, 8, _blank(8))
+
+
 def test_nothing_is_copied_where_rows_are_missing(tmp_path: Path) -> None:
     cache = RowCache([_stored(tmp_path, 0, 5), _stored(tmp_path, 6, 9)])
     for table, lo, hi in (("t", 0, 9), ("t", 8, 10), ("other", 0, 5)):
