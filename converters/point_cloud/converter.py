@@ -107,17 +107,17 @@ class PointCloudConverter(PointCloudOptions, Converter):
         Lists beside the files name their splits.
         """
         found = super().find(paths, exclusion)
+        assert isinstance(found.parts, Parts)
         kept, left_out = _choose_clouds(found.parts, paths)
-        lists = read_lists([part.files[0] for part in kept], paths)
-
-        classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
-
-        def with_info(part: Part, of_class: tuple[int, str] | None) -> Part:
-            split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
-            return replace(part, detail=FolderInfo(split, tuple(lists.files), of_class))
-
+        clouds = [Path(files[0]) for files in kept.files()]
+        lists = read_lists(clouds, paths)
+        classes = folder_classes(kept.names) if self.segment is None else [None] * len(kept)
+        parts = Parts(roots=kept.roots)
+        for name, files, path, of_class in zip(kept.names, kept.files(), clouds, classes, strict=True):
+            split = lists.splits.get(path) if lists.splits else split_of(name)
+            parts.add(name, files, FolderInfo(split, tuple(lists.files), of_class))
         return Found(
-            parts=Parts(map(with_info, kept, classes)),
+            parts=parts,
             left_out=left_out,
             notes=lists.notes,
             problems=lists.problems,
@@ -342,17 +342,15 @@ def _match(path: Path, roots: Sequence[Path]) -> Match | None:
             return None
 
 
-def _choose_clouds(
-    parts: Sequence[Part], paths: Sequence[Path]
-) -> tuple[Sequence[Part], list[tuple[Path, str]]]:
+def _choose_clouds(parts: Parts, paths: Sequence[Path]) -> tuple[Parts, list[tuple[Path, str]]]:
     """Parts that are clouds, with their column files; and arrays that are left out, with the reason.
 
     Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named them.
     """
     given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
-    plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
-    if not plain:
+    if not any(files[0].lower().endswith(arrays.SUFFIXES) for files in parts.files()):
         return parts, []
+    plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
     found = ((part.name, _match(part.files[0], part.roots)) for part in plain)
     matches = {name: Match.EITHER if match is None else match for name, match in found}
     unsure = [part for part in plain if matches[part.name] is not Match.CERTAIN]
@@ -368,7 +366,7 @@ def _choose_clouds(
             continue
         beside = column_files(path, paths) if path.suffix.lower() == ".npy" else {}
         kept.append(replace(part, files=(path, *beside.values())))
-    return (kept, left_out) if kept else (list(parts), [])
+    return (Parts(kept), left_out) if kept else (parts, [])
 
 
 def _either(file: Candidate) -> Problem:

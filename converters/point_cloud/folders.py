@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from unistore.converters.common.columns import Column
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.paths import split_of
-from unistore.converters.parts import Part
 from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.source import LABEL, Layout
 from unistore.errors import InputError, Problem, first_few
@@ -155,21 +155,22 @@ _DTYPE = "<i4"
 _SHOWN = 8
 
 
-def folder_classes(parts: Sequence[Part]) -> list[tuple[int, str] | None]:
-    """Number and name of the class of each part; numbers follow the sorted names.
+def folder_classes(sources: Sequence[str]) -> list[tuple[int, str] | None]:
+    """Number and name of the class of each source by its name; numbers follow the sorted names.
 
-    None for all parts unless there are at least two class folders, one of them with several files. Folders
+    None for all of them unless there are at least two class folders, one of them with several files. Folders
     named after a split are skipped.
     """
-    named = [_class_of(part) for part in parts]
+    named = [_class_of(source.rpartition("/")[0]) for source in sources]
     names = sorted({name for name in named if name is not None})
     if None in named or len(names) < 2 or max(Counter(named).values()) < 2:
-        return [None] * len(parts)
+        return [None] * len(sources)
     return [(names.index(name), name) for name in named if name is not None]
 
 
-def _class_of(part: Part) -> str | None:
-    *folders, _ = part.name.split("/")
+@lru_cache(1024)
+def _class_of(folder: str) -> str | None:
+    folders = folder.split("/") if folder else ()
     found = next((each for each in folders if split_of(f"{each}/a") is None), None)
     return found if found is not None and _CLASS.fullmatch(found) else None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -35,8 +35,7 @@ class ArrayPlan:
         return 0 in self.shape
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Rows ``lo:hi`` of one source (counted inside the source), at row `at` of the task's block."""
 
     source: int

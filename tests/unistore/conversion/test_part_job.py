@@ -1,0 +1,157 @@
+"""Small sources of few shards are read by all workers: the same store, the same problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import unistore
+from unistore.conversion import conversion, part_job
+from unistore.conversion.convert import make_converter
+from unistore.conversion.executors.local import Serial, do_sent, sent_item, sent_job
+from unistore.conversion.part_job import PartJob, parts_of
+from unistore.conversion.runner import run
+from unistore.errors import ConversionError, InputError
+
+FILES = 80
+
+
+class Sent(Serial):
+    """As two workers would do them: every step is sent, with its job; `jobs` has their kinds."""
+
+    workers = 2
+
+    def __init__(self) -> None:
+        self.jobs: list[str] = []
+
+    def run(self, job: Any, items: Any) -> Iterator[Any]:
+        there = cloudpickle.loads(cloudpickle.dumps(sent_job(job)))
+        for item in items:
+            self.jobs.append(type(job).__name__)
+            yield item, do_sent(there, cloudpickle.loads(cloudpickle.dumps(sent_item(job, item))))
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """Files of zero to six rows, of two dtypes, some without a column."""
+    rng = np.random.default_rng(3)
+    for number in range(FILES):
+        path = tmp_path / "sources" / f"lot_{number % 3}" / f"part_{number}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = number % 7
+        more = {"y": rng.integers(0, 9, rows).astype("i2")} if number % 5 else {}
+        np.savez(path, x=rng.normal(size=(rows, 2)).astype("f4" if number % 2 else "f8"), **more)
+    return tmp_path / "sources"
+
+
+def _files(store: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("options", [{}, {"codec": "small"}, {"memory": 1 << 30}])
+def test_the_store_is_the_same(sources: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    converter, executor = make_converter("rows", {"columns": "union"}), Sent()
+    run(converter, [sources], tmp_path / "parts.zarr", executor=executor, **options)
+    run(converter, [sources], tmp_path / "whole.zarr", **options)
+    assert executor.jobs.count("PartJob") >= part_job.MIN_BATCHES
+    assert executor.jobs.count("ShardJob") == 1
+    assert _files(tmp_path / "parts.zarr") == _files(tmp_path / "whole.zarr")
+    assert not list(tmp_path.glob("*.unistore-build"))
+
+
+def test_workers_read_them(sources: Path, tmp_path: Path) -> None:
+    for workers in (0, 2):
+        unistore.convert(sources, tmp_path / f"{workers}.zarr", "rows", columns="union", workers=workers)
+    assert _files(tmp_path / "0.zarr") == _files(tmp_path / "2.zarr")
+
+
+def _plan_and_job(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    seen: list[Any] = []
+    monkeypatch.setattr(conversion, "parts_of", lambda job, *_: seen.append(job) or [])
+    run(make_converter("rows", {"columns": "union"}), [sources], tmp_path / "seen.zarr")
+    return seen[0]
+
+
+def test_parts_are_whole_sources_and_only_where_workers_would_wait(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = _plan_and_job(sources, tmp_path, monkeypatch)
+    (table,) = job.plan.tables
+    parts = parts_of(job, table, 2)
+    assert [part.lo for part in parts[1:]] == [part.hi for part in parts[:-1]]
+    assert (parts[0].lo, parts[-1].hi) == (0, table.rows)
+    read = [piece.source for part in parts for piece in table.pieces(part.lo, part.hi)]
+    assert read == sorted(set(read))
+    assert len({part.id for part in parts}) == len(parts)
+    assert parts_of(job, table, 0) == parts_of(job, table, 1) == []
+    monkeypatch.setattr(part_job, "SMALL_SOURCE", 16)
+    assert parts_of(job, table, 2) == []
+    monkeypatch.setattr(part_job, "SMALL_SOURCE", 1 << 16)
+    monkeypatch.setattr(part_job, "MIN_BATCHES", FILES)
+    assert parts_of(job, table, 2) == []
+
+
+def test_little_is_sent_with_a_part(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = PartJob(_plan_and_job(sources, tmp_path, monkeypatch), tmp_path)
+    part = parts_of(job.job, job.job.plan.tables[0], 2)[0]
+    _, fields = sent_item(job, part)
+    assert fields["job"].plan.sources == fields["job"].plan.tables[0].source_rows == ()
+    assert job.describe(part).startswith(f"rows {part.lo}:{part.hi} of table 'rows' (from ")
+
+
+def test_problems_of_all_parts_come_together(sources: Path, tmp_path: Path) -> None:
+    damaged = sorted(sources.rglob("part_*3.npz"))
+    for path in damaged:
+        content = bytearray(path.read_bytes())
+        at = content.index(b"\x93NUMPY") + 130
+        content[at] ^= 255
+        path.write_bytes(content)
+    converter = make_converter("rows", {"columns": "union"})
+    errors = []
+    for executor in (Sent(), None):
+        with pytest.raises(InputError) as caught:
+            run(converter, [sources], tmp_path / "out.zarr", executor=executor)
+        errors.append({str(problem) for problem in caught.value.problems})
+    assert errors[0] == errors[1]
+    report = run(converter, [sources], tmp_path / "out.zarr", executor=Sent(), on_error="skip")
+    assert {entry["left_out"] for entry in report.skipped} == {
+        path.relative_to(sources).as_posix() for path in damaged
+    }
+
+
+def test_a_source_that_changes_after_it_was_read(sources: Path, tmp_path: Path) -> None:
+    class Changing(Sent):
+        def run(self, job: Any, items: Any) -> Iterator[Any]:
+            if type(job).__name__ == "ShardJob":
+                with (sources / "lot_1/part_4.npz").open("ab") as file:
+                    file.write(b"more")
+            yield from super().run(job, items)
+
+    with pytest.raises(ConversionError, match=r"part_4\.npz: changed while it was converted"):
+        run(
+            make_converter("rows", {"columns": "union"}),
+            [sources],
+            tmp_path / "out.zarr",
+            executor=Changing(),
+        )
+
+
+def test_an_interrupted_conversion_reads_parts_again(sources: Path, tmp_path: Path) -> None:
+    class Stopping(Sent):
+        def run(self, job: Any, items: Any) -> Iterator[Any]:
+            for number, each in enumerate(super().run(job, items)):
+                yield each
+                if type(job).__name__ == "PartJob" and number == 7:
+                    raise KeyboardInterrupt
+
+    converter = make_converter("rows", {"columns": "union"})
+    with pytest.raises(KeyboardInterrupt):
+        run(converter, [sources], tmp_path / "out.zarr", executor=Stopping())
+    run(converter, [sources], tmp_path / "out.zarr", executor=Sent())
+    run(converter, [sources], tmp_path / "whole.zarr")
+    assert _files(tmp_path / "out.zarr") == _files(tmp_path / "whole.zarr")
