@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.registry import get_family
 from unistore.schemas.store_view import StoreView
 
 if TYPE_CHECKING:
@@ -62,6 +63,12 @@ class Preview:
 
     draw: Callable[[StoreView, int, Figure], None]
     measures: Callable[[StoreView], Iterable[Measure]] = _no_measures
+
+
+def preview_of(store: StoreView) -> Preview:
+    """Preview functions of a store's family; raises `InputError` if it is not installed, or has none."""
+    found: Preview = get_family(store.family).part("preview")
+    return found
 
 
 def evenly(lo: int, hi: int, most: int) -> NDArray[np.int64]:

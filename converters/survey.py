@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import is_about, unread_format, why_left_out
@@ -17,8 +18,7 @@ from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN, Count, counte
 from unistore.errors import InputError, Problem, printable
 
 
-@dataclass(frozen=True, slots=True)
-class Detection:
+class Detection(NamedTuple):
     """Family and layout that paths were recognised as.
 
     Attributes
@@ -36,8 +36,7 @@ class Detection:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FileVerdict:
+class FileVerdict(NamedTuple):
     """A file, the family that takes or refuses it (empty if none), and the verdict.
 
     Folders that are not searched (hidden ones, Zarr) have a verdict of their own.
@@ -48,8 +47,7 @@ class FileVerdict:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(NamedTuple):
     """The verdict on every file under some paths, in natural order, and problems of unreadable folders.
 
     Names of sources do not contain the first `depth` parts of a path.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unistore.errors import printable
 
@@ -20,8 +19,7 @@ EXCLUDED = "excluded"
 _EXAMPLES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(NamedTuple):
     """Number of files (or folders that are not searched) with one verdict and reason."""
 
     verdict: str
@@ -35,7 +33,7 @@ class Count:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**asdict(self), "examples": list(self.examples)}
+        return {**self._asdict(), "examples": list(self.examples)}
 
 
 def counted(files: Iterable[tuple[str, str, str | Path]]) -> tuple[Count, ...]:
@@ -81,3 +79,11 @@ def _each_once(scan: Scan) -> Iterator[str]:
             if hash(path) not in seen:
                 seen.add(hash(path))
                 yield path
+
+
+def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """``"12 taken, 3 left out"``: numbers of files."""
+    counts = Counter({TAKEN: 0})
+    for each in verdicts:  # which are in order: taken, left out, refused
+        counts[each["verdict"]] += each["files"]
+    return ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,7 @@ ShapeOf = Callable[[str], tuple[int, ...]]
 """Shape of the array at a path; of `SAMPLES`, (samples,)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(NamedTuple):
     """Array whose shape bounds the values, or is the shape, of another array.
 
     Attributes

@@ -12,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.preview import Preview, evenly
-from unistore.converters.registry import get_family
+from unistore.converters.preview import evenly, preview_of
 from unistore.errors import InputError, Problem, StoreError, UnistoreError, printable
 from unistore.remote.url import redact_urls
 from unistore.schemas.store_view import StoreView
@@ -37,12 +36,6 @@ _STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "legend.frameon": False,
 }
-
-
-def preview_of(store: StoreView) -> Preview:
-    """Preview functions of a store's family; raises `InputError` if it is not installed, or has none."""
-    found: Preview = get_family(store.family).part("preview")
-    return found
 
 
 def check_sample(store: StoreView, sample: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -98,6 +97,8 @@ def _folders(name: str) -> list[str]:
 
 
 def _not_found(name: str, existing: Sequence[str]) -> Problem:
+    import difflib
+
     stem = name.rsplit("/", 1)[-1].partition(".")[0]
     similar = [each for each in existing if each.rsplit("/", 1)[-1].partition(".")[0] == stem]
     similar = similar or difflib.get_close_matches(name, existing, _LISTED, cutoff=0.6)

@@ -21,8 +21,7 @@ Form = Literal["hdf5", "npy", "npz", "png", "raw", "zarr"]
 _NUMERIC_KINDS = "biufc"
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
+class Values(NamedTuple):
     """One array of an exported file.
 
     Attributes

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.ct.files import State
 from unistore.converters.ct.slabs import SLAB, same_order, slab_bytes, slabs
 from unistore.converters.ct.source import VoxelSource
 from unistore.converters.ct.voxels import VoxelTest, inside
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import Window
 from unistore.system.machine import usable_cores
-
-State = tuple[tuple[int, int], ...]
-"""Size and modification time of files."""
 
 THREADS = 4
 """Threads that read a volume, at most."""
@@ -34,8 +30,7 @@ class MaskComparison(NamedTuple):
     differing: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class VoxelCounts:
+class VoxelCounts(NamedTuple):
     """Counts of an image.
 
     Attributes
@@ -53,8 +48,7 @@ class VoxelCounts:
     masks: Mapping[str, MaskComparison]
 
 
-@dataclass(frozen=True, slots=True)
-class Ones:
+class Ones(NamedTuple):
     """What a mask holds: its ones in each plane, (D,), and how many voxels are neither 0 nor 1.
 
     Where it is `scaled`, of floats between 0 and 1, `counts` has the voxels above 0.
@@ -150,11 +144,6 @@ def scaled_tolerance(dtype: np.dtype[Any]) -> float:
 
 
 # Results are cached for the shards of the same volume; with `state` in the key, changed files are read again.
-
-
-def state_of(paths: Iterable[Path]) -> State:
-    """State of files, which differs after a change."""
-    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, paths))
 
 
 @lru_cache(maxsize=512)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unistore.converters.ct.layouts import format_of, stem_of, without_suffix
 from unistore.errors import Problem, printable
@@ -27,6 +27,9 @@ _WINDOW = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.-]*)_w(?P<width>\d+(?:\.\d+)?)_l(?P<level>-?\d+(?:\.\d+)?)", re.ASCII
 )
 _BINARY = re.compile(r"(?P<id>.+)_binary")
+
+State = tuple[tuple[int, int], ...]
+"""Size and modification time of files."""
 
 
 def image_resolution(file: Path) -> int | None:
@@ -91,8 +94,7 @@ def is_case_window(file: Path) -> bool:
     return window_of(file) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class WindowFile:
+class WindowFile(NamedTuple):
     """A file that holds one window: voxels of 0 and 1 (``.npy``) or points (``.npz``)."""
 
     path: Path
@@ -192,3 +194,8 @@ def file_location(file: Path, volume: Path, name: str) -> str:
     shared = Path(os.path.commonpath([file, volume]))
     above = name.split("/")[: -len(volume.relative_to(shared).parts)]
     return "/".join([*above, printable(file.relative_to(shared).as_posix())])
+
+
+def state_of(paths: Iterable[Path]) -> State:
+    """State of files, which differs after a change."""
+    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, paths))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -246,7 +245,7 @@ def _labels(files: Sequence[Path]) -> dict[Path, LabelMatch]:
     found = {file: images_of_label(path, there.__contains__, WORDS) for file, path in bare.items()}
     labels = {bare[file] for file, owners in found.items() if owners is not None}
     return {
-        file: replace(owners, images=images)
+        file: owners._replace(images=images)
         for file, owners in found.items()
         if owners is not None and (images := tuple(image for image in owners.images if image not in labels))
     }

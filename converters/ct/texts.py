@@ -14,8 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from unistore.converters.ct.counting import State, state_of
-from unistore.converters.ct.files import METADATA
+from unistore.converters.ct.files import METADATA, State, state_of
 from unistore.errors import InputError, Problem
 
 _MAX_BYTES = 64 << 20

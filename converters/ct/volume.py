@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.ct.counting import (
     MaskComparison,
-    State,
     VoxelCounts,
     cached_counts,
     cached_ones,
     scaled_differences,
-    state_of,
 )
-from unistore.converters.ct.files import file_location
+from unistore.converters.ct.files import State, file_location, state_of
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.npz import (
     SDF_MEMBERS,

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _WORDS = {
     "seg": ("seg", "segs", "segmentation", "segmentations"),
@@ -44,8 +44,7 @@ _NUMBER = re.compile(r"(?P<base>.*?)(?P<number>[-_. ]?\d+)?")
 _ROW_LABELS = ("label", "labels", "y", "Y", "target", "targets", "class", "classes")
 
 
-@dataclass(frozen=True, slots=True)
-class LabelMatch:
+class LabelMatch(NamedTuple):
     """The image of a label.
 
     Attributes

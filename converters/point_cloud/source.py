@@ -11,17 +11,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column
-from unistore.converters.common.exported import File
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.parts import Candidate
-from unistore.converters.point_cloud.cloud import Cloud
 from unistore.converters.scan import Source
+
+if TYPE_CHECKING:
+    from unistore.converters.common.exported import File
+    from unistore.converters.point_cloud.cloud import Cloud
+
 
 AXES = ("x", "y", "z")
 LABEL = "label"
@@ -131,16 +134,14 @@ def column_paths(detail: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(NamedTuple):
     """Segments whose rows follow each other: number and points of each, (S,)."""
 
     numbers: Ints
     lengths: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Indices:
+class Indices(NamedTuple):
     """Segments given by their rows: number of each (S,), and its rows, strictly ascending, in parts."""
 
     numbers: Ints
@@ -188,8 +189,7 @@ def _no_column(key: str) -> NDArray[Any]:
     raise KeyError(key)
 
 
-@dataclass(frozen=True, slots=True)
-class Original:
+class Original(NamedTuple):
     """A file's own values, read without the converter, for comparison with a store.
 
     Attributes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from unistore.converters.common.columns import Column, reconcile
 from unistore.converters.files.paths import natural_key
@@ -37,16 +37,14 @@ def has_known_suffix(path: Path) -> bool:
     return any(has_role_suffix(path, role) for role in ROLES)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """Name of a frame (its first file, relative to the common root), and its files by role."""
 
     name: str
     files: Mapping[str, Path]
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(NamedTuple):
     """Consecutive frames: a folder of them, or one file. Every frame has all ``roles``.
 
     The frames behind one that is left out are a recording of the same name with the next ``part``.
@@ -64,8 +62,7 @@ class Recording:
         return self.name if self.part == 1 else f"{self.name}~{self.part}"
 
 
-@dataclass(frozen=True, slots=True)
-class FrameInfo:
+class FrameInfo(NamedTuple):
     """A frame, what its recording is called, and the roles to convert, in the order of `ROLES`."""
 
     frame: Frame

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +42,7 @@ _COMPONENTS = {1: "gray", 3: "rgb", 4: "cmyk"}
 _CURE = "copy or export it again"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageHeader:
+class ImageHeader(NamedTuple):
     """Header of an image: pixels as stored (an EXIF rotation is not applied), bits a channel, file size."""
 
     height: int

@@ -15,15 +15,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import Form
 from unistore.converters.parts import Verdict
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import pack, row_bytes
+
+if TYPE_CHECKING:
+    from unistore.converters.common.exported import Form
+
 
 ReadBytes = Callable[[int], NDArray[np.uint8]]
 """``read(count)`` returns the next `count` bytes of a stream, fewer only at its end."""
@@ -32,8 +35,7 @@ ReadArray = Callable[[Path, str, str], NDArray[Any]]
 """``read(path, location, key)`` returns a whole array, memory-mapped if possible."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """Size of a recording without padding: time steps, height and width in pixels."""
 
     length: int

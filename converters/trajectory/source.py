@@ -13,16 +13,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Values
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.parts import Candidate
 from unistore.converters.scan import Source
 from unistore.errors import Problem, printable
+
+if TYPE_CHECKING:
+    from unistore.converters.common.exported import File, Values
+
 
 Opened = TypeVar("Opened")
 Opened_co = TypeVar("Opened_co", covariant=True)
@@ -124,8 +127,7 @@ class Array(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(NamedTuple):
     """Arrays with common rows: those of one episode, or of all episodes of a file.
 
     Attributes
@@ -147,8 +149,7 @@ class Group:
     bare: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mask:
+class Mask(NamedTuple):
     """A named list of episode names in a file; `location` is what messages call it."""
 
     name: str
@@ -214,8 +215,7 @@ class Rows(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OriginalFile:
+class OriginalFile(NamedTuple):
     """An open file that is read without the converter, for comparison with a store.
 
     Attributes

@@ -12,7 +12,7 @@ import click
 from unistore.cli.convert_options import DETECT, DetectCommand, FamilyGroup, add_common_options
 from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.errors import UnistoreError
-from unistore.system.sizes import count_of, size
+from unistore.system.sizes import count_of, parse_bytes, size
 
 if TYPE_CHECKING:
     from unistore.conversion.preview import Preview
@@ -42,9 +42,7 @@ def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
     from unistore.conversion.convert import convert as run
     from unistore.conversion.convert import detect_family, make_converter, source_paths
-    from unistore.conversion.preview import preview
     from unistore.conversion.splits import parse_shares
-    from unistore.system.sizes import parse_bytes
 
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
@@ -56,6 +54,8 @@ def _convert(family: str | None, **given: Any) -> int:
         say_done(f"{family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
     shares = None if common["split"] is None else parse_shares(common["split"], common["split_by"])
     if dry_run:
+        from unistore.conversion.preview import preview
+
         limit = None if common["memory"] is None else parse_bytes(common["memory"], "--memory")
         shown = preview(
             make_converter(family, given),
@@ -131,8 +131,7 @@ def detect(**given: Any) -> int:
 
 def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
     """What would be written, and the memory that it takes."""
-    from unistore.converters.verdicts import counted_scan
-    from unistore.report.blocks import verdict_counts
+    from unistore.converters.verdicts import counted_scan, verdict_counts
 
     lines = [
         f"would write {destination}: {shown.scan.family.replace('_', ' ')}",
@@ -162,8 +161,8 @@ def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
 
 def report_text(report: Report) -> str:
     """What was written, and how often labels are."""
-    from unistore.report.blocks import verdict_counts
-    from unistore.report.sealed import label_lines
+    from unistore.converters.verdicts import verdict_counts
+    from unistore.report.labels import label_lines
     from unistore.report.values import sample_noun
 
     samples = count_of(report.samples, sample_noun(report.sample_table))
@@ -187,10 +186,10 @@ def report_text(report: Report) -> str:
 
 def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Table of what was left out, with reasons."""
-    from unistore.report.blocks import aligned, shortened
-
     if not entries:
         return []
+    from unistore.report.blocks import aligned, shortened
+
     left_out = len({entry["left_out"] for entry in entries})
     rows = [
         (entry["file"], entry["dataset"], shortened(entry["reason"], MAX_REASON))

@@ -78,6 +78,7 @@ for each in (convert, inspect, verify, export, doctor):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its exit code."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrix is multiplied
     general, given = _general(list(sys.argv[1:] if arguments is None else arguments))
     sys.exit(_run(given, general, as_json="--json" in given))
 

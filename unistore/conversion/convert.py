@@ -25,10 +25,9 @@ from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
-from unistore.system.arguments import Arguments
+from unistore.system.arguments import MAX_WORKERS, Arguments
 from unistore.system.progress import Progress
 from unistore.system.sizes import parse_bytes
-from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.presets import CODECS
 
 if TYPE_CHECKING:

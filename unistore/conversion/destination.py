@@ -7,7 +7,6 @@ from pathlib import Path
 
 from unistore.conversion.build import Build
 from unistore.conversion.folder_build import FolderBuild
-from unistore.conversion.object_build import ObjectBuild
 from unistore.errors import InputError
 from unistore.remote.storage import local_path
 from unistore.remote.url import require_local_path
@@ -36,6 +35,8 @@ def open_build(
         require_local_path(work, "the folder of --work")
     folder = local_path(destination)
     if folder is None:
+        from unistore.conversion.object_build import ObjectBuild
+
         return ObjectBuild(os.fspath(destination), work=work, restart=restart)
     if work is not None:
         msg = f"--work {work}: only for an object store; beside {folder} the store can be renamed when done"

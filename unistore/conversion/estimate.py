@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Converter, Scan
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(NamedTuple):
     """Peak memory of all processes of a conversion together.
 
     Attributes
@@ -42,8 +41,7 @@ class Peak:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """The largest steps of a conversion, in bytes beyond `PROCESS`.
 
     Tables whose rows depend on values count with their maximum number of rows.

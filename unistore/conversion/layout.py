@@ -8,7 +8,7 @@ once and writes whole shards.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from unistore.schemas.tables import Field
 
@@ -30,8 +30,7 @@ SHARD = 128 * MIB
 """Uncompressed bytes of one shard row over all columns of a table: the memory of one task."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayLayout:
+class ArrayLayout(NamedTuple):
     """Inner chunk shape and shard shape of one array, axis 0 first, and the predicted read amplification."""
 
     chunk: tuple[int, ...]

@@ -44,8 +44,7 @@ class Piece(NamedTuple):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShardTask:
+class ShardTask(NamedTuple):
     """Rows ``lo:hi`` of a table: one shard of every column."""
 
     table: str

@@ -31,9 +31,8 @@ from unistore.remote.storage import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, make_seal, manifest_bytes
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
-from unistore.system.arguments import Arguments
+from unistore.system.arguments import MAX_WORKERS, Arguments
 from unistore.system.progress import Progress
-from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.durable import sync_folder, write_file
 from unistore.zarr3.local import LocalStorage
 

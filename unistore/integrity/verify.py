@@ -23,9 +23,8 @@ from unistore.remote.storage import open_storage
 from unistore.schemas.rules import View
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
-from unistore.system.arguments import Arguments, matches_type
+from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
-from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.array import Array
 from unistore.zarr3.storage import Storage
 

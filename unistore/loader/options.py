@@ -12,8 +12,8 @@ from typing import Any
 
 from unistore.errors import InputError, Problem
 from unistore.loader.samplers import is_distributed
-from unistore.system.arguments import Arguments
-from unistore.system.workers import MAX_WORKERS, environment_number, plan
+from unistore.system.arguments import MAX_WORKERS, Arguments
+from unistore.system.workers import environment_number, plan
 
 DEFAULT_PREFETCH = 4
 """Default of ``prefetch_factor``: batches made ahead for each worker."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from unistore.converters.verdicts import TAKEN
 from unistore.errors import printable
@@ -16,8 +14,7 @@ _REASON_WIDTH, _ROW_WIDTH = 47, 59
 """Characters of a reason, and of reason and example together: the table fits 80 columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(NamedTuple):
     """A part of what is shown.
 
     Attributes
@@ -96,14 +93,6 @@ def sources_fact(sources: Mapping[str, Any], names: Sequence[str]) -> tuple[str,
     more = sources["count"] - len(names)
     shown = f"{', '.join(names)} and {more:,} more" if more else ", ".join(names)
     return "sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {shown}"
-
-
-def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """``"12 taken, 3 left out"``: numbers of files."""
-    counts = Counter({TAKEN: 0})
-    for each in verdicts:  # which are in order: taken, left out, refused
-        counts[each["verdict"]] += each["files"]
-    return ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
 
 
 def verdict_blocks(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:

@@ -10,9 +10,10 @@ from typing import Any
 from unistore.errors import InputError, Problem, UnistoreError
 from unistore.pictures import MARK, check_sample, facts_html, pictures_html, table_html, text_html
 from unistore.report.blocks import Block
+from unistore.report.measures import chosen_samples
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import number
-from unistore.report.values import MIN_SHOWN, chosen_samples, sample_noun
+from unistore.report.values import MIN_SHOWN, sample_noun
 from unistore.store.reader import Store
 from unistore.system.sizes import size
 

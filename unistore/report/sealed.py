@@ -13,14 +13,10 @@ import xxhash
 
 from unistore.errors import InputError, StoreError
 from unistore.remote.storage import local_path
+from unistore.report.labels import unlabelled_remark
+from unistore.report.measures import describe_measures, measure_remarks, measures_of
 from unistore.report.suggestions import snippet
-from unistore.report.values import (
-    describe_measures,
-    describe_values,
-    label_shares,
-    measure_remarks,
-    measures_of,
-)
+from unistore.report.values import describe_values
 from unistore.schemas.indices import contradiction
 from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
@@ -34,10 +30,6 @@ MAX_READ_ARRAYS = 64
 MAX_READ_ARRAYS_REMOTE = 16
 """The same of an object store, where each array takes several requests."""
 _BOOKKEEPING = frozenset({"source", "number", "source_row"})
-_UNLABELLED = {"classification": (0, 1), "label": (0,), "labels": (0,)}
-"""Labels that may mean "no class", by column; in LAS files 0 (never classified) and 1 (unclassified)."""
-_MIN_SHARE = 0.005
-"""Share of unlabelled values from which on a remark is made."""
 _INDEX_ENTRY = 16
 """Bytes of one chunk in a shard's index: offset and size, u8 each (Zarr v3, "sharding_indexed")."""
 _INDEX_CHECKSUM = 4
@@ -139,35 +131,9 @@ def _add_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
             continue
         if values["nan"]:
             remarks.append(f"{array['path']}: {100 * values['nan'] / values['read']:.2g} % are not finite")
-        if remark := _unlabelled_remark(array["path"], values):
+        if remark := unlabelled_remark(array["path"], values):
             remarks.append(f"{array['path']}: {remark}")
     return remarks
-
-
-def label_lines(path: str | os.PathLike[str]) -> list[str]:
-    """Shares of labels in each label column, from a bounded part of the values; none of an object store."""
-    if local_path(path) is None:
-        return []
-    store, lines = Store(path), []
-    for name in (each for each in store.paths() if _column(each) in _UNLABELLED):
-        values = describe_values(store.array(name))
-        if values is not None and (shares := label_shares(values)):
-            lines.append("; ".join(filter(None, [f"{name}: {shares}", _unlabelled_remark(name, values)])))
-    return lines
-
-
-def _column(path: str) -> str:
-    return path.rpartition("/")[2].lower()
-
-
-def _unlabelled_remark(path: str, values: dict[str, Any]) -> str | None:
-    """Share of labels that may mean "no class"; a column of zeros has a remark of its own."""
-    unlabelled, counts = _UNLABELLED.get(_column(path)), dict(values["labels"] or ())
-    found = [label for label in counts if unlabelled is not None and (label < 0 or label in unlabelled)]
-    share = sum(counts[label] for label in found) / values["read"]
-    if len(counts) < 2 or not found or share < _MIN_SHARE:
-        return None
-    return f"{100 * share:.3g} % are {' or '.join(map(str, sorted(found)))}: unlabelled?"
 
 
 def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:

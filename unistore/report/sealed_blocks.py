@@ -9,10 +9,11 @@ import numpy as np
 from unistore.data.kinds.protocol import SOURCE, Picks
 from unistore.data.packed import Packed
 from unistore.errors import printable
-from unistore.pictures import check_sample
 from unistore.report.blocks import Block, format_shape, sources_fact
+from unistore.report.labels import label_shares
+from unistore.report.measures import QUANTILES
 from unistore.report.suggestions import format_options, natural_suggestion
-from unistore.report.values import QUANTILES, finite, label_shares, sample_noun, sparkline
+from unistore.report.values import finite, sample_noun, sparkline
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of, size
 
@@ -129,6 +130,8 @@ def describe_sample(store: Store, sample: int) -> dict[str, Any]:
     Raises `InputError` if there is no such sample, or the store's family is not installed; `StoreError` if
     the store is damaged.
     """
+    from unistore.pictures import check_sample
+
     check_sample(store, sample)
     units = np.array([sample])
     found = natural_suggestion(store, units)

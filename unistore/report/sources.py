@@ -13,8 +13,9 @@ from unistore.conversion.preview import preview
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
 from unistore.converters.survey import Survey
+from unistore.converters.verdicts import verdict_counts
 from unistore.errors import InputError, Problem
-from unistore.report.blocks import Block, format_shape, sources_fact, verdict_blocks, verdict_counts
+from unistore.report.blocks import Block, format_shape, sources_fact, verdict_blocks
 from unistore.report.suggestions import convert_command
 from unistore.system.sizes import count_of, size
 

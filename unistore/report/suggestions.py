@@ -7,9 +7,8 @@ import json
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +47,7 @@ KINDS = tuple(
 """Kinds that `parse_kind` knows, names of `unistore`; a `ReplayBuffer` reads a store by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
+class Suggestion(NamedTuple):
     """A kind of samples for one store.
 
     A kind from another package has no `kind` and `samples`, and its `text` is as declared.
@@ -102,8 +100,8 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
     found = _fitted(store, as_code(chosen or kind), chosen or kind, units)
     if chosen is None or chosen == kind:
         return found
-    reach = found.reach if found.changed else replace(found.reach, problem="the store holds several windows")
-    return replace(found, declared=as_code(kind), reach=reach)
+    reach = found.reach if found.changed else found.reach._replace(problem="the store holds several windows")
+    return found._replace(declared=as_code(kind), reach=reach)
 
 
 def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:

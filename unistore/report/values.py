@@ -1,17 +1,13 @@
-"""Statistics of arrays, and measures of samples: range, quantiles, histogram, labels, remarks."""
+"""Statistics of an array's values: range, mean, histogram, labels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.preview import Measure
-from unistore.pictures import preview_of
-from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
 ARRAY_BYTES = 4 << 20
@@ -21,20 +17,12 @@ MAX_CHUNKS = 16
 """Chunks that are read of an array, evenly spread."""
 MAX_LABELS = 32
 """An integer column with at most this many distinct values counts as labels."""
-SHOWN_LABELS = 5
 _MAX_GRID = 1 << 53
 """Chunk numbers up to here are exact in float64."""
 _BINS = 24
 MIN_SHOWN = 12
 """Fewer values are not shown as labels, histogram or chart."""
 _BARS = "▁▂▃▄▅▆▇█"
-QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
-_MIN_SHARE = 0.05
-"""Share of samples beyond a bound from which on a remark is made."""
-_HALF_TOLERANCE = 0.02
-"""Shares this close to 0.5 are called half."""
-_MAX_MEASURES = 6
-"""Measures whose smallest and largest samples are shown."""
 
 
 def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> dict[str, Any] | None:
@@ -104,16 +92,6 @@ def histogram(values: NDArray[Any]) -> list[int]:
     return counts
 
 
-def label_shares(values: dict[str, Any]) -> str:
-    """Shares of the most frequent labels: ``"5: 16.9 %, 1: 16.8 %"``; empty for few values or one label."""
-    labels = values["labels"] or ()
-    if len(labels) < 2 or values["read"] < MIN_SHOWN:
-        return ""
-    shown = [f"{value}: {100 * count / values['read']:.3g} %" for value, count in labels[:SHOWN_LABELS]]
-    more = len(labels) - len(shown)
-    return ", ".join([*shown, *([f"and {more} more"] if more else [])])
-
-
 def sparkline(counts: list[int], width: int = 12) -> str:
     """A histogram as a line of block characters; neighbouring bins are added up."""
     if len(counts) < 2 or sum(counts) < MIN_SHOWN:
@@ -126,67 +104,3 @@ def sparkline(counts: list[int], width: int = 12) -> str:
 def sample_noun(table: str) -> str:
     """Singular of the sample table's name: ``"segment"`` of ``"segments"``."""
     return table.rpartition("/")[2].removesuffix("s") or "sample"
-
-
-def measures_of(store: Store) -> list[Measure]:
-    """Measures that the family takes of the store's samples; empty ones are left out."""
-    found = list(preview_of(store).measures(store)) if store.sample_count else []
-    return [measure for measure in found if len(measure.values)]
-
-
-def describe_measures(measures: Sequence[Measure]) -> list[dict[str, Any]]:
-    """Quantiles and histogram of each measure, and its smallest and largest sample. JSON values."""
-    described = []
-    for measure in measures:
-        values = measure.values.astype(np.float64)
-        quantiles = np.quantile(values, list(QUANTILES.values()), method="nearest").tolist()
-        numbers = np.arange(len(values)) if measure.samples is None else measure.samples
-        described.append(
-            {
-                "name": measure.name,
-                "samples": len(values),
-                **dict(zip(QUANTILES, quantiles, strict=True)),
-                "histogram": histogram(values),
-                "smallest": int(numbers[np.argmin(values)]),
-                "largest": int(numbers[np.argmax(values)]),
-            }
-        )
-    return described
-
-
-def measure_remarks(store: Store, measures: Sequence[Measure]) -> list[str]:
-    """Remarks such as ``"half of the segments have fewer than 16 points"``, with a cure."""
-    remarks, noun = [], sample_noun(store.sample_table)
-    for measure in measures:
-        bounds = [(measure.values < measure.few, f"fewer than {measure.few}")]
-        bounds += [(measure.values > measure.most, f"more than {measure.most}")] if measure.most else []
-        for beyond, bound in bounds:
-            share = _share_text(float(beyond.mean()))
-            if share:
-                remarks.append(f"{share} of the {noun}s have {bound} {measure.name} ({measure.cure})")
-        empty = int((measure.values == 0).sum()) if measure.few or measure.most else 0
-        if empty:
-            remarks.append(f"{empty:,} {noun}{'s have' if empty > 1 else ' has'} no {measure.name}")
-    return remarks
-
-
-def _share_text(share: float) -> str:
-    """``"all"``, ``"half"``, ``"7 %"``; empty where the share is too small for a remark."""
-    if share < _MIN_SHARE or share == 1:
-        return "all" if share == 1 else ""
-    return "half" if abs(share - 0.5) < _HALF_TOLERANCE else f"{100 * share:.2g} %"
-
-
-def chosen_samples(
-    count: int, described: Sequence[dict[str, Any]], asked: Sequence[int] = ()
-) -> dict[int, str]:
-    """Samples to show, and why: those asked for, the first, middle and last, and the extremes of measures."""
-    reasons = [(number, "") for number in asked]
-    reasons += [(0, "first"), (count // 2, "middle"), (count - 1, "last")] if count else []
-    for each in described[:_MAX_MEASURES]:
-        for end, bound in (("largest", "max"), ("smallest", "min")) if each["min"] < each["max"] else ():
-            reasons.append((each[end], f"{each['name']}: {each[bound]:,.4g}, the {end}"))
-    found: dict[int, str] = {}
-    for number, reason in reasons:
-        found[number] = ", ".join(filter(None, [found.get(number, ""), reason]))
-    return found

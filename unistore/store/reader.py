@@ -11,13 +11,10 @@ from numpy.typing import NDArray
 
 from unistore.converters.registry import find_family
 from unistore.errors import CorruptionError, NoStoreError, StoreError
-from unistore.remote.client import ObjectClient
-from unistore.remote.shard_cache import ShardCache
 from unistore.remote.storage import local_path, open_storage
 from unistore.remote.url import BUCKETS
 from unistore.schemas import indices
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
-from unistore.store.cached_storage import CachedStorage
 from unistore.store.grammar import GrammarError, parse_root, parse_split_names
 from unistore.store.manifest import MANIFEST_LIMIT
 from unistore.store.names import BUILD_MARK, FORMAT_VERSION, ROOT, build_folder
@@ -67,6 +64,9 @@ class Store:
         self.cached_indices: dict[str, NDArray[Any]] = {}
         self.attributes: dict[str, Any] = self._root_attributes()
         if cache_dir is not None:
+            from unistore.remote.shard_cache import ShardCache
+            from unistore.store.cached_storage import CachedStorage
+
             copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
             self._storage = CachedStorage(self._storage, copies, self.attributes["seal"]["digest"])
         self.family: str = self.attributes["family"]
@@ -224,6 +224,8 @@ class Store:
 
 def _why_no_store(url: str) -> str:
     """Why there is no root document under a URL."""
+    from unistore.remote.client import ObjectClient
+
     client = ObjectClient(url)
     if client.location.scheme in BUCKETS:
         if client.size(BUILD_MARK) is not None:

@@ -16,6 +16,8 @@ MAX_COUNT = 2**31 - 1
 """Largest count of batches, samples of a batch, voxels of an axis."""
 MAX_EPOCH = 2**62
 """Largest epoch, and most samples of an epoch."""
+MAX_WORKERS = 4096
+"""Largest number of workers of a loader, and of batches prefetched by each."""
 
 
 def is_integer(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:

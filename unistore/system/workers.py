@@ -13,11 +13,8 @@ import sys
 from dataclasses import dataclass
 
 from unistore.errors import InputError, Problem
-from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer
+from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, MAX_WORKERS, Arguments, is_integer
 from unistore.system.machine import usable_cores
-
-MAX_WORKERS = 4096
-"""Largest number of workers of a loader, and of batches prefetched by each."""
 
 SHARE = 0.8
 """Share of the usable cores that ``"auto"`` takes; the rest is for training itself."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +26,7 @@ _MAX_CACHED_KEYS = 65536
 _tokens = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkLocations:
+class ChunkLocations(NamedTuple):
     """Chunks of an array and where they are stored, one a position of four equally long lists.
 
     Attributes

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, NamedTuple, Self
 
 import xxhash
 
@@ -45,8 +45,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
+class WrittenFile(NamedTuple):
     """A file that was written: its key, its size in bytes, and xxh3-128 of its content, hexadecimal."""
 
     key: str

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import h5py
 import numpy as np
@@ -162,8 +162,7 @@ def _no_writer_has(file: int) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     """A file that was parsed: what decides its structure, and its root group."""
 
     ranges: list[slice]

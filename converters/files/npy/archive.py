@@ -8,9 +8,9 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,7 @@ _MAX_DEFLATE_RATIO = 1032
 """Bytes that one byte of deflate (RFC 1951) can decode to at most: 258 by two codes of one bit each."""
 
 
-@dataclass(frozen=True, slots=True)
-class NpzMember:
+class NpzMember(NamedTuple):
     """One array of an ``.npz`` file; `open_member` reads it.
 
     Attributes

@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from unistore.converters.common.columns import promote, storable
 from unistore.converters.files.arrays import NPY_NAME
@@ -32,8 +32,7 @@ _CURE = "parts of one array need one row shape, arrays side by side need the sam
 _NUMBERED = re.compile(r"(?P<base>.*?)[-_. ]?(?P<number>[0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class FileGroup:
+class FileGroup(NamedTuple):
     """Files that hold columns of the same rows.
 
     Attributes

@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column
-from unistore.converters.common.exported import File
 from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import SUFFIXES, location_of
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
-from unistore.converters.point_cloud.cloud import Cloud, hdf5_file, kept_attributes, lazy_values
 from unistore.converters.point_cloud.column_problems import column_problems, lengths_problems, name_problems
 from unistore.converters.point_cloud.columns import FEATURES, case_note, left_out_note
 from unistore.converters.point_cloud.datasets import (
@@ -37,6 +35,11 @@ from unistore.converters.scan import Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import contradiction
 from unistore.schemas.point_cloud.fields import SEGMENTS, segment_fields
+
+if TYPE_CHECKING:
+    from unistore.converters.common.exported import File
+    from unistore.converters.point_cloud.cloud import Cloud
+
 
 __all__ = ["NAME", "SUFFIXES", "describe", "exported", "match", "open_original", "open_points"]
 
@@ -185,6 +188,8 @@ def open_original(source: Source) -> Iterator[Original]:
 
 def exported(cloud: Cloud) -> File:
     """``data`` (B, P, 3 | 6 | 9) and every other column."""
+    from unistore.converters.point_cloud.cloud import hdf5_file, kept_attributes, lazy_values
+
     count, points, columns = len(cloud.numbers), cloud.source.hi - cloud.source.lo, cloud.layout["columns"]
     if (np.diff(cloud.bounds) * max(1, count) != points).any():
         message = f"segments of {cloud.source.name} differ in length, expected batches of one length"

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File
 from unistore.converters.common.originals import dataset_paths, open_with_h5py
 from unistore.converters.files.hdf5.attribute_json import is_plain, type_problem
 from unistore.converters.files.hdf5.attributes import Entry, objects_of, read_attributes
@@ -47,6 +46,10 @@ from unistore.converters.trajectory.source import (
     to_json,
 )
 from unistore.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from unistore.converters.common.exported import File
+
 
 ACTIONS = ("action", "actions")
 RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
@@ -218,6 +221,8 @@ class Hdf5Format(Format):
 
     def file(self, restored: RestoredFile) -> File:
         """A file with its arrays and attributes at the root."""
+        from unistore.converters.common.exported import File
+
         attributes = {**restored.attributes, **restored.group_attributes.get("", {})}
         return File(
             name=restored.name,

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 
-from unistore.converters.common.exported import File, array_values
 from unistore.converters.files.hdf5.file import location_of, read_objects
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.files.paths import natural_key
@@ -26,6 +25,10 @@ from unistore.converters.trajectory.source import (
     SourceFile,
     to_json,
 )
+
+if TYPE_CHECKING:
+    from unistore.converters.common.exported import File
+
 
 _DATA = "data"
 _MASK = "mask"
@@ -91,6 +94,8 @@ class Robomimic(hdf5.Hdf5Format):
 
     def file(self, restored: RestoredFile) -> File:
         """One group per episode; attributes of the file are written to ``data``."""
+        from unistore.converters.common.exported import File, array_values
+
         masks = {
             f"{_MASK}/{name}": array_values(np.array([episode.encode() for episode in listed]))
             for name, listed in restored.masks.items()

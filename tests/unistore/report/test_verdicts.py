@@ -13,7 +13,8 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
-from unistore.report.blocks import to_text, verdict_blocks, verdict_counts
+from unistore.converters.verdicts import verdict_counts
+from unistore.report.blocks import to_text, verdict_blocks
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,7 @@ from unistore.errors import InputError, Problem
 from unistore.order.randomness import words
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Layout of a key in batches.
 
     Attributes
@@ -155,7 +153,7 @@ def _common_layouts(layouts: Sequence[dict[str, Layout]], names: Sequence[str]) 
         if all(layout == first for layout in found):
             continue
         if all(layout.boxed and layout.dtype == first.dtype for layout in found):
-            common[key] = replace(first, row=None)
+            common[key] = first._replace(row=None)
             continue
         stores: dict[str, list[str]] = {}
         for layout, name in zip(found, names, strict=True):

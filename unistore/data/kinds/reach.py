@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from unistore.data.kinds.protocol import SampleKind, SampleReader
 from unistore.errors import InputError, Problem
@@ -17,8 +16,7 @@ _PAD = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(NamedTuple):
     """Whether the sizes and limits of a kind fit the data of a store.
 
     Attributes

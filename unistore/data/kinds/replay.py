@@ -28,8 +28,7 @@ from unistore.order.randomness import below, words
 from unistore.order.sequences import Weighted
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
-from unistore.system.arguments import MAX_EPOCH, Arguments
-from unistore.system.workers import MAX_WORKERS
+from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments
 
 _BUDGET = 4 << 30
 """Limit of memory that is kept for reuse between batches, in bytes."""

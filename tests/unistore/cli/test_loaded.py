@@ -1,0 +1,107 @@
+"""What commands load, and start: start-up is most of the time of a small conversion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+
+NEVER = {
+    *("torch", "dask", "distributed", "zarr", "cv2", "obstore", "matplotlib", "rich", "yaml"),
+    *("asyncio", "decimal", "difflib", "hashlib", "html", "secrets", "tomllib"),
+    *("unistore.config", "unistore.exporting", "unistore.integrity", "unistore.loader", "unistore.pictures"),
+    *("unistore.data.dataset", "unistore.remote.client", "unistore.remote.object_storage"),
+    "unistore.conversion.executors.processes",
+}
+"""What no command here needs: no progress is drawn, no object store read, no worker started."""
+REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.preview"}
+CONVERSION = {
+    "ct": {"agreement", "counting", "finalize", "headers", "tables", "volume"},
+    "point_cloud": {"cloud", "derive", "finalize", "gather", "order", "sorting", "voxels"},
+    "spike": {"gather", "notes", "recordings", "resolve_streams", "tables"},
+    "trajectory": {"derive", "finalize", "gather", "read", "scan", "tables"},
+}
+"""Modules of the families that are not asked whether a file is theirs."""
+CONVERTERS = {f"unistore.converters.{family}.converter" for family in CONVERSION}
+STEPS = {f"unistore.converters.{family}.{name}" for family, names in CONVERSION.items() for name in names}
+
+
+def loaded(*arguments: str | Path, **environment: str) -> tuple[set[str], str]:
+    """Modules that a command loaded, and numpy's number of threads."""
+    code = (
+        "import os, sys\nfrom unistore.cli.main import main\n"
+        f"try:\n    main({[*map(str, arguments)]!r})\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print()\nprint(os.environ.get('OPENBLAS_NUM_THREADS', 'all'), *sys.modules)"
+    )
+    own = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=own | environment
+    )
+    threads, *modules = done.stdout.splitlines()[-1].split()
+    return set(modules), threads
+
+
+def of(modules: set[str], unwanted: set[str]) -> list[str]:
+    """Unwanted modules, and packages with a module that was loaded."""
+    packages = {name[:end] for name in modules for end in (*_dots(name), len(name))}
+    return sorted(packages & unwanted)
+
+
+def _dots(name: str) -> list[int]:
+    return [at for at, letter in enumerate(name) if letter == "."]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = np.ones((200, 8), np.float32)
+        file["label"] = np.arange(200) % 10
+    return path
+
+
+def test_a_conversion(rows: Path, tmp_path: Path) -> None:
+    modules, threads = loaded("convert", "rows", rows, tmp_path / "rows.zarr")
+    assert not of(modules, NEVER | REPORTS | CONVERTERS)
+    assert threads == "1"
+
+
+def test_a_conversion_of_npy_needs_no_hdf5(tmp_path: Path) -> None:
+    np.save(tmp_path / "ct.npy", np.zeros((4, 8, 8), np.int16))
+    modules, _ = loaded("convert", "ct", tmp_path / "ct.npy", tmp_path / "ct.zarr")
+    assert not of(modules, NEVER | REPORTS | (CONVERTERS - {"unistore.converters.ct.converter"}) | {"h5py"})
+
+
+def test_detecting_the_family_needs_no_more_of_the_others(rows: Path, tmp_path: Path) -> None:
+    modules, _ = loaded("convert", rows, tmp_path / "rows.zarr")
+    assert set(of(modules, CONVERTERS)) == CONVERTERS
+    assert not of(modules, NEVER | REPORTS | STEPS)
+
+
+def test_inspecting_a_store(rows: Path, tmp_path: Path) -> None:
+    unistore.convert(rows, tmp_path / "rows.zarr", "rows")
+    modules, threads = loaded("inspect", tmp_path / "rows.zarr")
+    assert not of(modules, NEVER | CONVERTERS | {"h5py", "unistore.converters.rows.converter"})
+    assert threads == "1"
+
+
+def test_inspecting_sources(rows: Path) -> None:
+    modules, _ = loaded("inspect", rows)
+    assert not of(modules, NEVER | STEPS)
+
+
+def test_help() -> None:
+    modules, _ = loaded("--help")
+    assert not of(modules, NEVER | REPORTS | CONVERTERS | {"numpy", "h5py", "numcodecs", "xxhash"})
+
+
+def test_the_users_number_of_threads_stands(rows: Path, tmp_path: Path) -> None:
+    _, threads = loaded("convert", rows, tmp_path / "rows.zarr", OPENBLAS_NUM_THREADS="2")
+    assert threads == "2"
