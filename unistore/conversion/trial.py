@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -17,7 +16,7 @@ from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
 from unistore.conversion.row_cache import HeldRows
 from unistore.errors import InputError
 from unistore.zarr3.presets import choose_codec, codec_chain
-from unistore.zarr3.writer import Box, chunk_slices, pad_chunk
+from unistore.zarr3.writer import chunk_slices, pad_chunk
 
 SAMPLE = 1 << 20
 """Bytes of a column that are encoded with each codec; at least one chunk."""
@@ -25,8 +24,6 @@ READ = 16 << 20
 """Bytes of a table that are read; at least one row."""
 MAX_RANGES = 4
 """Most row ranges that are read, evenly spaced from the first row to the last."""
-LAZY_SOURCES = 64
-"""Ranges with rows of more sources are read lazily: only the rows of encoded chunks."""
 MIN_SAMPLE = 4 << 10
 """Columns with fewer sampled bytes get ``fast``."""
 
@@ -96,40 +93,11 @@ def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
     return found
 
 
-class _LazyRows:
-    """Rows of a column that are read when they are indexed."""
-
-    def __init__(
-        self, array: ArrayPlan, rows: int, read: Callable[[int, int], Mapping[str, NDArray[Any]]]
-    ) -> None:
-        self.shape = (rows, *array.shape[1:])
-        self._column, self._read = array.column, read
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, box: Box) -> NDArray[Any]:
-        rows = self._read(box[0].start, min(box[0].stop, len(self)))[self._column]
-        return rows[(slice(None), *box[1:])]
-
-
-def _blocks(
-    job: ShardJob, table: TablePlan, lo: int, hi: int
-) -> Iterator[tuple[ArrayPlan, NDArray[Any] | _LazyRows]]:
+def _blocks(job: ShardJob, table: TablePlan, lo: int, hi: int) -> Iterator[tuple[ArrayPlan, NDArray[Any]]]:
     """Rows ``lo:hi`` of every column; if they are read in planes, only the middle chunks of row `lo`."""
     if not in_planes(job.converter, table):
-
-        def read(first: int, last: int) -> dict[str, NDArray[Any]]:
-            columns = job.columns(ShardTask(table.name, 0, lo + first, lo + last))
-            return {column.array.column: block for column in columns for _, block in column}
-
-        if (hi - lo) * table.row_bytes > 2 * SAMPLE * len(table.arrays) and sum(
-            1 for _ in table.pieces(lo, hi)
-        ) > LAZY_SOURCES:
-            some = cache(read)
-            yield from ((array, _LazyRows(array, hi - lo, some)) for array in table.arrays)
-            return
-        blocks = read(0, hi - lo)
+        columns = job.columns(ShardTask(table.name, 0, lo, hi))
+        blocks = {column.array.column: block for column in columns for _, block in column}
         job.row_cache.add(HeldRows(table.name, lo, hi, blocks))
         yield from ((array, blocks[array.column]) for array in table.arrays)
         return
