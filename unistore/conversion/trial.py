@@ -14,7 +14,7 @@ from unistore.conversion.columns import in_planes
 from unistore.conversion.job import ShardJob
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
 from unistore.conversion.row_cache import HeldRows
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 from unistore.zarr3.presets import choose_codec, codec_chain
 from unistore.zarr3.writer import chunk_slices, pad_chunk
 
@@ -36,24 +36,22 @@ def choose_codecs(job: ShardJob, *, bad_sources: bool = False) -> dict[str, str]
     job
         Reads the rows, and caches them for writing.
     bad_sources
-        Whether to ignore sources that cannot be read: writing the shards reports all of them. Their tables
-        get ``fast``, and are planned again without these sources.
+        Whether to leave out row ranges whose sources cannot be read: writing the shards reports all of
+        these sources, and plans again without them.
 
     Raises
     ------
     InputError
-        If a source cannot be read.
+        If sources cannot be read: all that the trial meets.
     """
-    chosen = {}
+    chosen: dict[str, str] = {}
+    problems: list[Problem] = []
     for table in job.plan.tables:
-        try:
-            samples = _samples(job, table)
-        except InputError:
-            if not bad_sources:
-                raise
-            samples = {}
+        samples = _samples(job, table, problems)
         for array in table.arrays:
-            chosen[array.field.path] = _chosen(array, samples.get(array.column, []))
+            chosen[array.field.path] = _chosen(array, samples[array.column])
+    if problems and not bad_sources:
+        raise InputError(list(dict.fromkeys(problems)))
     return chosen
 
 
@@ -69,7 +67,7 @@ def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
     return choose_codec(dtype, array.chunk, size)
 
 
-def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
+def _samples(job: ShardJob, table: TablePlan, problems: list[Problem]) -> dict[str, list[NDArray[Any]]]:
     """Sampled chunks of each column as they would be written: padded, and not only fill values."""
     found: dict[str, list[NDArray[Any]]] = defaultdict(list)
     sampled = max(
@@ -79,18 +77,26 @@ def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
     ranges = min(MAX_RANGES, READ // max(1, rows * table.row_bytes), table.rows // max(1, rows))
     starts = np.linspace(0, table.rows - rows, max(1, ranges)).astype(int).tolist() if rows else []
     for lo in starts:
-        for array, block in _blocks(job, table, lo, lo + rows):
-            blank = np.full(array.chunk, array.field.fill, array.field.dtype)
-            whole = array.chunk[0] if rows < table.rows else 1
-            every = [
-                box
-                for box in chunk_slices(block.shape, array.chunk)
-                if min(box[0].stop, len(block)) - box[0].start >= whole
-            ]
-            wanted = max(1, SAMPLE // len(starts) // blank.nbytes)
-            chunks = (pad_chunk(block[box], blank) for box in every[:: max(1, len(every) // wanted)])
-            found[array.column] += islice((chunk for chunk in chunks if (chunk != blank).any()), wanted)
+        try:
+            for array, block in _blocks(job, table, lo, lo + rows):
+                whole = array.chunk[0] if rows < table.rows else 1
+                found[array.column] += _some_chunks(array, block, whole, SAMPLE // len(starts))
+        except InputError as error:
+            problems += error.problems_at(table.name)
     return found
+
+
+def _some_chunks(array: ArrayPlan, block: NDArray[Any], least: int, nbytes: int) -> Iterator[NDArray[Any]]:
+    """Chunks of at least so many rows, evenly spaced in a block: `nbytes` of them, or one."""
+    blank = np.full(array.chunk, array.field.fill, array.field.dtype)
+    every = [
+        box
+        for box in chunk_slices(block.shape, array.chunk)
+        if min(box[0].stop, len(block)) - box[0].start >= least
+    ]
+    wanted = max(1, nbytes // blank.nbytes)
+    chunks = (pad_chunk(block[box], blank) for box in every[:: max(1, len(every) // wanted)])
+    return islice((chunk for chunk in chunks if (chunk != blank).any()), wanted)
 
 
 def _blocks(job: ShardJob, table: TablePlan, lo: int, hi: int) -> Iterator[tuple[ArrayPlan, NDArray[Any]]]:
