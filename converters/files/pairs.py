@@ -65,7 +65,7 @@ class LabelMatch(NamedTuple):
 
 def last_parts(path: str) -> str:
     """The file's name, its folder's and that of the folder above in lower case: what pairing looks at."""
-    return "/".join(path.rsplit(os.sep, 3)[1:]).lower()
+    return "/".join(path.rsplit(os.sep, 3)[-3:]).lower()
 
 
 def may_be_label(path: str) -> bool:

@@ -135,6 +135,21 @@ def test_truncated(tmp_path: Path) -> None:
     assert error.value.problems[0].location == "case/a.npy"
 
 
+def test_files_of_equal_headers_are_checked_each(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.npy" for number in range(4)]
+    for path in paths:
+        np.save(path, np.zeros((20, 4), "f4"))
+    content = paths[0].read_bytes()
+    paths[1].write_bytes(content[:-7])
+    paths[2].write_bytes(content + b"more")
+    assert read_header(paths[0]).shape == (20, 4)
+    with pytest.raises(InputError, match=r"1\.npy: is truncated: holds 441 of 448 bytes"):
+        read_header(paths[1])
+    with pytest.raises(InputError, match=r"2\.npy: holds 452 bytes, 4 more than its header"):
+        read_header(paths[2])
+    assert read_header(paths[3]) == read_header(paths[0])
+
+
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 40])
 def test_truncated_header(tmp_path: Path, length: int) -> None:
     path = tmp_path / "a.npy"
