@@ -48,18 +48,15 @@ class ScanJob:
 
 
 def scan_on(executor: Executor, converter: PartScanner, parts: Sequence[Part]) -> Iterator[PartResult]:
-    """Like `scan_here`, on an executor, and in this process until its workers have started."""
+    """Like `scan_here`, on an executor."""
     if len(parts) < MIN_STEPS:
         yield from scan_here(converter, parts)
         return
     step = min(MAX_SOURCES, 1 << (len(parts) // MIN_STEPS).bit_length() - 1)
     todo = [range(lo, min(lo + step, len(parts))) for lo in range(0, len(parts), step)]
-    while todo and executor.is_starting:
-        numbers = todo.pop(0)
-        yield from scan_here(converter, parts[numbers.start : numbers.stop])
     job = ScanJob(converter=converter, parts=parts if isinstance(parts, Parts) else Parts(parts))
     early: dict[int, list[PartResult]] = {}
-    wanted = todo[0].start if todo else 0
+    wanted = 0
     with closing(executor.run(job, todo)) as done:
         for numbers, outcome in done:
             early[numbers.start] = outcome.record["scanned"]

@@ -290,7 +290,6 @@ class Interrupted:
     """Does something once a number of steps is done."""
 
     workers = 0
-    is_starting = False
 
     def __init__(self, after: int, what: Callable[[], None]) -> None:
         self._left, self._what = after, what

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,7 @@ from unistore.conversion.fingerprint import fingerprints_of
 from unistore.conversion.job import DeriveJob
 from unistore.conversion.keys import source_keys
 from unistore.conversion.scan_job import ScanJob, scan_on
-from unistore.converters.scanning import scan_here, scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 
 
@@ -39,8 +38,6 @@ def sources(tmp_path: Path) -> Path:
 @pytest.fixture
 def processes() -> Iterator[Processes]:
     with Processes(2) as executor:
-        while executor.is_starting:
-            time.sleep(0.01)
         yield executor
 
 
@@ -50,19 +47,6 @@ def test_the_scan_is_the_same(sources: Path, processes: Processes) -> None:
         converter, [sources]
     )
     assert len(processes.pids) == 2
-
-
-@pytest.mark.parametrize("here", [1, 5, 1000])
-def test_this_process_scans_until_workers_have_started(
-    sources: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch, here: int
-) -> None:
-    started = iter([True] * here)
-    monkeypatch.setattr(Processes, "is_starting", property(lambda _: next(started, False)))
-    converter = make_converter("rows", {})
-    parts = converter.find([sources], _nothing()).parts
-    scanned = list(scan_on(processes, converter, parts))
-    assert scanned == list(scan_here(converter, parts))
-    assert bool(processes.pids) == (here < 40)
 
 
 def test_all_problems_together_in_order(sources: Path, processes: Processes) -> None:

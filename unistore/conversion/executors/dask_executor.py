@@ -49,8 +49,6 @@ class Dask:
         If the address carries a user, a password or a query, or the client is not connected.
     """
 
-    is_starting = False
-
     def __init__(
         self,
         scheduler: str | Client,

@@ -108,11 +108,6 @@ class Executor(Protocol):
         """Processes that do steps at once; 0: this one does them."""
         ...
 
-    @property
-    def is_starting(self) -> bool:
-        """Whether no worker can begin a step yet: until then this process may do small ones itself."""
-        ...
-
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in any order.
 
@@ -125,7 +120,6 @@ class Serial:
     """In this process, in order: the reference for the bytes of every other executor."""
 
     workers = 0
-    is_starting = False
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in order."""
@@ -151,7 +145,6 @@ class Threaded:
     """
 
     workers = 0
-    is_starting = False
 
     def __init__(self, memory: int | None = None, cores: int | None = None) -> None:
         self._memory = memory

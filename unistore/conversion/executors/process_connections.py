@@ -89,11 +89,6 @@ class Starter:
                 start_new_session=True,
             )
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it has imported, or failed to, so that `fork` does not wait."""
-        return self._imported or self._connection.poll()
-
     def fork(self) -> Worker:
         """Start a worker."""
         ours, theirs = Pipe()

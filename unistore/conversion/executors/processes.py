@@ -79,11 +79,6 @@ class Processes:
         self.stop()
 
     @property
-    def is_starting(self) -> bool:
-        """See `Executor`."""
-        return self._starter is not None and not self._starter.is_ready
-
-    @property
     def pids(self) -> list[int]:
         """Process numbers of the workers."""
         return [worker.pid for worker in self._workers]
