@@ -140,9 +140,11 @@ def gather(
         wanted = [places for _, places in groups]
     else:
         axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
-        numbers, wanted = reader.numbers(axes), list(_selections(groups, trailing))
+        numbers, wanted = reader.numbers(axes), _selections(groups, trailing)
     located = reader.locate(numbers)
     native, chunk_shape = metadata.codecs.native_layout, metadata.chunk_shape
+    outer = next((axis + 1 for axis, extent in enumerate(chunk_shape) if extent > 1), 0)
+    straight = native and chunk_shape[outer:] == out.shape[outer:]  # else no chunk is contiguous in `out`
     keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
     tasks: list[int] = []
@@ -153,7 +155,7 @@ def gather(
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
-        target = _whole_chunk(places, out, chunk_shape) if native and len(places) == 1 else None
+        target = _whole_chunk(places, out, chunk_shape) if straight and len(places) == 1 else None
         kept_as: Key | None = None
         if target is None and keep:
             key = reader.token, number
@@ -178,14 +180,16 @@ def gather(
         del chunk  # the next one is decoded into its memory
 
 
-def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Selection]]:
+def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> list[list[Selection]]:
     """Places of every chunk, in the C order of `ChunkReader.locate`."""
     sources = itertools.product(*([piece[1] for piece in pieces] for pieces in trailing))
     targets = itertools.product(*([piece[2] for piece in pieces] for pieces in trailing))
     rest = list(zip(sources, targets, strict=True))
-    for _, places in groups:
-        for source, target in rest:
-            yield [(first + source, place + target) for first, place in places]
+    return [
+        [(first + source, place + target) for first, place in places]
+        for _, places in groups
+        for source, target in rest
+    ]
 
 
 def _whole_chunk(
