@@ -98,7 +98,7 @@ class ChunkReader:
         self.shared: SharedChunks | None = None
         self._max_encoded = max_encoded_size(metadata.chunk_bytes)
         self.row_stride = math.prod(self._per_object[1:])
-        self._strides = [  # numbers from one object to the next along each axis, and from one chunk to the next
+        self._strides = [  # along each axis: numbers from an object to the next, and from a chunk to the next
             (math.prod(self._objects[axis:]) * self.per_object, math.prod(self._per_object[axis:]))
             for axis in range(1, len(self._objects) + 1)
         ]
@@ -192,8 +192,8 @@ class ChunkReader:
         except (FrameError, StoreError) as error:
             raise self._chunk_error(located, done, error) from error
 
-    def read_into(self, located: ChunkLocations, targets: Sequence[NDArray[Any]]) -> None:
-        """Decode present chunks, each into its target: a C-contiguous array of the chunk's size."""
+    def read_into(self, located: ChunkLocations, targets: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        """Decode present chunks one by one, each into its target: a C-contiguous array of its size."""
         uncompressed, storage, done = self._uncompressed, self.storage, 0
         shared = self.shared is not None
         if (
@@ -202,13 +202,13 @@ class ChunkReader:
             or not isinstance(storage, SupportsReadInto)
             or not uncompressed.fits(located.sizes)
         ):
-            for _ in self.decode(located, targets):
-                pass
+            yield from self.decode(located, targets)
             return
         try:
             tails = storage.read_many_into(located.keys, located.offsets, targets, uncompressed.trailer)
             for target, tail in zip(targets, tails, strict=True):
                 uncompressed.check(target, tail)
+                yield target
                 done += 1
         except (FrameError, StoreError) as error:
             raise self._chunk_error(located, done, error) from error

@@ -112,7 +112,7 @@ class CodecChain:
         return uncompressed(self.byte_codecs, nbytes)
 
     def restore(self, decoded: Decoded, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Undo byte order and transposition of what starts with a decoded chunk: a view or copy of `shape`."""
+        """Undo byte order and transposition of the chunk that `decoded` starts with: a view or copy."""
         order = self.order
         stored = shape if order is None else tuple(shape[axis] for axis in order)
         chunk: NDArray[Any] = np.ndarray(stored, dtype, decoded)

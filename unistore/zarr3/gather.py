@@ -92,29 +92,42 @@ def _part(positions: NDArray[np.int64]) -> AxisIndices:
     return positions
 
 
-def read_whole(reader: ChunkReader, numbers: list[int], targets: list[NDArray[Any]]) -> None:
-    """Read whole chunks, each into its target: a C-contiguous array of its size; absent ones become fill."""
+def read_whole(
+    reader: ChunkReader, numbers: list[int], targets: list[NDArray[Any]]
+) -> Iterator[NDArray[Any]]:
+    """Read whole chunks one by one, each into its target: a C-contiguous array of its size.
+
+    Absent ones become fill.
+    """
     located = reader.locate(numbers)
-    if EMPTY in located.offsets:
-        present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
-        for at in set(range(len(targets))).difference(present):
-            targets[at][...] = reader.metadata.fill_value
-        located, targets = located.select(present), [targets[at] for at in present]
-    reader.read_into(located, targets)
+    if EMPTY not in located.offsets:
+        yield from reader.read_into(located, targets)
+        return
+    present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
+    read = reader.read_into(located.select(present), [targets[at] for at in present])
+    for target, offset in zip(targets, located.offsets, strict=True):
+        if offset == EMPTY:
+            target[...] = reader.metadata.fill_value
+            yield target
+        else:
+            yield next(read)
 
 
 def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any]) -> None:
     """Read rows that are whole chunks, in any order, every chunk once, straight into `out` (rows, …)."""
     place_of = {row: place for place, row in enumerate(wanted)}
-    ordered = sorted(place_of)
-    targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
-    read_whole(
-        reader, [row * reader.row_stride for row in ordered], [targets[place_of[row]] for row in ordered]
-    )
+    again: dict[int, list[int]] = {}  # further places of a row
     if len(place_of) < len(wanted):
         for place, row in enumerate(wanted):
             if place_of[row] != place:
-                targets[place][:] = targets[place_of[row]]
+                again.setdefault(row, []).append(place)
+    ordered = sorted(place_of)
+    targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
+    numbers = [row * reader.row_stride for row in ordered]
+    read = read_whole(reader, numbers, [targets[place_of[row]] for row in ordered])
+    for row, target in zip(ordered, read, strict=True):
+        for place in again.get(row, ()):
+            targets[place][:] = target  # while it is in the processor's cache
 
 
 def gather_scalar(reader: ChunkReader, out: NDArray[Any]) -> None:
