@@ -134,11 +134,11 @@ def main() -> None:
             unistore.convert(cameras, store, "trajectory", image_size=SIDE, images=images)
             print(f"--images {images} --image-size {SIDE}: {disk(store) / MB:.0f} MB")
         print(f"sampling {BATCH} × {len(CAMERAS)} cameras × {SIDE}², current and next:")
-        for prefetch in (0, 1):
+        for prefetch in (0, 2):
             found = alone(str(folder / "resized.zarr"), str(SIDE), str(prefetch))
-            batches, peak = 2 + prefetch, found["peak"]  # one is held, one filled, others wait
-            rest = (peak - batches * found["batch"]) / MB
-            told = f"{batches} batches of {found['batch'] / MB:.0f} MB and {rest:.0f}"
+            peak = found["peak"]  # one batch is held, and one filled
+            rest = (peak - 2 * found["batch"]) / MB
+            told = f"2 batches of {found['batch'] / MB:.0f} MB and {rest:.0f}"
             print(f"  prefetch={prefetch}: {peak / MB:.0f} MB at most: {told}")
         unistore.convert(volumes(folder / "ct", 40 // scale, 128), folder / "ct.zarr", "ct", window=("lung",))
         samples = {

@@ -96,6 +96,10 @@ class ChunkReader:
         self.shared: SharedChunks | None = None
         self._max_encoded = max_encoded_size(metadata.chunk_bytes)
         self.row_stride = math.prod(self._per_object[1:])
+        self._strides = [  # along each axis: numbers from an object to the next, and from a chunk to the next
+            (math.prod(self._objects[axis:]) * self.per_object, math.prod(self._per_object[axis:]))
+            for axis in range(1, len(self._objects) + 1)
+        ]
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
         self._uncompressed = metadata.codecs.uncompressed(metadata.chunk_bytes)
         self.uncompressed = self._uncompressed is not None
@@ -106,13 +110,12 @@ class ChunkReader:
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
         """Chunk numbers of the outer product of chunk coordinates along every axis, in C order."""
-        shard = np.zeros(1, np.int64)
-        chunk = np.zeros(1, np.int64)
-        for coordinates, per_object, objects in zip(axes, self._per_object, self._objects, strict=True):
-            high, low = np.divmod(np.asarray(coordinates, np.int64), per_object)
-            shard = (shard[:, None] * objects + high).reshape(-1)
-            chunk = (chunk[:, None] * per_object + low).reshape(-1)
-        numbers: list[int] = (shard * self.per_object + chunk).tolist()
+        numbers = [0]
+        for coordinates, per_object, (outer, inner) in zip(
+            axes, self._per_object, self._strides, strict=True
+        ):
+            steps = [at // per_object * outer + at % per_object * inner for at in coordinates]
+            numbers = [number + step for number in numbers for step in steps]
         return numbers
 
     def locate(self, numbers: list[int]) -> ChunkLocations:
@@ -148,9 +151,13 @@ class ChunkReader:
             None: what is yielded is the chunk, not to be written to.
         """
         if self.shared is None:
-            yield from self._decode_stored(located, targets)
-            return
-        shared, metadata = self.shared, self.metadata
+            return self._decode_stored(located, targets)
+        return self._decode_shared(self.shared, located, targets)
+
+    def _decode_shared(
+        self, shared: SharedChunks, located: ChunkLocations, targets: Sequence[NDArray[Any] | None]
+    ) -> Iterator[NDArray[Any]]:
+        metadata = self.metadata
         there = shared.there[located.numbers].tolist()
         missing = [at for at, found in enumerate(there) if not found]
         shared.hits += len(there) - len(missing)
@@ -183,8 +190,8 @@ class ChunkReader:
         except (FrameError, StoreError) as error:
             raise self._chunk_error(located, done, error) from error
 
-    def read_into(self, located: ChunkLocations, targets: Sequence[NDArray[Any]]) -> None:
-        """Decode present chunks, each into its target: a C-contiguous array of the chunk's size."""
+    def read_into(self, located: ChunkLocations, targets: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        """Decode present chunks one by one, each into its target: a C-contiguous array of its size."""
         uncompressed, storage, done = self._uncompressed, self.storage, 0
         shared = self.shared is not None
         if (
@@ -193,13 +200,13 @@ class ChunkReader:
             or not isinstance(storage, SupportsReadInto)
             or not uncompressed.fits(located.sizes)
         ):
-            for _ in self.decode(located, targets):
-                pass
+            yield from self.decode(located, targets)
             return
         try:
             tails = storage.read_many_into(located.keys, located.offsets, targets, uncompressed.trailer)
             for target, tail in zip(targets, tails, strict=True):
                 uncompressed.check(target, tail)
+                yield target
                 done += 1
         except (FrameError, StoreError) as error:
             raise self._chunk_error(located, done, error) from error

@@ -102,8 +102,8 @@ class CodecChain:
         """Make the function ``decode(raw, out)`` for chunks of `nbytes` decoded bytes.
 
         ``raw`` is the stored chunk, ``out`` any C-contiguous array of `nbytes` bytes that gets the elements
-        as they are stored (`order` and `endian` not undone), or None: they are returned in memory of their
-        own. It raises `FrameError` where the bytes contradict themselves; ``out`` may then hold anything.
+        as they are stored (`order` and `endian` not undone), or None: what is returned starts with them. It
+        raises `FrameError` where the bytes contradict themselves; ``out`` may then hold anything.
         """
         return decoder(self.byte_codecs, nbytes)
 
@@ -112,14 +112,13 @@ class CodecChain:
         return uncompressed(self.byte_codecs, nbytes)
 
     def restore(self, decoded: Decoded, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Undo byte order and transposition of a decoded chunk: a view or copy of `shape` and `dtype`."""
-        chunk = np.frombuffer(decoded, dtype)
+        """Undo byte order and transposition of the chunk that `decoded` starts with: a view or copy."""
+        order = self.order
+        stored = shape if order is None else tuple(shape[axis] for axis in order)
+        chunk: NDArray[Any] = np.ndarray(stored, dtype, decoded)
         if self.byte_swapped:
             chunk = chunk.byteswap()
-        if self.order is None:
-            return chunk.reshape(shape)
-        stored = tuple(shape[axis] for axis in self.order)
-        return chunk.reshape(stored).transpose(np.argsort(self.order))
+        return chunk if order is None else chunk.transpose(np.argsort(order))
 
     def encoder(self, dtype: np.dtype[Any]) -> Encoder:
         """Make the function ``encode(chunk)`` for whole chunks of `dtype`."""

@@ -15,7 +15,10 @@ from unistore.zarr3.frames import ByteCodec, Bytes, FrameError, check_size, exac
 
 Decoded = bytes | NDArray[Any]
 Decoder = Callable[[bytes, NDArray[Any] | None], Decoded]
-"""``decode(raw, out)``: a stored chunk into `out`, C-contiguous and of the chunk's size; None: new memory."""
+"""``decode(raw, out)``: a stored chunk into `out`, C-contiguous and of the chunk's size.
+
+None: what is returned starts with the chunk, in memory of its own or in `raw`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +32,6 @@ class Uncompressed:
         """Whether stored chunks have the size that they must have."""
         return all(size == self.nbytes + self.trailer for size in sizes)
 
-    def view(self, raw: bytes) -> NDArray[np.uint8]:
-        """Check a stored chunk, and return its bytes as a view; raises `FrameError`."""
-        if len(raw) != self.nbytes + self.trailer:
-            check_size(len(raw), exactly(self.nbytes + self.trailer), "chunk")
-        if self.trailer and crc32c(raw) != RESIDUE:
-            check_crc(raw)
-        return np.frombuffer(raw, np.uint8, self.nbytes)
-
     def check(self, chunk: NDArray[Any], trailer: bytes | bytearray) -> None:
         """Check a chunk that was read apart from its checksum `trailer`; raises `FrameError`."""
         if trailer and crc32c(chunk) != int.from_bytes(trailer, "little"):
@@ -44,7 +39,11 @@ class Uncompressed:
 
     def decode(self, raw: bytes, out: NDArray[Any] | None) -> Decoded:
         """See `Decoder`."""
-        return _copied(self.view(raw), out)
+        if len(raw) != self.nbytes + self.trailer:
+            check_size(len(raw), exactly(self.nbytes + self.trailer), "chunk")
+        if self.trailer and crc32c(raw) != RESIDUE:
+            check_crc(raw)
+        return raw if out is None else _copied(np.frombuffer(raw, np.uint8, self.nbytes), out)
 
 
 def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> Decoder:

@@ -92,29 +92,42 @@ def _part(positions: NDArray[np.int64]) -> AxisIndices:
     return positions
 
 
-def read_whole(reader: ChunkReader, numbers: list[int], targets: list[NDArray[Any]]) -> None:
-    """Read whole chunks, each into its target: a C-contiguous array of its size; absent ones become fill."""
+def read_whole(
+    reader: ChunkReader, numbers: list[int], targets: list[NDArray[Any]]
+) -> Iterator[NDArray[Any]]:
+    """Read whole chunks one by one, each into its target: a C-contiguous array of its size.
+
+    Absent ones become fill.
+    """
     located = reader.locate(numbers)
-    if EMPTY in located.offsets:
-        present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
-        for at in set(range(len(targets))).difference(present):
-            targets[at][...] = reader.metadata.fill_value
-        located, targets = located.select(present), [targets[at] for at in present]
-    reader.read_into(located, targets)
+    if EMPTY not in located.offsets:
+        yield from reader.read_into(located, targets)
+        return
+    present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
+    read = reader.read_into(located.select(present), [targets[at] for at in present])
+    for target, offset in zip(targets, located.offsets, strict=True):
+        if offset == EMPTY:
+            target[...] = reader.metadata.fill_value
+            yield target
+        else:
+            yield next(read)
 
 
 def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any]) -> None:
     """Read rows that are whole chunks, in any order, every chunk once, straight into `out` (rows, …)."""
     place_of = {row: place for place, row in enumerate(wanted)}
-    ordered = sorted(place_of)
-    targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
-    read_whole(
-        reader, [row * reader.row_stride for row in ordered], [targets[place_of[row]] for row in ordered]
-    )
+    again: dict[int, list[int]] = {}  # further places of a row
     if len(place_of) < len(wanted):
         for place, row in enumerate(wanted):
             if place_of[row] != place:
-                targets[place][:] = targets[place_of[row]]
+                again.setdefault(row, []).append(place)
+    ordered = sorted(place_of)
+    targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
+    numbers = [row * reader.row_stride for row in ordered]
+    read = read_whole(reader, numbers, [targets[place_of[row]] for row in ordered])
+    for row, target in zip(ordered, read, strict=True):
+        for place in again.get(row, ()):
+            targets[place][:] = target  # while it is in the processor's cache
 
 
 def gather_scalar(reader: ChunkReader, out: NDArray[Any]) -> None:
@@ -140,9 +153,11 @@ def gather(
         wanted = [places for _, places in groups]
     else:
         axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
-        numbers, wanted = reader.numbers(axes), list(_selections(groups, trailing))
+        numbers, wanted = reader.numbers(axes), _selections(groups, trailing)
     located = reader.locate(numbers)
     native, chunk_shape = metadata.codecs.native_layout, metadata.chunk_shape
+    outer = next((axis + 1 for axis, extent in enumerate(chunk_shape) if extent > 1), 0)
+    straight = native and chunk_shape[outer:] == out.shape[outer:]  # else no chunk is contiguous in `out`
     keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
     tasks: list[int] = []
@@ -153,7 +168,7 @@ def gather(
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
-        target = _whole_chunk(places, out, chunk_shape) if native and len(places) == 1 else None
+        target = _whole_chunk(places, out, chunk_shape) if straight and len(places) == 1 else None
         kept_as: Key | None = None
         if target is None and keep:
             key = reader.token, number
@@ -178,14 +193,16 @@ def gather(
         del chunk  # the next one is decoded into its memory
 
 
-def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Selection]]:
+def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> list[list[Selection]]:
     """Places of every chunk, in the C order of `ChunkReader.locate`."""
     sources = itertools.product(*([piece[1] for piece in pieces] for pieces in trailing))
     targets = itertools.product(*([piece[2] for piece in pieces] for pieces in trailing))
     rest = list(zip(sources, targets, strict=True))
-    for _, places in groups:
-        for source, target in rest:
-            yield [(first + source, place + target) for first, place in places]
+    return [
+        [(first + source, place + target) for first, place in places]
+        for _, places in groups
+        for source, target in rest
+    ]
 
 
 def _whole_chunk(

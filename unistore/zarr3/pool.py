@@ -200,6 +200,7 @@ class ChunkPool:
         self._slot_of[left[left >= 0]] = -1
         self._chunk_in[free] = -1
         numbers = (chunks * self._reader.row_stride).tolist()
-        read_whole(self._reader, numbers, [self._memory[slot] for slot in free.tolist()])
+        for _ in read_whole(self._reader, numbers, [self._memory[slot] for slot in free.tolist()]):
+            pass
         self._chunk_in[free] = chunks
         self._slot_of[chunks] = free

@@ -29,9 +29,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     read_into = ChunkReader.read_into
 
-    def watched(self: Any, located: Any, targets: Any) -> None:
+    def watched(self: Any, located: Any, targets: Any) -> Any:
         seen.extend(located.numbers)
-        read_into(self, located, targets)
+        return read_into(self, located, targets)
 
     monkeypatch.setattr(ChunkReader, "read_into", watched)
     return seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +33,8 @@ from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments
 
 _BUDGET = 4 << 30
 """Limit of memory that is kept for reuse between batches, in bytes."""
+_PATIENCE = 0.05
+"""Seconds that a large batch waits for the memory of the one that the caller is just replacing."""
 
 
 class ReplayBuffer:
@@ -66,7 +69,8 @@ class ReplayBuffer:
     seed
         Seed of the draws.
     prefetch
-        Batches to prefetch; 0: none, and no thread.
+        Batches to prefetch; 0: none, and no thread. Fewer where all together would take more than 256 MB, but
+        one at least.
     device
         Device of the batches; None: host memory.
 
@@ -120,7 +124,8 @@ class ReplayBuffer:
         self._prefetch = prefetch
         self._prefetched: deque[tuple[int, Future[Any]]] = deque()
         self._thread = ThreadPoolExecutor(1, "unistore-replay") if prefetch else None
-        self._ring = SlabRing(in_flight=prefetch + 1, held=1, budget=_BUDGET)
+        self._ring = SlabRing(in_flight=prefetch + 1, held=1, budget=_BUDGET, least=1)
+        self._ring_lock = threading.Lock()
         self._closed = False
         self._owner, self._lock = os.getpid(), threading.Lock()
 
@@ -186,15 +191,22 @@ class ReplayBuffer:
             self._discard_prefetched()
         number = self._next_number
         self._next_number += 1
+        if not self._ring.slab_size:  # from one transition follows how much memory a batch needs
+            _, needed = self._read(number, 1, Arena(None))
+            self._observe(batch_size * needed)
         ready = self._prefetched.popleft()[1] if self._prefetched else None
         if self._thread is not None:
-            while len(self._prefetched) < self._prefetch:
+            while len(self._prefetched) < min(self._prefetch, self._ring.batches_in_flight):
                 later = number + 1 + len(self._prefetched)
-                job = self._thread.submit(self._read, later, batch_size, self._memory())
+                job = self._thread.submit(self._read, later, batch_size)
                 self._prefetched.append((batch_size, job))
-        batch, needed = self._read(number, batch_size, self._memory()) if ready is None else ready.result()
-        self._ring.observe(needed)
+        batch, needed = self._read(number, batch_size) if ready is None else ready.result()
+        self._observe(needed)
         return batch
+
+    def _observe(self, needed: int) -> None:
+        with self._ring_lock:
+            self._ring.observe(needed)
 
     def close(self) -> None:
         """Stop prefetching; batches that were returned stay valid."""
@@ -248,11 +260,20 @@ class ReplayBuffer:
 
     def _memory(self) -> Arena:
         """Memory for one batch, reused once nothing refers to the batch."""
-        slab = self._ring.take()
-        return Arena(None) if slab is None else Arena(slab.segment, None, self._ring.lend(slab, [])[0])
+        latest = time.monotonic() + _PATIENCE
+        while True:
+            with self._ring_lock:
+                slab = self._ring.take()
+                if slab is not None:
+                    return Arena(slab.segment, None, self._ring.lend(slab, [])[0])
+                large = self._ring.limit < self._prefetch + 2
+            if not large or time.monotonic() > latest:
+                return Arena(None)
+            time.sleep(0.001)
 
-    def _read(self, number: int, batch_size: int, memory: Arena) -> tuple[Any, int]:
+    def _read(self, number: int, batch_size: int, memory: Arena | None = None) -> tuple[Any, int]:
         """Batch `number`, and the bytes it needed."""
+        memory = self._memory() if memory is None else memory
         drawn = self._draw(number, batch_size)
         read = self._dataset.read_batch(drawn, memory.allocate)
         batch = as_tensors(read)

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore.data import parts
+from unistore.data.kinds import replay as replay_module
 from unistore.errors import InputError
+from unistore.memory import slabs
 from unistore.schemas.trajectory.fields import CHANNEL
 
 LENGTHS = (5, 1, 8, 3)
@@ -297,6 +299,25 @@ def test_replay_batches_that_are_held_stay_as_they_are(make_store: Any) -> None:
             if len(views) > 5:
                 assert torch.equal(views.pop(0), copies.pop(0))
     assert all(torch.equal(view, copy) for view, copy in zip(views, copies, strict=True))
+
+
+def test_large_batches_of_a_replay_take_turns_in_two_slabs(
+    make_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slabs, "MAX_PREFETCHED", 1)
+    monkeypatch.setattr(replay_module, "_PATIENCE", 60.0)
+    path = record(make_store).path
+    plain = unistore.ReplayBuffer(path, output="dict", seed=1, prefetch=0)
+    with unistore.ReplayBuffer(path, output="dict", seed=1) as replay:
+        addresses = set()
+        for _ in range(12):
+            batch, expected = replay.sample(16), plain.sample(16)
+            assert all(torch.equal(batch[key], expected[key]) for key in expected)
+            addresses.add(batch["observation.global_image"].data_ptr())
+        assert len(addresses) == 2
+        monkeypatch.setattr(replay_module, "_PATIENCE", 0.01)
+        held = [replay.sample(16) for _ in range(5)]
+        assert all(torch.equal(each["index"], plain.sample(16)["index"]) for each in held)
 
 
 def test_replay_dict_close_and_errors(make_store: Any) -> None:
