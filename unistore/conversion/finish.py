@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array as flat
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -80,13 +79,13 @@ def shared_index(
 
 def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[np.uint8]:
     """Content digest of every source, (sources, 16) uint8, from the ``pieces`` of the journal's records."""
-    pieces: dict[str, tuple[flat.array[int], bytes]] = {}
-    for record in records:
-        digests = "".join(digest for _, digest in record["pieces"])
-        pieces[record["task"]] = flat.array("q", (source for source, _ in record["pieces"])), digests.encode()
-    order = [pieces[task.id] for task in plan.tasks()]
-    source = np.frombuffer(b"".join(sources for sources, _ in order), np.int64)
-    digest = np.frombuffer(b"".join(digests for _, digests in order), "S32")
+    pieces = {record["task"]: record["pieces"].encode() for record in records}
+    tables = {table.name: table for table in plan.tables}
+    source = np.concatenate(
+        [np.array(tables[task.table].pieces(task.lo, task.hi).sources, np.int64) for task in plan.tasks()]
+        or [np.zeros(0, np.int64)]
+    )
+    digest = np.frombuffer(b"".join(pieces[task.id] for task in plan.tasks()), "S32")
     by_source = np.argsort(source, kind="stable")
     bounds = np.searchsorted(source, range(len(plan.sources) + 1), sorter=by_source)
     found = bytearray()
