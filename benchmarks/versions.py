@@ -1,4 +1,4 @@
-"""Two versions of unistore in interleaved pairs: conversion, reading, loading.
+"""Two versions of unistore in interleaved pairs: the engine, conversion, reading, loading.
 
     python benchmarks/versions.py OTHER [--pairs 20] [--only WORK …] [--megabytes 150]
 
@@ -8,7 +8,7 @@ ratio is other / this: above 1, this version is faster. Its interval is that of 
 order of the pairs' ratios, without any assumption about their spread.
 
 Times are processor seconds of the process and its children, which other load on the machine changes least;
-the ratio of wall times stands beside it.
+the ratios of wall times and of the most resident memory stand beside it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ HERE = Path(__file__).resolve()
 WORK = HERE.parent / "harness" / "version_work.py"
 CONVERSIONS = ("rows", "point_cloud", "ct", "spike", "trajectory", "tiny", "gzip", "chunked", "contiguous")
 READS = ("read rows", "read segments", "read patches", "load rows", "load segments")
+ENGINE = ("engine read", "engine write")
 
 
 def main() -> None:
@@ -36,7 +37,9 @@ def main() -> None:
     )
     parser.add_argument("other", type=Path, help="checkout of the other version")
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--only", nargs="*", default=[*(f"convert {each}" for each in CONVERSIONS), *READS])
+    parser.add_argument(
+        "--only", nargs="*", default=[*ENGINE, *(f"convert {each}" for each in CONVERSIONS), *READS]
+    )
     parser.add_argument("--megabytes", type=int, default=150, help="of each family's sources")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unistore-versions")
     given = parser.parse_args()
@@ -44,7 +47,7 @@ def main() -> None:
     for work in given.only:
         for version in versions.values():
             make_data(work, given.folder, given.megabytes, version)
-        seconds: dict[str, list[tuple[float, float]]] = {"this": [], "other": []}
+        seconds: dict[str, list[tuple[float, float, float]]] = {"this": [], "other": []}
         for pair in range(-1, given.pairs):
             for name in ("this", "other") if pair % 2 else ("other", "this"):
                 found = run_once(work, given.folder, given.megabytes, versions[name])
@@ -53,11 +56,11 @@ def main() -> None:
         pairs = list(zip(seconds["other"], seconds["this"], strict=True))
         ratios = [other[0] / this[0] for other, this in pairs]
         low, high = median_interval(ratios)
-        wall = statistics.median(other[1] / this[1] for other, this in pairs)
+        wall, memory = (statistics.median(other[at] / this[at] for other, this in pairs) for at in (1, 2))
         cpu = statistics.median(this[0] for _, this in pairs)
         print(
             f"{work:20} {statistics.median(ratios):6.3f}  [{low:.3f}, {high:.3f}]  wall {wall:.3f}  "
-            f"({cpu:.2f} s, {len(pairs)} pairs)",
+            f"memory {memory:.3f}  ({cpu:.2f} s, {len(pairs)} pairs)",
             flush=True,
         )
 
@@ -67,8 +70,8 @@ def make_data(work: str, folder: Path, megabytes: int, version: Path) -> None:
     run_once(f"make {work}", folder, megabytes, version)
 
 
-def run_once(work: str, folder: Path, megabytes: int, version: Path) -> tuple[float, float]:
-    """Processor and wall seconds of one run in a new process."""
+def run_once(work: str, folder: Path, megabytes: int, version: Path) -> tuple[float, float, float]:
+    """Processor and wall seconds of one run in a new process, and its most resident MiB."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(version), str(HERE.parent)])}
     done = subprocess.run(
         [sys.executable, str(WORK), work, str(folder), str(megabytes)],
@@ -80,8 +83,8 @@ def run_once(work: str, folder: Path, megabytes: int, version: Path) -> tuple[fl
     )
     if done.returncode:
         sys.exit(f"{work} with {version} failed:\n{done.stderr}")
-    cpu, wall = json.loads(done.stdout.splitlines()[-1])
-    return cpu, wall
+    cpu, wall, memory = json.loads(done.stdout.splitlines()[-1])
+    return cpu, wall, memory
 
 
 def median_interval(values: list[float]) -> tuple[float, float]:

@@ -1,4 +1,7 @@
-"""One run of one workload, by whichever unistore is importable: prints processor and wall seconds as JSON."""
+"""One run of one workload, by whichever unistore is importable.
+
+Prints processor seconds, wall seconds and the most resident MiB of this process or a child, as JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,13 @@ from typing import Any
 
 import h5py
 import numpy as np
+import zarr
+from numpy.typing import NDArray
 
 import unistore
+from unistore.zarr3 import Array, LocalStorage
+from unistore.zarr3.presets import array_metadata
+from unistore.zarr3.writer import encode_shard
 
 OLD_NAMES = {"window": "windows", "voxel_bins": "voxels"}
 READ = {"rows": "rows", "segments": "point_cloud", "patches": "ct"}
@@ -103,6 +111,52 @@ def load(kind: str, store: Path) -> None:
                 pass
 
 
+def engine_values() -> NDArray[np.float32]:
+    """1,024 chunks of 64 KiB: waves with noise of 12 bits, which compress 1.4 times."""
+    rng = np.random.default_rng(0)
+    waves = np.sin(np.linspace(0, 40, 1 << 14))[None] + rng.normal(size=(1024, 1))
+    return (np.round((waves + rng.normal(size=(1024, 1 << 14)) * 0.1) * 4096) / 4096).astype(np.float32)
+
+
+def make_array(folder: Path) -> None:
+    """`engine_values` as zarr-python writes them, in shards of 512 chunks."""
+    values = engine_values()
+    zarr.create_array(
+        folder / "engine" / "a",
+        data=values,
+        chunks=(1, values.shape[1]),
+        shards=(512, values.shape[1]),
+        compressors=zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="shuffle", typesize=4),
+        overwrite=True,
+    )
+
+
+def engine(what: str, folder: Path) -> tuple[float, float]:
+    """Seconds of random reads of single chunks in batches of 64, or of whole shards encoded."""
+    values = engine_values()
+    if what == "write":
+        metadata = array_metadata(values.shape, values.dtype, (1, values.shape[1]), values.shape, "fast")
+
+        def work() -> None:
+            for _ in range(20):
+                encode_shard(metadata, (0, 0), values)
+    else:
+        array = Array.open(LocalStorage(folder / "engine"), "a")
+        draws, out = np.random.default_rng(0).integers(0, len(values), (1000, 64)), np.empty_like(values[:64])
+
+        def work() -> None:
+            for draw in draws:
+                array.read_rows(draw, out)
+
+    return timed(work)
+
+
+def peak() -> float:
+    """Most resident MiB of this process, or of a child if that held more."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return max(each.ru_maxrss for each in used) / 1024
+
+
 def timed(function: Callable[[], None]) -> tuple[float, float]:
     """Processor and wall seconds of a call."""
     cpu, began = processor_seconds(), time.perf_counter()
@@ -117,6 +171,11 @@ def main(work: str, folder: Path, megabytes: int) -> tuple[float, float]:
     words = work.split()
     making = words[0] == "make"
     action, what = words[1:] if making else words
+    if action == "engine":
+        if not making:
+            return engine(what, folder)
+        make_array(folder)
+        return 0.0, 0.0
     if what in HDF5:
         family, source = make_hdf5(what, folder)
     else:
@@ -141,4 +200,4 @@ def main(work: str, folder: Path, megabytes: int) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))))
+    print(json.dumps([*main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])), peak()]))

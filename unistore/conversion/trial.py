@@ -74,7 +74,10 @@ def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
 def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
     """Sampled chunks of each column as they would be written: padded, and not only fill values."""
     found: dict[str, list[NDArray[Any]]] = defaultdict(list)
-    rows = min(max(1, READ // MAX_RANGES // max(1, table.row_bytes)), table.rows)
+    sampled = max(
+        max(array.chunk[0], SAMPLE // MAX_RANGES // max(1, array.field.row_bytes)) for array in table.arrays
+    )
+    rows = min(max(1, READ // MAX_RANGES // max(1, table.row_bytes)), sampled, table.rows)
     ranges = min(MAX_RANGES, READ // max(1, rows * table.row_bytes), table.rows // max(1, rows))
     starts = np.linspace(0, table.rows - rows, max(1, ranges)).astype(int).tolist() if rows else []
     for lo in starts:

@@ -284,7 +284,9 @@ def _unshuffle(data: Bytes, out: Bytes, values: Sequence[int]) -> None:
         out[...] = data
         return
     end = count * width
-    out[:end].reshape(count, width)[...] = data[:end].reshape(width, count).T
+    elements = out[:end].reshape(count, width)
+    for byte, column in enumerate(data[:end].reshape(width, count)):  # a quarter of the time of one transpose
+        elements[:, byte] = column
     out[end:] = data[end:]
 
 
