@@ -100,7 +100,9 @@ class Sources(Columns[Source]):
         return (files[1:] for files in super().files())
 
     def only(self, numbers: Collection[int]) -> Sources:
-        """See `Columns.only`."""
+        """See `Columns.only`; all sources are not copied."""
+        if len(numbers) == len(self):
+            return self
         found, lo = super().only(numbers), min(numbers, default=0)
         there = slice(lo - self._first, max(numbers, default=-1) + 1 - self._first)
         found._first, found.splits = lo, self.splits[there]
