@@ -157,6 +157,10 @@ class Columns(Items[T]):
         """Paths of the files of each."""
         return map(_split, self._files)
 
+    def paths(self, number: int) -> list[str]:
+        """Paths of the files of one."""
+        return _split(self._files[number])
+
     def only(self, numbers: Collection[int]) -> Self:
         """As `Packed.only`."""
         found = copy(self)
@@ -177,7 +181,7 @@ class Columns(Items[T]):
         return len(self.names)
 
     def _item(self, number: int) -> T:
-        return self._made(number, self.names[number], _split(self._files[number]), self.details[number])
+        return self._made(number, self.names[number], Columns.paths(self, number), self.details[number])
 
 
 def _split(files: str) -> list[str]:

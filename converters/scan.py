@@ -99,6 +99,10 @@ class Sources(Columns[Source]):
         """See `Columns.files`."""
         return (files[1:] for files in super().files())
 
+    def paths(self, number: int) -> list[str]:
+        """Paths of the files of a source."""
+        return super().paths(number)[1:]
+
     def only(self, numbers: Collection[int]) -> Sources:
         """See `Columns.only`; all sources are not copied."""
         if len(numbers) == len(self):

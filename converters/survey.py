@@ -174,18 +174,17 @@ class Owners:
 
     def other_specific(self, path: Path) -> str:
         """Name of the other, not general, family that a file belongs to; empty if none."""
-        seen = _look(path, self._roots, self._converters, lambda family: not family.general)
-        return seen.family if isinstance(seen.verdict, Taken) and seen.family != self._family else ""
+        taken = _taken(_asked(path, self._roots, self._converters, lambda family: not family.general))
+        return taken if taken != self._family else ""
 
     def owner(self, path: Path) -> str:
         """Name of the family that takes a file; empty if none."""
-        seen = _look(path, self._roots, self._converters)
-        return seen.family if isinstance(seen.verdict, Taken) else ""
+        return _taken(_asked(path, self._roots, self._converters))
 
     def other_or_general(self, path: Path) -> str:
         """Like `other_specific`, but of any other family; empty if this family refuses the file."""
-        own = _look(path, self._roots, self._converters, lambda family: family.name == self._family)
-        owner = "" if isinstance(own.verdict, Refused) else self.owner(path)
+        own = _asked(path, self._roots, self._converters, lambda family: family.name == self._family)
+        owner = "" if own is not None and isinstance(own.verdict, Refused) else self.owner(path)
         return owner if owner != self._family else ""
 
     def why_unused(self, path: Path) -> str:
@@ -227,12 +226,22 @@ def _named_as(problem: Problem, path: Path, roots: Sequence[Path]) -> Problem:
     return problem
 
 
-def _look(
+def _look(path: Path, roots: Sequence[Path], converters: list[tuple[Family, Converter]]) -> FileVerdict:
+    """Verdict on a file of every family together; removes families that fail."""
+    return _asked(path, roots, converters) or FileVerdict(path, "", LeftOut(why_left_out(path)))
+
+
+def _taken(seen: FileVerdict | None) -> str:
+    """Name of the family that takes a file; empty if none."""
+    return seen.family if seen is not None and isinstance(seen.verdict, Taken) else ""
+
+
+def _asked(
     path: Path,
     roots: Sequence[Path],
     converters: list[tuple[Family, Converter]],
     is_asked: Callable[[Family], bool] = lambda _: True,
-) -> FileVerdict:
+) -> FileVerdict | None:
     """Verdict of the family that takes a file, else the first refusal; removes families that fail."""
     refused: FileVerdict | None = None
     with Candidate(path, roots) as file:
@@ -246,7 +255,7 @@ def _look(
                 return FileVerdict(path, family.name, verdict)
             elif isinstance(verdict, Refused) and refused is None:
                 refused = FileVerdict(path, family.name, Refused(_named_as(verdict.problem, path, roots)))
-    return refused or FileVerdict(path, "", LeftOut(why_left_out(path)))
+    return refused
 
 
 def _is_ambiguous(verdict: Verdict) -> bool:

@@ -31,12 +31,22 @@ from unistore.converters.ct.layouts import (
 from unistore.converters.ct.layouts.npz import members_of
 from unistore.converters.ct.source import Format, VoxelSource
 from unistore.converters.ct.texts import metadata_paths, read_info
-from unistore.converters.files.pairs import images_of_label, label_name, label_paths, row_label_paths
+from unistore.converters.files.pairs import (
+    images_of_label,
+    label_name,
+    label_paths,
+    last_parts,
+    may_be_label,
+    row_label_paths,
+)
 from unistore.converters.files.paths import is_inside
 from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
 from unistore.errors import InputError, printable
 
 _HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)", re.IGNORECASE)
+
+_MARKS = ("ct_original", "windows", "_l", "masks")
+"""What names of images, windows and masks of cases have, and those of no other file need to."""
 
 _NNUNET = ("imagesTr", "imagesTs", "imagesVal")
 """Folders of volumes in nnU-Net and the Medical Segmentation Decathlon."""
@@ -53,7 +63,7 @@ def look(file: Candidate) -> Verdict:
     path, location = file.path, printable(str(file.path))
     found = format_of(path)
     if found is not None:
-        return _of_voxels(path, found, open_voxels(path, location), file.roots)
+        return _of_voxels(path, found, found.open(path, location), file.roots)
     if path.name.lower().endswith(POINTS):
         return _of_points(path, members_of(path, location), file.roots)
     if path.name == INFO and _in_case(path.parent, file.roots):
@@ -66,18 +76,10 @@ def look(file: Candidate) -> Verdict:
 
 
 def _of_voxels(path: Path, found: Format, source: VoxelSource, roots: Sequence[Path]) -> Verdict:
-    if image_resolution(path) is not None:
-        return Taken("cases", "is the volume of a case folder")
-    if is_case_window(path):
-        return Taken("cases", "is a window of a case folder")
-    if window_of(path) is not None:
-        return Taken("files", "names an intensity window")
-    if (mask := _as_mask(path, roots)) is not None:
-        return mask
+    if (named := _by_name(path, found, source, roots) if _is_marked(path) else None) is not None:
+        return named
     if found.ct_only:
         return Taken("files", "is a format of CT volumes")
-    if (label := _as_label(path, source, roots)) is not None:
-        return label
     if len(source.shape) != 3:
         return LeftOut(f"has {len(source.shape)} axes {source.shape}, a volume three")
     if _is_volume(path, source) and (rows := _label_of_rows(path, source, roots)) is not None:
@@ -94,6 +96,23 @@ def _of_voxels(path: Path, found: Format, source: VoxelSource, roots: Sequence[P
         f"is {source.dtype} {source.shape}; where no name says ct, hu, volume or scan, "
         "volumes are integers of two or more bytes"
     )
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether `_by_name` may take a file or leave it out: a fast test that most files fail."""
+    parts = last_parts(str(path))
+    return may_be_label(str(path)) or any(mark in parts for mark in _MARKS)
+
+
+def _by_name(path: Path, found: Format, source: VoxelSource, roots: Sequence[Path]) -> Verdict | None:
+    if image_resolution(path) is not None:
+        return Taken("cases", "is the volume of a case folder")
+    if is_case_window(path):
+        return Taken("cases", "is a window of a case folder")
+    if window_of(path) is not None:
+        return Taken("files", "names an intensity window")
+    mask = _as_mask(path, roots)
+    return mask if mask is not None or found.ct_only else _as_label(path, source, roots)
 
 
 def _is_volume(path: Path, source: VoxelSource) -> bool:
@@ -180,8 +199,7 @@ def _in_case_labels(path: Path, roots: Sequence[Path]) -> bool:
 
 def _as_mask(path: Path, roots: Sequence[Path]) -> Verdict | None:
     """Taken where the volume of a mask is there: in the case folder, or of its name beside ``masks/``."""
-    mask = mask_id(path)
-    if path.parent.name != "masks" or mask is None:
+    if path.parent.name != "masks" or (mask := mask_id(path)) is None:
         return None
     folder = folder_of(path)
     owners = [folder / f"{mask}{ending}" for ending in suffixes()]

@@ -46,6 +46,8 @@ Read = Callable[[int, NDArray[Any]], None]
 """See `open_flat`."""
 
 _RECORD_BLOCK = 8 << 20
+_NO_ATTRIBUTES = Attributes()
+"""One for all files: those of many are packed as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class ArrayFile:
     steps: dict[str, int] = field(default_factory=dict)
     reading: int = 0
     problems: list[Problem] = field(default_factory=list)
-    attributes: Attributes = field(default_factory=Attributes)
+    attributes: Attributes = field(default_factory=lambda: _NO_ATTRIBUTES)
 
 
 def with_reversed_axes(listed: ArrayFile) -> ArrayFile:

@@ -80,7 +80,8 @@ def has_ending(path: str | Path, endings: Sequence[str]) -> bool:
         Lower-case suffixes. If ``.h5`` is among them, HDF5 files with suffixes that no other format has, such
         as ``.mat``, ``.h5ad`` or ``.jld2``, match too.
     """
-    name = os.path.basename(path).lower()  # noqa: PTH119  asked of millions
+    text = path if isinstance(path, str) else str(path)
+    name = text[text.rfind(os.sep) + 1 :].lower()  # asked of millions
     if name.endswith(tuple(endings)):
         return True
     if _HDF5_SUFFIX not in endings or name.endswith((*_COPIES, *_NEVER_HDF5, *_FORMAT_NAMES)):

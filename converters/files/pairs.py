@@ -8,6 +8,7 @@ Or it is the same name in a folder of labels, beside the folder of images (``lab
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ _CHANNELS = (
     *(f"{by}{each}" for by in "_-" for each in _MODALITIES),
 )
 """Suffixes of the files of an image's channels: ``case_0000`` of nnU-Net, ``case_t1`` of BraTS."""
+_SHORTEST = ("seg", "mask", "label", "lbl", "gt", "organs")
+"""Every word for labels has one of these."""
 _WORD = "|".join(sorted(_LABELS, key=len, reverse=True))
 _SUFFIX = re.compile(rf"(?P<base>.*[^-_. ])[-_. ](?P<word>{_WORD})", re.IGNORECASE)
 _PREFIX = re.compile(rf"(?P<word>{_WORD})(?P<rest>|[-_. ]?\d.*|[-_. ].+)", re.IGNORECASE)
@@ -61,6 +64,17 @@ class LabelMatch:
     certain: bool
 
 
+def last_parts(path: str) -> str:
+    """The file's name, its folder's and that of the folder above in lower case: what pairing looks at."""
+    return "/".join(path.rsplit(os.sep, 3)[1:]).lower()
+
+
+def may_be_label(path: str) -> bool:
+    """Whether `images_of_label` may find an image: a fast test that most files fail."""
+    parts = last_parts(path)
+    return any(word in parts for word in _SHORTEST)
+
+
 def images_of_label(
     label: Path, exists: Callable[[Path], bool], words: Sequence[str] = ()
 ) -> LabelMatch | None:
@@ -75,6 +89,8 @@ def images_of_label(
     words
         Further words for images and their folders.
     """
+    if not may_be_label(str(label)):
+        return None
     for candidate in _candidates(label, (*_IMAGE_WORDS, *words)):
         images = tuple(dict.fromkeys(image for image in candidate.images if image != label and exists(image)))
         if images:

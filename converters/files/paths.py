@@ -29,6 +29,8 @@ _SPLIT_WORDS = {
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing"),
 }
+_SHORTEST = ("train", "val", "dev", "test")
+"""Every word for splits has one of these."""
 _SPLITS = {word: split for split, words in _SPLIT_WORDS.items() for word in words}
 
 
@@ -312,7 +314,10 @@ def split_of(name: str) -> str | None:
     str or None
         ``"train"``, ``"val"`` or ``"test"``, from the outermost part of the path that names one.
     """
-    *folders, file = name.lower().split("/")
+    lower = name.lower()
+    if not any(word in lower for word in _SHORTEST):
+        return None
+    *folders, file = lower.split("/")
     for folder in folders:
         if folder in _SPLITS:
             return _SPLITS[folder]

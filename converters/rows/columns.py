@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -14,6 +15,9 @@ from unistore.converters.common.columns import Column, length_table, storable
 from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import Problem, printable
 from unistore.schemas.tables import name_problem
+
+_ALIKE = 256
+"""Arrays of many files have the same names, dtypes and row shapes."""
 
 
 def how_to_take(names: Iterable[str]) -> str:
@@ -29,9 +33,10 @@ def _how_to_rename(column: str) -> str:
 
 def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, list[Problem]]:
     """Number of rows of all arrays, or a Problem with the table of lengths."""
+    starts = {shape[:1] for shape in shapes.values()}
+    if len(starts) <= 1 and () not in starts:
+        return sum(next(iter(starts), ())), []
     lengths = {printable(key): shape[0] if shape else None for key, shape in shapes.items()}
-    if len(set(lengths.values())) <= 1 and None not in lengths.values():
-        return next((length for length in lengths.values() if length is not None), 0), []
     table = length_table({key: "scalar" if length is None else length for key, length in lengths.items()})
     known = Counter(length for length in lengths.values() if length is not None)
     most = known.most_common(1)[0][0] if known else None
@@ -39,12 +44,13 @@ def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int
     return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", cure, "length")]
 
 
+@lru_cache(_ALIKE)
 def fields_of(
     column: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]
-) -> list[tuple[str, Column, str | None]]:
+) -> Sequence[tuple[str, Column, str | None]]:
     """Name, column and field: one for a plain dtype, one per field for a structured dtype."""
     if dtype.names is None or dtype.fields is None:
-        return [(column, Column(dtype.str, row_shape), None)]
+        return ((column, Column(dtype.str, row_shape), None),)
     fields: list[tuple[str, Column, str | None]] = []
     for key in dtype.names:
         base, inner = dtype.fields[key][0].base, dtype.fields[key][0].shape
@@ -52,18 +58,19 @@ def fields_of(
     return fields
 
 
-def column_problems(column: str, form: Column, location: str) -> list[Problem]:
-    """Problems of a column's dtype, name and row shape."""
+@lru_cache(_ALIKE)
+def column_problems(column: str, form: Column) -> Sequence[Problem]:
+    """Problems of a column's dtype, name and row shape; their location is empty."""
     problems = []
     if not storable(np.dtype(form.dtype)):
         message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
-        problems.append(Problem(location, message, "store numbers, or leave it out with --map", "dtype"))
+        problems.append(Problem("", message, "store numbers, or leave it out with --map", "dtype"))
     if (reason := name_problem(column)) is not None:
         cure = _how_to_rename(column)
-        problems.append(Problem(location, f"cannot be an array's name: {reason}", cure, "name"))
+        problems.append(Problem("", f"cannot be an array's name: {reason}", cure, "name"))
     if prod(form.row_shape) == 0:
         message = f"has rows of shape {form.row_shape}, which hold no values"
-        problems.append(Problem(location, message, "leave it out with --map", "empty"))
+        problems.append(Problem("", message, "leave it out with --map", "empty"))
     return problems
 
 

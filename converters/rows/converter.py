@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
 from unistore.system.sizes import count_of
 
+T = TypeVar("T")
+
 _REVERSE = "where rows are on the last axis: --reverse-axes"
 _MATLAB = b"MATLAB 7.3 MAT-file"
 
@@ -45,6 +48,16 @@ class _Origin(NamedTuple):
     array: str
     field: str | None
     step: int = 0
+
+
+_ALIKE = 256
+_origin = lru_cache(_ALIKE)(_Origin)
+
+
+@lru_cache(_ALIKE)
+def _same(items: tuple[tuple[str, T], ...]) -> dict[str, T]:
+    """The same dictionary for the same items: those of many files are packed, and sent, as one."""
+    return dict(items)
 
 
 class _Group(NamedTuple):
@@ -115,19 +128,23 @@ class RowsConverter(RowsOptions, Converter):
         ]
         shapes = {key: listed[arrays[key].file].arrays[arrays[key].array][0] for key in wanted.values()}
         rows, differing = common_length(shapes, part.name)
-        backwards = {key: shape[::-1] for key, shape in shapes.items()}
-        if differing and not self.reverse_axes and not common_length(backwards, part.name)[1]:
-            differing = [replace(each, cure=f"{_REVERSE}; or {each.cure}") for each in differing]
+        if differing and not self.reverse_axes:
+            backwards = {key: shape[::-1] for key, shape in shapes.items()}
+            if not common_length(backwards, part.name)[1]:
+                differing = [replace(each, cure=f"{_REVERSE}; or {each.cure}") for each in differing]
         problems += differing
         columns: dict[str, Column] = {}
         origins: dict[str, _Origin] = {}
         for column, key in wanted.items():
             shape, dtype = listed[arrays[key].file].arrays[arrays[key].array]
             for name, form, inner in fields_of(column, dtype, shape[1:]):
-                problems += column_problems(name, form, location_of(part.name, key))
+                problems += [
+                    replace(each, location=location_of(part.name, key))
+                    for each in column_problems(name, form)
+                ]
                 columns[name] = form
-                steps = listed[arrays[key].file].steps
-                origins[name] = arrays[key]._replace(field=inner, step=steps.get(arrays[key].array, 0))
+                file, array, *_ = arrays[key]
+                origins[name] = _origin(file, array, inner, listed[file].steps.get(array, 0))
         problems += nesting_problems(list(columns), part.name)
         if not wanted and not problems:
             problems.append(Problem(part.name, "holds no arrays", kind="missing"))
@@ -135,8 +152,8 @@ class RowsConverter(RowsOptions, Converter):
             raise InputError(problems)
         return _Found(
             rows=rows,
-            columns=columns,
-            origins=origins,
+            columns=_same(tuple(columns.items())),
+            origins=_same(tuple(origins.items())),
             linked=tuple(dict.fromkeys(str(p) for e in listed for p in e.files if p not in part.files)),
             compressed=any(origin.array in listed[origin.file].compressed for origin in origins.values()),
             reading=max((file.reading for file in listed), default=0),
@@ -169,6 +186,7 @@ class RowsConverter(RowsOptions, Converter):
         if problems:
             raise InputError(problems)
         texts, sources = AttributeCollector(), Sources()
+        origins = lru_cache(_ALIKE)(lambda items: {key: list(of) for key, of in items if key in merged})
         count = alone = 0
         compressed, by_matlab = [], ""
         for name, files, group, each in zip(parts.names, parts.files(), parts.details, scanned, strict=True):
@@ -184,7 +202,7 @@ class RowsConverter(RowsOptions, Converter):
                 split=split_of(name),
                 detail={
                     "files": list(group.names),
-                    "columns": {key: list(of) for key, of in each.origins.items() if key in merged},
+                    "columns": origins(tuple(each.origins.items())),
                     **texts.detail(name, each.attributes, _stored(each, merged)),
                 },
                 reading=each.reading,
@@ -211,17 +229,17 @@ class RowsConverter(RowsOptions, Converter):
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
         """Read rows ``lo:hi`` of a source; see `Converter.read`."""
-        origin = scan.sources[source]
+        detail, paths = scan.sources.details[source], scan.sources.paths(source)
         wanted: dict[int, dict[tuple[str, int], dict[str, str | None]]] = {}
         for column, target in out.items():
-            if column not in origin.detail["columns"]:
+            if column not in detail["columns"]:
                 target[...] = missing_value(target.dtype.name)
                 continue
-            file, array, inner, step = origin.detail["columns"][column]
+            file, array, inner, step = detail["columns"][column]
             wanted.setdefault(file, {}).setdefault((array, step or max(1, hi - lo)), {})[column] = inner
         for file, arrays in wanted.items():
-            name = origin.detail["files"][file]
-            with open_arrays(origin.files[file], name, reverse_axes=self.reverse_axes) as read:
+            name = detail["files"][file]
+            with open_arrays(Path(paths[file]), name, reverse_axes=self.reverse_axes) as read:
                 for (array, step), columns in arrays.items():
                     for first in range(lo, hi, step):
                         targets = {column: out[column][first - lo :][:step] for column in columns}
@@ -246,8 +264,8 @@ def _by_matlab(path: str) -> bool:
 def _origins(group: _Group, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:
     """Origin of each array of a part, by name."""
     if group.arrays is not None:
-        return {name: _Origin(file, NPY_NAME, None) for file, name in enumerate(group.arrays)}
-    return {name: _Origin(0, name, None) for name in listed[0].arrays}
+        return {name: _origin(file, NPY_NAME, None) for file, name in enumerate(group.arrays)}
+    return {name: _origin(0, name, None) for name in listed[0].arrays}
 
 
 def _stored(found: _Found, merged: Mapping[str, Merged]) -> Callable[[str], bool]:

@@ -19,7 +19,7 @@ from unistore.converters.spike.frames import (
     has_role_suffix,
     suffixes_of,
 )
-from unistore.converters.spike.images import ImageHeader, read_image_header
+from unistore.converters.spike.images import IMAGE_SUFFIXES, ImageHeader, read_image_header
 from unistore.converters.spike.layouts import format_of, open_voxels
 from unistore.converters.spike.source import FrameSource, StreamSource, VoxelGrid
 from unistore.errors import InputError, Problem, printable
@@ -107,12 +107,14 @@ def _voxel_problems(dtype: np.dtype[np.generic], name: str) -> list[Problem]:
 
 def recognise(path: Path, folders: Mapping[str, str]) -> Verdict:
     """Verdict on a file; `folders` has the folder name of each role. Raises `InputError` if it is damaged."""
-    name, parent = printable(path.name), path.parent.name
-    role = next((role for role, folder in folders.items() if folder == parent), None)
-    if any(has_role_suffix(path, each) for each in IMAGE_ROLES):
-        return _look_at_image(path, name, role, folders)
-    if not has_role_suffix(path, "spike"):
+    name = printable(path.name)
+    is_image = path.name.lower().endswith(IMAGE_SUFFIXES)
+    if not is_image and not has_role_suffix(path, "spike"):
         return LeftOut(f"is no {', '.join(suffixes_of('spike'))} file, and no image")
+    parent = path.parent.name
+    role = next((role for role in folders if folders[role] == parent), None)
+    if is_image:
+        return _look_at_image(path, name, role, folders)
     verdict = format_of(path).look(path, name)
     if role in ("spike", "voxel") and has_role_suffix(path, role):
         return Taken("sequences", f"lies in a {folders[role]}/ folder")

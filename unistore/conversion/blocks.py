@@ -68,26 +68,3 @@ def _base_memory(block: NDArray[Any]) -> NDArray[np.uint8]:
     while isinstance(block.base, np.ndarray):
         block = block.base
     return block
-
-
-class RowCache:
-    """Rows that were read while codecs were chosen, to be reused when they are written. Pickles empty."""
-
-    def __init__(self) -> None:
-        self._parts: list[tuple[str, int, int, Mapping[str, NDArray[Any]]]] = []
-
-    def __reduce__(self) -> tuple[type[RowCache], tuple[()]]:
-        return RowCache, ()
-
-    def add(self, table: str, lo: int, hi: int, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Keep rows ``lo:hi`` of all columns of a table; the arrays must not change afterwards."""
-        self._parts.append((table, lo, hi, columns))
-
-    def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
-        """Copy rows ``lo:hi`` of columns into `out`; returns False if they are not cached."""
-        for name, first, last, columns in self._parts:
-            if name == table and first <= lo and hi <= last:
-                for column, rows in out.items():
-                    rows[...] = columns[column][lo - first : hi - first]
-                return True
-        return False

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.blocks import RowCache
 from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate, provisional_tables
 from unistore.conversion.executors.local import Executor, Job, largest_need
@@ -19,9 +18,11 @@ from unistore.conversion.finish import check_schema, seal, source_digests
 from unistore.conversion.job import DeriveJob, ShardJob, source_batches
 from unistore.conversion.keys import Keys, source_keys, task_keys
 from unistore.conversion.memory import reading_memory
+from unistore.conversion.part_job import PartJob, parts_of
 from unistore.conversion.plan import Plan, json_digest
 from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
+from unistore.conversion.row_cache import RowCache
 from unistore.conversion.space import check_space
 from unistore.conversion.spill import Spill, SpilledBatch
 from unistore.conversion.splits import Shares
@@ -128,10 +129,23 @@ class Conversion:
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
             job = self._job(plan, spilled, spill, row_cache)
+            self._read_parts(job)
             return choose_codecs(job, bad_sources=self.exhaustive)
 
         planned = plan_conversion(self.scan, finalized, codec, shares, spill, sizes, choose)
-        return planned, spill, row_cache if self.memory is None else RowCache()
+        if codec != "auto":
+            self._read_parts(self._job(planned.plan, planned.spilled, spill, row_cache))
+        return planned, spill, row_cache if self.memory is None else row_cache.stored()
+
+    def _read_parts(self, job: ShardJob) -> None:
+        """Read small sources on all workers, where these are more than there are shards to write."""
+        plan, workers = job.plan, self.executor.workers
+        parts = [part for table in plan.tables for part in parts_of(job, table, workers)]
+        reading = PartJob(job, self.build.spill / "parts")
+        if parts:
+            self._run_steps("reading", reading, parts, plan.task_bytes, lambda _: {})
+        for part in parts:
+            job.row_cache.add(reading.rows(part))
 
     def _job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill, row_cache: RowCache) -> ShardJob:
         return ShardJob(

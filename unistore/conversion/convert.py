@@ -19,7 +19,7 @@ from unistore.conversion.splits import parse_shares
 from unistore.converters.instead import nothing_found
 from unistore.converters.options import Options, declared
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import Family, families, get_family
+from unistore.converters.registry import Family, families, get_family, is_own
 from unistore.converters.scanning import ScanParts, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
@@ -174,9 +174,17 @@ def convert(
                 return start(cluster, partial(scan_on, cluster), callbacks)
         from unistore.conversion.executors.processes import Processes
 
-        imports = (get_family(chosen).converter.partition(":")[0],)
-        with Processes(workers, memory=limit, imports=imports, tell=callbacks.tell) as processes:
+        with Processes(
+            workers, memory=limit, imports=_imports(get_family(chosen)), tell=callbacks.tell
+        ) as processes:
             return start(processes, partial(scan_on, processes), callbacks)
+
+
+def _imports(family: Family) -> tuple[str, ...]:
+    """Modules that workers need: of its converter, and of the others that are asked about each file first."""
+    asked = () if family.part("converter").scan_identifies else families().values()
+    needed = [family, *(each for each in asked if is_own(each.name) and not each.general)]
+    return tuple(dict.fromkeys(each.converter.partition(":")[0] for each in needed))
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:

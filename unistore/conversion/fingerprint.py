@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.protocol import Scan, Source
+from unistore.converters.protocol import Scan
 from unistore.errors import ConversionError, UnistoreError
 from unistore.system.packed import Packed
 
@@ -55,8 +55,8 @@ def _state_of(file: str) -> FileState:
 
 
 @contextmanager
-def reading(source: Source, fingerprint: Fingerprint) -> Iterator[None]:
-    """Context in which a source is read: exceptions become its problems, unless a file changed meanwhile.
+def reading(name: str, fingerprint: Fingerprint) -> Iterator[None]:
+    """Context in which the source of a name is read: exceptions become its problems, unless a file changed.
 
     Raises
     ------
@@ -66,16 +66,22 @@ def reading(source: Source, fingerprint: Fingerprint) -> Iterator[None]:
         If a file changed since the scan.
     """
     try:
-        with as_problem(source.name, source.name):
+        with as_problem(name, name):
             yield
     except UnistoreError:  # may be a consequence of the change
-        _check_unchanged(fingerprint)
+        check_unchanged(fingerprint)
         raise
-    _check_unchanged(fingerprint)
+    check_unchanged(fingerprint)
 
 
-def _check_unchanged(fingerprint: Fingerprint) -> None:
-    """Raise ConversionError if a file changed, naming the file and the change."""
+def check_unchanged(fingerprint: Fingerprint) -> None:
+    """Refuse a source that changed since the scan.
+
+    Raises
+    ------
+    ConversionError
+        Naming the file and the change.
+    """
     for before in fingerprint:
         try:
             now = _state_of(before.path)

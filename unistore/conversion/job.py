@@ -13,18 +13,19 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.blocks import BlockPool, RowCache
+from unistore.conversion.blocks import BlockPool
 from unistore.conversion.columns import Column, InMemory, Planes, in_planes
-from unistore.conversion.fingerprint import Fingerprints, reading
+from unistore.conversion.fingerprint import Fingerprints, check_unchanged, reading
 from unistore.conversion.keys import Keys
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask, json_digest
+from unistore.conversion.row_cache import RowCache
 from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Folder, Target
 from unistore.converters.common.exclusion import with_source
-from unistore.converters.protocol import Converter, Facts, Scan, Source
+from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.tables import Table
 from unistore.zarr3.threads import OrderedMap, serial_map
@@ -69,12 +70,12 @@ class DeriveJob:
         keys: list[str | None] = []
         with SpillWriter(self.spill / str(sources[0])) as writer:
             for number in sources:
-                source, fingerprint = self.scan.sources[number], self.fingerprints[number]
+                name, fingerprint = self.scan.sources.names[number], self.fingerprints[number]
                 try:
-                    with reading(source, fingerprint):
+                    with reading(name, fingerprint):
                         facts, key = self._derive(writer, number), self.keys[number].decode()
                 except InputError as error:
-                    problems += _problems(error, source)
+                    problems += _problems(error, name)
                     facts, key = {}, None
                 writer.end_source(key, facts)
                 keys.append(key)
@@ -150,7 +151,7 @@ class ShardJob:
     blocks: BlockPool = field(default_factory=BlockPool, compare=False)
     """Reused memory for rows."""
     row_cache: RowCache = field(default_factory=RowCache, compare=False)
-    """Rows that were read already in this process."""
+    """Rows that were read already."""
     known: Sequence[Piece] | None = None
     """Pieces of the only task of a job sliced for it; None: computed from the plan."""
 
@@ -259,18 +260,21 @@ class ShardJob:
         }
 
         digests = np.empty((len(pieces), len(blocks)), "S32")
+        is_read = self.row_cache.fill(table.name, task.lo, task.hi, blocks)
 
         def read(at: int) -> tuple[Problem, ...]:
             piece = pieces[at]
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
-            source = self.scan.sources[piece.source]
-            try:
-                with reading(source, self.fingerprints[piece.source]):
-                    first = task.lo + piece.at
-                    if not self.row_cache.fill(table.name, first, first + piece.hi - piece.lo, out):
-                        self._fill(table.name, piece.source, piece.lo, piece.hi, out)
-            except InputError as error:
-                return _problems(error, source)
+            if is_read:
+                check_unchanged(self.fingerprints[piece.source])
+            else:
+                name, first = self.scan.sources.names[piece.source], task.lo + piece.at
+                try:
+                    with reading(name, self.fingerprints[piece.source]):
+                        if not self.row_cache.fill(table.name, first, first + piece.hi - piece.lo, out):
+                            self._fill(table.name, piece.source, piece.lo, piece.hi, out)
+                except InputError as error:
+                    return _problems(error, name)
             digests[at] = [content_digest(rows) for rows in out.values()]
             return ()
 
@@ -286,12 +290,12 @@ class ShardJob:
         self, table: str, column: str, number: int, lo: int, hi: int, block: NDArray[Any]
     ) -> None:
         """Read planes ``lo:hi`` of the row of a source into `block`, (1, hi - lo, …)."""
-        source = self.scan.sources[number]
+        name = self.scan.sources.names[number]
         try:
-            with reading(source, self.fingerprints[number]):
+            with reading(name, self.fingerprints[number]):
                 self.converter.read_planes(self.scan, table, number, lo, hi, {column: block})
         except InputError as error:
-            raise InputError(_problems(error, source)) from error
+            raise InputError(_problems(error, name)) from error
 
     def pieces(self, task: ShardTask, columns: Sequence[Column]) -> str:
         """Digests of the pieces of a task, one after the other, after iteration of all its columns."""
@@ -329,8 +333,8 @@ def _joined_digest(contents: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _problems(error: InputError, source: Source) -> tuple[Problem, ...]:
-    return tuple(with_source(source.name, error.problems_at(source.name)))
+def _problems(error: InputError, name: str) -> tuple[Problem, ...]:
+    return tuple(with_source(name, error.problems_at(name)))
 
 
 def source_digest(pieces: Sequence[str]) -> bytes:

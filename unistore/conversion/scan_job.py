@@ -13,8 +13,8 @@ from unistore.converters.parts import Part, Parts
 from unistore.converters.scanning import PartResult, PartScanner, scan_here, scan_part
 from unistore.errors import first_few
 
-MAX_SOURCES = 64
-"""Most sources of a step."""
+MAX_SOURCES = 256
+"""Most sources of a step: those that `Packed` keeps together."""
 MIN_STEPS = 32
 """Least number of steps; fewer sources are scanned in this process."""
 
@@ -52,7 +52,7 @@ def scan_on(executor: Executor, converter: PartScanner, parts: Sequence[Part]) -
     if len(parts) < MIN_STEPS:
         yield from scan_here(converter, parts)
         return
-    step = min(MAX_SOURCES, len(parts) // MIN_STEPS)
+    step = min(MAX_SOURCES, 1 << (len(parts) // MIN_STEPS).bit_length() - 1)
     todo = [range(lo, min(lo + step, len(parts))) for lo in range(0, len(parts), step)]
     job = ScanJob(converter=converter, parts=parts if isinstance(parts, Parts) else Parts(parts))
     early: dict[int, list[PartResult]] = {}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from unistore.conversion.columns import in_planes
 from unistore.conversion.job import ShardJob
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
+from unistore.conversion.row_cache import HeldRows
 from unistore.errors import InputError
 from unistore.zarr3.presets import choose_codec, codec_chain
 from unistore.zarr3.writer import Box, chunk_slices, pad_chunk
@@ -129,7 +130,7 @@ def _blocks(
             yield from ((array, _LazyRows(array, hi - lo, some)) for array in table.arrays)
             return
         blocks = read(0, hi - lo)
-        job.row_cache.add(table.name, lo, hi, blocks)
+        job.row_cache.add(HeldRows(table.name, lo, hi, blocks))
         yield from ((array, blocks[array.column]) for array in table.arrays)
         return
     (piece,) = table.pieces(lo, lo + 1)

@@ -176,7 +176,7 @@ class _OriginalStep:
 
     def __call__(self, number: int) -> Outcome:
         try:
-            with reading(self.scan.sources[number], self.fingerprints[number]):
+            with reading(self.scan.sources.names[number], self.fingerprints[number]):
                 compared: list[Compared] = list(self._originals.compare(number))
                 left_out = self._originals.left_out(number)
         except InputError as error:

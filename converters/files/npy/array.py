@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,15 @@ from unistore.converters.files.npy.header import NpyHeader, check_size, parse_he
 from unistore.converters.files.paths import file_version
 from unistore.errors import InputError, Problem
 
+K = TypeVar("K")
+
 _MOST_HEADERS = 64
 _headers: dict[tuple[int, ...], NpyHeader] = {}
 """By the version of the file: families ask about the same one in turn."""
+_HEAD = 128
+"""Bytes of the header of most files."""
+_heads: dict[bytes, NpyHeader] = {}
+"""By the bytes of the header: many files have the same."""
 
 
 def read_header(path: Path, location: str | None = None) -> NpyHeader:
@@ -31,17 +37,37 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
     InputError
         If it is unreadable, not ``.npy``, of object dtype, truncated or too long.
     """
+    where = location or str(path)
     try:
         version = file_version(os.stat(path))  # noqa: PTH116  twice as fast as Path.stat
+        if (found := _headers.get(version)) is not None:
+            return found
+        head, size = _head_and_size(path)
     except OSError as error:
-        raise InputError(unreadable(location or str(path), error)) from error
-    found = _headers.get(version)
+        raise InputError(unreadable(where, error)) from error
+    found = _heads.get(head)
     if found is None:
         with open_header(path, location) as (found, _):
-            if len(_headers) >= _MOST_HEADERS:
-                _headers.clear()
-            _headers[version] = found
+            pass
+    else:
+        check_size(found, size, where)
+    _keep(_headers, version, found)
     return found
+
+
+def _head_and_size(path: Path) -> tuple[bytes, int]:
+    """The first bytes of a file, and its size; not buffered: many files are tiny."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _HEAD), os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def _keep(headers: dict[K, NpyHeader], key: K, header: NpyHeader) -> None:
+    if len(headers) >= _MOST_HEADERS:
+        headers.clear()
+    headers[key] = header
 
 
 @contextmanager
@@ -50,10 +76,13 @@ def open_header(path: Path, location: str | None = None) -> Iterator[tuple[NpyHe
     where = location or str(path)
     with _opened(path, where) as file:
         try:
-            header, size = parse_header(file, where), os.fstat(file.fileno()).st_size
+            head, size = file.peek(_HEAD)[:_HEAD], os.fstat(file.fileno()).st_size
+            header = _heads.get(head) or parse_header(file, where)
         except OSError as error:
             raise InputError(unreadable(where, error)) from error
         check_size(header, size, where)
+        if header.offset == len(head):
+            _keep(_heads, head, header)
         yield header, file
 
 
@@ -85,7 +114,7 @@ def open_flat(
 
 def _opened(path: Path, where: str) -> BufferedReader:
     try:
-        return path.open("rb")
+        return open(path, "rb")  # noqa: PTH123  half of the time: many files are tiny
     except OSError as error:
         raise InputError(unreadable(where, error)) from error
 

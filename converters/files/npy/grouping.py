@@ -23,7 +23,7 @@ from unistore.converters.common.columns import promote, storable
 from unistore.converters.files.arrays import NPY_NAME
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.npy.array import read_header
-from unistore.converters.files.pairs import images_of_label
+from unistore.converters.files.pairs import images_of_label, may_be_label
 from unistore.errors import InputError, Problem, first_few
 
 _NPY = ".npy"
@@ -114,13 +114,16 @@ def _group_folder(
 
 
 def _folder(path: str) -> str:
-    return path.rpartition(os.sep)[0]
+    return path[: max(0, path.rfind(os.sep))]
 
 
 def _pairs(files: Collection[str]) -> dict[str, dict[str, str]]:
     """Labels of each image, by array name."""
     bare = {path[: -len(_NPY)]: path for path in files}
-    found = ((label, images_of_label(Path(label), lambda image: str(image) in bare)) for label in bare)
+    found = (
+        (label, images_of_label(Path(label), lambda image: str(image) in bare))
+        for label in filter(may_be_label, bare)
+    )
     owners = {label: match for label, match in found if match is not None}
     pairs: dict[str, dict[str, str]] = {}
     for label, match in owners.items():

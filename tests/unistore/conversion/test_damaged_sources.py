@@ -289,6 +289,8 @@ def test_an_episode_whose_values_lie_in_a_file_that_is_gone(tmp_path: Path) -> N
 class Interrupted:
     """Does something once a number of steps is done."""
 
+    workers = 0
+
     def __init__(self, after: int, what: Callable[[], None]) -> None:
         self._left, self._what = after, what
 

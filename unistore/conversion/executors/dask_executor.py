@@ -81,6 +81,11 @@ class Dask:
         self._client = None
         self._stack.close()
 
+    @property
+    def workers(self) -> int:
+        """Workers of the cluster now; see `Executor`."""
+        return len(self._connect().scheduler_info(n_workers=-1)["workers"])
+
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome as it is done.
 

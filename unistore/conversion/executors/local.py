@@ -103,6 +103,11 @@ def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:
 class Executor(Protocol):
     """Runs the steps of a job."""
 
+    @property
+    def workers(self) -> int:
+        """Processes that do steps at once; 0: this one does them."""
+        ...
+
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in any order.
 
@@ -113,6 +118,8 @@ class Executor(Protocol):
 
 class Serial:
     """In this process, in order: the reference for the bytes of every other executor."""
+
+    workers = 0
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in order."""
@@ -136,6 +143,8 @@ class Threaded:
         Threads that encode; None: as many as there are usable cores, and at most `MAX_ENCODERS`. One core
         does one step after the other.
     """
+
+    workers = 0
 
     def __init__(self, memory: int | None = None, cores: int | None = None) -> None:
         self._memory = memory

@@ -57,7 +57,7 @@ class Processes:
         imports: Sequence[str] = (),
         tell: Callable[[str], None] = NO_PROGRESS.tell,
     ) -> None:
-        self._most = workers
+        self.workers = workers
         self._memory = memory
         self._imports = imports
         self._tell = tell
@@ -69,7 +69,7 @@ class Processes:
         self._whole: Any = None
 
     def __enter__(self) -> Self:
-        if most_workers(self._memory, self._most, 0):
+        if most_workers(self._memory, self.workers, 0):
             self._start_importing()
         return self
 
@@ -144,7 +144,7 @@ class Processes:
 
     def _affordable(self, need: int, steps: int) -> int:
         """Workers for so many steps of at most `need` bytes; 0: this process has to do them itself."""
-        wanted = min(self._most, steps)
+        wanted = min(self.workers, steps)
         count = most_workers(self._memory, wanted, need)
         if count < wanted:
             alone = "" if count else ": converting in this process alone"
