@@ -91,7 +91,8 @@ def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
                 if min(box[0].stop, len(block)) - box[0].start >= whole
             ]
             wanted = max(1, SAMPLE // len(starts) // blank.nbytes)
-            chunks = (pad_chunk(block[box], blank) for box in every[:: max(1, len(every) // wanted)])
+            # copies, so that the block can be freed
+            chunks = (pad_chunk(block[box], blank).copy() for box in every[:: max(1, len(every) // wanted)])
             found[array.column] += islice((chunk for chunk in chunks if (chunk != blank).any()), wanted)
     return found
 
