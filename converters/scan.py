@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.parts import Columns
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, IndexValues, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +233,7 @@ class Finalized:
         One-line remarks for the user about the values.
     """
 
-    arrays: Sequence[tuple[Field, NDArray[Any]]]
+    arrays: Sequence[tuple[Field, IndexValues]]
     spilled: tuple[Table, ...] = ()
     direct: tuple[Table, ...] = ()
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

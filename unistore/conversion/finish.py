@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import IndexRows, IndexValues
+from unistore.conversion.columns import IndexRows
 from unistore.conversion.job import source_digest
 from unistore.conversion.journal import Journal
 from unistore.conversion.plan import ArrayPlan, Plan
@@ -24,7 +24,7 @@ from unistore.converters.registry import get_family
 from unistore.converters.verdicts import TAKEN
 from unistore.errors import ConversionError
 from unistore.schemas.array_spec import ArrayInfo
-from unistore.schemas.tables import Field, text_arrays
+from unistore.schemas.tables import Field, IndexValues, lazy_text_arrays
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
@@ -66,7 +66,7 @@ def shared_index(
         return field, values
 
     return [
-        *text_arrays("sources/path", scan.sources.names, axis="source"),
+        *lazy_text_arrays("sources/path", scan.sources.names, axis="source"),
         column("sources/bytes", sizes, ("source",), "Size of the source's files"),
         column(
             "sources/digest", digests, ("source", "digest_byte"), "xxh3-128 of the values converted from it"
