@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.parts import Columns
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, IndexValues, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,9 @@ class Sources(Columns[Source]):
         return super().paths(number)[1:]
 
     def only(self, numbers: Collection[int]) -> Sources:
-        """See `Columns.only`."""
+        """See `Columns.only`; all sources are not copied."""
+        if len(numbers) == len(self):
+            return self
         found, lo = super().only(numbers), min(numbers, default=0)
         there = slice(lo - self._first, max(numbers, default=-1) + 1 - self._first)
         found._first, found.splits = lo, self.splits[there]
@@ -231,7 +233,7 @@ class Finalized:
         One-line remarks for the user about the values.
     """
 
-    arrays: Sequence[tuple[Field, NDArray[Any]]]
+    arrays: Sequence[tuple[Field, IndexValues]]
     spilled: tuple[Table, ...] = ()
     direct: tuple[Table, ...] = ()
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

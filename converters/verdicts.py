@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from unistore.errors import printable
 
@@ -72,13 +74,15 @@ def counted_scan(scan: Scan) -> tuple[Count, ...]:
 
 
 def _each_once(scan: Scan) -> Iterator[str]:
-    """Files of all sources, each once."""
-    seen: set[int] = set()  # hashes, as there may be millions
-    for files in scan.sources.files():
-        for path in files:
-            if hash(path) not in seen:
-                seen.add(hash(path))
-                yield path
+    """Files of all sources, each once, told apart by their hashes, as there may be millions."""
+
+    def files() -> Iterator[str]:
+        return chain.from_iterable(scan.sources.files())
+
+    hashes = np.fromiter(map(hash, files()), np.int64)
+    first = np.zeros(len(hashes), np.bool_)
+    first[np.unique(hashes, return_index=True)[1]] = True
+    return compress(files(), first)
 
 
 def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:

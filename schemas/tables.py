@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +121,75 @@ class Table:
         return {self.column(field): field for field in self.fields}
 
 
+class IndexValues(Protocol):
+    """Values of an index array, rows on axis 0: an array, or what makes the rows of a slice when asked."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+        ...
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: slice, /) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextBytes:
+    """UTF-8 bytes of strings, one after the other, (bytes,) uint8; encoded when slices are asked for.
+
+    Attributes
+    ----------
+    strings
+        The strings, the same whenever they are asked for.
+    offsets
+        Where each begins, and the last ends, (n + 1,) int64.
+    """
+
+    strings: Sequence[str]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, strings: Sequence[str]) -> TextBytes:
+        """The bytes of strings."""
+        lengths = np.fromiter((len(_encoded(string)) for string in strings), np.int64, len(strings))
+        return cls(strings, offsets_of(lengths))
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint8."""
+        return np.dtype(np.uint8)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(bytes,)."""
+        return (len(self),)
+
+    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
+        lo, hi, step = rows.indices(len(self))
+        first = int(np.searchsorted(self.offsets, lo, "right")) - 1
+        last = int(np.searchsorted(self.offsets, hi, "left"))
+        data = bytearray()
+        for number in range(first, last):
+            data += _encoded(self.strings[number])
+        start, end = self.offsets[[first, last]].tolist() if lo < hi else (lo, lo)
+        if len(data) != end - start:
+            msg = f"strings {first}:{last} have {len(data)} bytes, expected {end - start}"
+            raise ValueError(msg)
+        return np.frombuffer(data, np.uint8)[lo - start : max(lo, hi) - start : step]
+
+
+def _encoded(string: str) -> bytes:
+    return string.encode("utf-8", "backslashreplace")
+
+
 def text_arrays(
     path: str, strings: Iterable[str], *, axis: str = "row", description: str = ""
 ) -> list[tuple[Field, NDArray[Any]]]:
@@ -143,12 +212,26 @@ def text_arrays(
         ``data`` u1 (bytes of all strings) and ``offsets`` i8 (n + 1): string *i* is
         ``data[offsets[i]:offsets[i + 1]]``.
     """
-    column = path.rpartition("/")[2]
     encoded, ends = bytearray(), array("q", [0])
     for string in strings:
-        encoded += string.encode("utf-8", "backslashreplace")
+        encoded += _encoded(string)
         ends.append(len(encoded))
     data, offsets = np.frombuffer(bytes(encoded), np.uint8), np.array(ends, np.int64)
+    of_data, of_offsets = _text_fields(path, axis, description)
+    return [(of_data, data), (of_offsets, offsets)]
+
+
+def lazy_text_arrays(
+    path: str, strings: Sequence[str], *, axis: str = "row", description: str = ""
+) -> list[tuple[Field, IndexValues]]:
+    """As `text_arrays`, of strings that are made when asked for: their bytes are never together in memory."""
+    data = TextBytes.of(strings)
+    of_data, of_offsets = _text_fields(path, axis, description)
+    return [(of_data, data), (of_offsets, data.offsets)]
+
+
+def _text_fields(path: str, axis: str, description: str) -> tuple[Field, Field]:
+    column = path.rpartition("/")[2]
     data_field = Field(
         path=f"{path}/data",
         dtype="uint8",
@@ -156,7 +239,7 @@ def text_arrays(
         description=f"{description or column}: UTF-8 text of all rows",
     )
     bounds = f"string i is data[offsets[i]:offsets[i + 1]], one a {axis}"
-    return [(data_field, data), (bounds_field(f"{path}/offsets", axis, bounds), offsets)]
+    return data_field, bounds_field(f"{path}/offsets", axis, bounds)
 
 
 def text_values(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str]:

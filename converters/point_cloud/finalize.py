@@ -31,13 +31,14 @@ from unistore.schemas.point_cloud.fields import (
     voxel_offsets_field,
     xyz_field,
 )
-from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
+from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays, offsets_of, text_arrays
+from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
 _AT_ONCE = 256
 """Sources whose facts are joined at a time."""
 
-Arrays = list[tuple[Field, NDArray[Any]]]
+Arrays = list[tuple[Field, IndexValues]]
 
 
 def column_fields(merged: Mapping[str, Merged], run: int) -> list[Field]:
@@ -180,7 +181,7 @@ def _segment_arrays(scan: Scan, found: Facts, of_source: NDArray[np.int64], unit
     bounds = found["bounds"]
     values = {
         "offsets": offsets_of(found["lengths"]),
-        "origin": np.ascontiguousarray(bounds[:, 0]),
+        "origin": bounds[:, 0],
         "bounds": bounds,
         "source": of_source.astype(np.int32),
         "number": found["numbers"],
@@ -211,13 +212,14 @@ def _quantum_arrays(sources: Sources, decimal: Decimal | None) -> Arrays:
 def _source_arrays(sources: Sources) -> Arrays:
     """Layout, header and attributes of each file."""
     kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
-    layouts = (json.dumps({name: detail[name] for name in kept}) for detail in sources.details)
+    layouts = view(sources.details, lambda detail: json.dumps({name: detail[name] for name in kept}))
     arrays: Arrays = [
-        *text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
+        *lazy_text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
     ]
     if any(detail["header"] for detail in sources.details):
-        texts = (json.dumps(detail["header"], sort_keys=True) for detail in sources.details)
-        arrays += text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
+        texts = view(sources.details, lambda detail: json.dumps(detail["header"], sort_keys=True))
+        description = "header of the file, JSON"
+        arrays += lazy_text_arrays("sources/header", texts, axis="source", description=description)
     return [*arrays, *attribute_arrays(sources.details)]
 
 

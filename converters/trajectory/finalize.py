@@ -15,7 +15,7 @@ from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.trajectory.derive import frame_sizes, summaries_of
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.tables import MergedColumns
-from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
+from unistore.schemas.tables import Field, IndexValues, Table, offsets_of, text_arrays
 from unistore.schemas.trajectory.fields import (
     EPISODES,
     FINAL,
@@ -32,7 +32,7 @@ MAX_SHARED_BYTES = 64 << 10
 _NAME = "name of the episode in its source"
 _SPLIT_NAMES = ("train", "valid", "val", "validation", "test")
 
-Arrays = list[tuple[Field, NDArray[Any]]]
+Arrays = list[tuple[Field, IndexValues]]
 
 
 def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -> Finalized:
@@ -181,7 +181,8 @@ def _splits(
 
 def _kept(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays]:
     """Tables of kept frames, with chunks for their median size, and the offsets of the frames."""
-    tables, arrays = [], []
+    tables: list[Table] = []
+    arrays: Arrays = []
     for number, table in enumerate(table for table in scan.tables if table.spilled):
         sizes = np.concatenate([frame_sizes(each, number) for each in facts])
         key = table.name.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)

@@ -146,7 +146,7 @@ def _convert(converter: Converter, paths: Sequence[Path]) -> Converted:
             result.arrays[form.path] = _joined(form, packed)
     for form, values in finalized.arrays:
         assert form.path not in result.arrays, f"{form.path} is given twice"
-        result.fields[form.path], result.arrays[form.path] = form, values
+        result.fields[form.path], result.arrays[form.path] = form, values[:]
     return result
 
 

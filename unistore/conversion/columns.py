@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.plan import ArrayPlan, TablePlan
-from unistore.conversion.repeated import Repeated
 from unistore.converters.protocol import Converter
+from unistore.schemas.tables import IndexValues
 from unistore.zarr3.writer import content_digest, little_endian_bytes
 
 LARGE = 32 << 20
@@ -27,9 +27,6 @@ PLANES_BYTES = 16 << 20
 
 INDEX_BLOCK_BYTES = 4 << 20
 """Bytes of a block of an index array; at least one chunk."""
-
-IndexValues: TypeAlias = NDArray[Any] | Repeated
-"""Values of an index array, rows on axis 0."""
 
 ReadPlanes = Callable[[int, int, NDArray[Any]], None]
 """``read(lo, hi, block)``: read planes ``lo:hi`` into a block (1, hi - lo, …) filled with the fill value."""

@@ -124,7 +124,8 @@ class Conversion:
         self, keys: Keys, sizes: NDArray[np.int64], codec: str, shares: Shares | None
     ) -> tuple[Planned, Spill, RowCache]:
         """Derive, finalize, plan; a method of its own so that its temporary arrays are freed."""
-        spill, row_cache = self._derive(keys, sizes), RowCache()
+        spill = self._derive(keys, sizes)
+        row_cache = RowCache(hold=self.memory is None and not self.executor.workers)
         finalized = self.converter.finalize(self.scan, spill if self.scan.is_derived else ())
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
@@ -135,7 +136,7 @@ class Conversion:
         planned = plan_conversion(self.scan, finalized, codec, shares, spill, sizes, choose)
         if codec != "auto":
             self._read_parts(self._job(planned.plan, planned.spilled, spill, row_cache))
-        return planned, spill, row_cache if self.memory is None else row_cache.stored()
+        return planned, spill, row_cache
 
     def _read_parts(self, job: ShardJob) -> None:
         """Read small sources on all workers, where these are more than there are shards to write."""
@@ -232,14 +233,8 @@ class Conversion:
             record = last.get(task.id)
             if record is None or record["of"] != keys[task.id]:
                 continue
-            if any(sizes.get(file["key"]) != file["bytes"] for file in record["files"]):
-                continue
-            sources = [piece.source for piece in plan.table(task.table).pieces(task.lo, task.hi)]
-            if sources != [source for source, _ in record["pieces"]]:  # same sources, renumbered
-                digests = [digest for _, digest in record["pieces"]]
-                pieces = [list(piece) for piece in zip(sources, digests, strict=True)]
-                journal.append({**record, "pieces": pieces})
-            done.add(task.id)
+            if all(sizes.get(file["key"]) == file["bytes"] for file in record["files"]):
+                done.add(task.id)
         return done
 
     def _run_steps(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array as flat
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import IndexRows, IndexValues
+from unistore.conversion.columns import IndexRows
 from unistore.conversion.job import source_digest
 from unistore.conversion.journal import Journal
 from unistore.conversion.plan import ArrayPlan, Plan
@@ -25,7 +24,7 @@ from unistore.converters.registry import get_family
 from unistore.converters.verdicts import TAKEN
 from unistore.errors import ConversionError
 from unistore.schemas.array_spec import ArrayInfo
-from unistore.schemas.tables import Field, text_arrays
+from unistore.schemas.tables import Field, IndexValues, lazy_text_arrays
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
@@ -67,7 +66,7 @@ def shared_index(
         return field, values
 
     return [
-        *text_arrays("sources/path", scan.sources.names, axis="source"),
+        *lazy_text_arrays("sources/path", scan.sources.names, axis="source"),
         column("sources/bytes", sizes, ("source",), "Size of the source's files"),
         column(
             "sources/digest", digests, ("source", "digest_byte"), "xxh3-128 of the values converted from it"
@@ -80,13 +79,13 @@ def shared_index(
 
 def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[np.uint8]:
     """Content digest of every source, (sources, 16) uint8, from the ``pieces`` of the journal's records."""
-    pieces: dict[str, tuple[flat.array[int], bytes]] = {}
-    for record in records:
-        digests = "".join(digest for _, digest in record["pieces"])
-        pieces[record["task"]] = flat.array("q", (source for source, _ in record["pieces"])), digests.encode()
-    order = [pieces[task.id] for task in plan.tasks()]
-    source = np.frombuffer(b"".join(sources for sources, _ in order), np.int64)
-    digest = np.frombuffer(b"".join(digests for _, digests in order), "S32")
+    pieces = {record["task"]: record["pieces"].encode() for record in records}
+    tables = {table.name: table for table in plan.tables}
+    source = np.concatenate(
+        [np.array(tables[task.table].pieces(task.lo, task.hi).sources, np.int64) for task in plan.tasks()]
+        or [np.zeros(0, np.int64)]
+    )
+    digest = np.frombuffer(b"".join(pieces[task.id] for task in plan.tasks()), "S32")
     by_source = np.argsort(source, kind="stable")
     bounds = np.searchsorted(source, range(len(plan.sources) + 1), sorter=by_source)
     found = bytearray()

@@ -219,7 +219,7 @@ class ShardJob:
         }
 
     def _pieces(self, task: ShardTask) -> Sequence[Piece]:
-        return self.known or list(self.plan.table(task.table).pieces(task.lo, task.hi))
+        return self.known or self.plan.table(task.table).pieces(task.lo, task.hi)
 
     def describe(self, task: ShardTask) -> str:
         """Table, rows and sources, for messages."""
@@ -297,12 +297,12 @@ class ShardJob:
         except InputError as error:
             raise InputError(_problems(error, name)) from error
 
-    def pieces(self, task: ShardTask, columns: Sequence[Column]) -> list[Any]:
-        """Source and digest of each piece of a task, after iteration of all its columns."""
-        return [
-            [piece.source, _joined_digest({column.array.column: column.piece(at) for column in columns})]
-            for at, piece in enumerate(self._pieces(task))
-        ]
+    def pieces(self, task: ShardTask, columns: Sequence[Column]) -> str:
+        """Digests of the pieces of a task, one after the other, after iteration of all its columns."""
+        return "".join(
+            _joined_digest({column.array.column: column.piece(at) for column in columns})
+            for at in range(len(self._pieces(task)))
+        )
 
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
         spilled = self.spilled.get(table)

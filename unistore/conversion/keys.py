@@ -7,13 +7,16 @@ that this does not affect keep theirs.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.conversion.fingerprint import Fingerprints
-from unistore.conversion.plan import Plan, json_digest
+from unistore.conversion.plan import Piece, Plan, json_digest, long_json_digest
 from unistore.converters.protocol import Scan
+from unistore.system.packed import view
 
 Keys = NDArray[np.bytes_]
 """Keys of all sources, (sources,) of 32 bytes."""
@@ -50,6 +53,10 @@ def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:
             ]
         )
         for task in table.tasks():
-            pieces = [[sources[p.source].decode(), p.lo, p.hi, p.at] for p in table.pieces(task.lo, task.hi)]
-            keys[task.id] = json_digest([form, pieces])
+            pieces = view(table.pieces(task.lo, task.hi), partial(_key_of_piece, sources))
+            keys[task.id] = long_json_digest([form, pieces])
     return keys
+
+
+def _key_of_piece(sources: Keys, piece: Piece) -> list[Any]:
+    return [sources[piece.source].decode(), piece.lo, piece.hi, piece.at]

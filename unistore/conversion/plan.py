@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import xxhash
 
 from unistore.conversion.layout import lay_out_table
 from unistore.schemas.tables import Field, Table
+from unistore.system.packed import Items
+
+_BLOCK = 1024
+"""Items of a long sequence that are JSON text at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,40 @@ class Piece(NamedTuple):
     at: int
 
 
+class Pieces(Items[Piece]):
+    """Pieces that make up rows ``lo:hi`` of a table, in order.
+
+    Parameters
+    ----------
+    starts
+        First row of each source of the table, and the end of the last.
+    lo, hi
+        Rows of the table.
+
+    Attributes
+    ----------
+    sources
+        Source of each piece.
+    """
+
+    def __init__(self, starts: array[int], lo: int, hi: int) -> None:
+        first, last = bisect_right(starts, lo) - 1, bisect_left(starts, hi)
+        bounds = np.array(starts[first : last + 1], np.int64)
+        numbers = np.flatnonzero(np.diff(bounds)) if lo < hi else np.zeros(0, np.int64)
+        self.sources = array("q", (numbers + first).tobytes())
+        self._starts = array("q", bounds[numbers].tobytes())
+        self._lo, self._hi = lo, hi
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def _item(self, number: int) -> Piece:
+        start = self._starts[number]
+        end = self._starts[number + 1] if number + 1 < len(self) else self._hi
+        lo = max(start, self._lo)
+        return Piece(self.sources[number], lo - start, end - start, lo - self._lo)
+
+
 class ShardTask(NamedTuple):
     """Rows ``lo:hi`` of a table: one shard of every column."""
 
@@ -64,7 +103,7 @@ class TablePlan:
 
     name: str
     spilled: bool
-    source_rows: tuple[int, ...]
+    source_rows: Sequence[int]
     arrays: tuple[ArrayPlan, ...]
 
     @cached_property
@@ -92,20 +131,14 @@ class TablePlan:
         for number, lo in enumerate(range(0, self.rows, self.shard_rows)):
             yield ShardTask(self.name, number, lo, min(lo + self.shard_rows, self.rows))
 
-    def pieces(self, lo: int, hi: int) -> Iterator[Piece]:
+    def pieces(self, lo: int, hi: int) -> Pieces:
         """Row ranges of the sources that make up rows ``lo:hi``, in order."""
-        starts = self._starts
-        source = bisect_right(starts, lo) - 1
-        while source < len(self.source_rows) and starts[source] < hi:
-            first, last = max(lo, starts[source]), min(hi, starts[source + 1])
-            if first < last:
-                yield Piece(source, first - starts[source], last - starts[source], first - lo)
-            source += 1
+        return Pieces(self._starts, lo, hi)
 
 
-def plan_table(table: Table, source_rows: Sequence[int]) -> TablePlan:
+def plan_table(table: Table, source_rows: Iterable[int]) -> TablePlan:
     """Plan a table from the rows of each source."""
-    counts = tuple(int(count) for count in source_rows)
+    counts = array("q", source_rows)
     rows = sum(counts)
     layouts = lay_out_table(table.fields, rows)
     return TablePlan(
@@ -143,7 +176,7 @@ class Plan:
 
     family: str
     sample_table: str
-    sources: tuple[str, ...]
+    sources: Sequence[str]
     tables: tuple[TablePlan, ...]
     index: tuple[ArrayPlan, ...]
     options: Mapping[str, Any]
@@ -172,15 +205,63 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, the same on every machine."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), sort_keys=True))
-        return plain
+        plain = self._members
+        for described in plain["tables"]:
+            described["source_rows"] = list(described["source_rows"])
+        return {**plain, "sources": list(self.sources)}
 
     @property
     def digest(self) -> str:
         """Digest of the plan as JSON."""
-        return json_digest(self.to_json())
+        return long_json_digest(self._members)
+
+    @property
+    def _members(self) -> dict[str, Any]:
+        """Plain JSON values, but for sequences with an item for each source, which are those of the plan."""
+        bare = replace(
+            self, sources=(), tables=tuple(replace(table, source_rows=()) for table in self.tables)
+        )
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(bare), sort_keys=True))
+        for table, described in zip(self.tables, plain["tables"], strict=True):
+            described["source_rows"] = table.source_rows
+        plain["sources"] = self.sources
+        return plain
 
 
 def json_digest(value: Any) -> str:
     """xxh3-128 of a value's canonical JSON."""
-    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
+    return xxhash.xxh3_128_hexdigest(_canonical(value).encode())
+
+
+def long_json_digest(value: Any) -> str:
+    """`json_digest` of a value whose long sequences are no lists: their text is made in blocks."""
+    digest = xxhash.xxh3_128()
+    for text in _canonical_parts(value):
+        digest.update(text.encode())
+    return digest.hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _canonical_parts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        parts = ((f"{_canonical(key)}:", _canonical_parts(value[key])) for key in sorted(value))
+        yield from _joined("{}", (chain([key], of) for key, of in parts))
+    elif isinstance(value, list):
+        yield from _joined("[]", map(_canonical_parts, value))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        items = iter(value)
+        blocks = iter(lambda: list(islice(items, _BLOCK)), [])
+        yield from _joined("[]", ([_canonical(block)[1:-1]] for block in blocks))
+    else:
+        yield _canonical(value)
+
+
+def _joined(brackets: str, items: Iterable[Iterable[str]]) -> Iterator[str]:
+    yield brackets[0]
+    for number, item in enumerate(items):
+        yield "," * (number > 0)
+        yield from item
+    yield brackets[1]

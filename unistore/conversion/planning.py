@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,9 @@ def plan_conversion(
     tables = _tables(scan, finalized, spill)
     placeholder = np.zeros((len(scan.sources), 16), np.uint8)
     main_rows = _rows_of(scan.main_table, tables)
-    index = [*finalized.arrays, *shared_index(scan, main_rows, sizes, placeholder, codes)]
-    forms = [_index_plan(field, len(values)) for field, values in index]
+    index = (finalized.arrays, shared_index(scan, main_rows, sizes, placeholder, codes))
+    forms = [_index_plan(field, len(values)) for field, values in chain(*index)]
+    del placeholder, index
     spilled = {table.name: table for table in finalized.spilled}
     plan = plan_of(scan, codec, shares, tables, forms)
     if codec == "auto":
@@ -128,7 +130,7 @@ def plan_of(
     return Plan(
         family=scan.family,
         sample_table=scan.sample_table,
-        sources=tuple(scan.sources.names),
+        sources=scan.sources.names,
         tables=tables,
         index=index,
         options=plan_options(scan, codec, shares),
@@ -164,12 +166,12 @@ def _tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, 
         for table in scan.tables
         if not table.spilled
     ]
-    spilled = [plan_table(table, list(spill.rows(table.name))) for table in finalized.spilled]
+    spilled = [plan_table(table, spill.rows(table.name)) for table in finalized.spilled]
     counted = [plan_table(table, finalized.rows[table.name]) for table in final.values()]
     return (*direct, *spilled, *counted)
 
 
-def _rows_of(name: str, tables: Sequence[TablePlan]) -> tuple[int, ...]:
+def _rows_of(name: str, tables: Sequence[TablePlan]) -> Sequence[int]:
     """Rows of each source in a table."""
     for table in tables:
         if table.name == name:

@@ -111,21 +111,26 @@ class StoredRows:
 
 
 class RowCache:
-    """Rows that were read already, in ranges. Pickles without those in memory."""
+    """Rows that were read already. Pickles without those in memory.
 
-    def __init__(self, rows: Sequence[Rows] = ()) -> None:
-        self._rows = list(rows)
+    Parameters
+    ----------
+    rows
+        Ranges of rows.
+    hold
+        Whether to keep rows in memory: they serve this process alone.
+    """
+
+    def __init__(self, rows: Sequence[Rows] = (), *, hold: bool = True) -> None:
+        self._rows, self._hold = list(rows), hold
 
     def __reduce__(self) -> tuple[type[RowCache], tuple[list[Rows]]]:
-        return RowCache, (self.stored()._rows,)
+        return RowCache, ([each for each in self._rows if isinstance(each, StoredRows)],)
 
     def add(self, rows: Rows) -> None:
         """Keep more rows."""
-        self._rows.append(rows)
-
-    def stored(self) -> RowCache:
-        """The rows in files alone."""
-        return RowCache([each for each in self._rows if isinstance(each, StoredRows)])
+        if self._hold or isinstance(rows, StoredRows):
+            self._rows.append(rows)
 
     def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
         """Copy rows ``lo:hi`` of columns into `out`; returns False if some are not here."""

@@ -28,7 +28,7 @@ DESCRIPTION = "spill.json"
 FACTS = "facts.bin"
 AHEAD = 64 << 10
 """Bytes that are read at a time, at least."""
-OPEN = 16
+OPEN = 4
 """Batches that a process keeps open."""
 
 
@@ -45,7 +45,8 @@ class SpillWriter:
         self.folder = folder
         self._files: dict[tuple[str, str], IO[bytes]] = {}
         self._columns: dict[tuple[str, str], dict[str, Any]] = {}
-        self._sources: list[dict[str, Any]] = []
+        self._sources: list[tuple[str | None, int]] = []
+        self._forms: dict[tuple[tuple[str, str, tuple[int, ...]], ...], int] = {}
         self._facts = bytearray()
 
     def __enter__(self) -> Self:
@@ -101,15 +102,15 @@ class SpillWriter:
 
     def end_source(self, key: str | None, facts: Facts) -> None:
         """End a source, whose rows were emitted since the last call; `key` None marks it as invalid."""
-        forms = {}
+        form = []
         for name, value in facts.items():
             array = np.ascontiguousarray(value).reshape(np.shape(value))
             if array.dtype.hasobject:
                 msg = f"fact {name}: {array.dtype} values are objects"
                 raise ValueError(msg)
-            forms[name] = [array.dtype.str, list(array.shape)]
+            form.append((name, array.dtype.str, array.shape))
             self._facts += array.tobytes()
-        self._sources.append({"of": key, "facts": forms})
+        self._sources.append((key, self._forms.setdefault(tuple(form), len(self._forms))))
 
     def finish(self) -> None:
         """Write the facts and sync all files, then write and sync the description.
@@ -129,8 +130,12 @@ class SpillWriter:
             values.write(self._facts)
             sync_files([*self._files.values(), values])
         with (self.folder / DESCRIPTION).open("wb") as file:
-            columns = list(self._columns.values())
-            file.write(json.dumps({"columns": columns, "sources": self._sources}).encode())
+            described = {
+                "columns": [*self._columns.values()],
+                "forms": [*self._forms],
+                "sources": self._sources,
+            }
+            file.write(json.dumps(described).encode())
             sync_files([file])
         sync_folders([self.folder, self.folder.parent])
 
@@ -145,8 +150,8 @@ class SpilledBatch:
         for column in self._columns.values():
             column["first"] = np.cumsum([0, *column["rows"]]).tolist()
         self._ahead: dict[str, tuple[int, NDArray[np.uint8]]] = {}
-        self._facts = [source["facts"] for source in described["sources"]]
-        self.keys: list[str | None] = [source["of"] for source in described["sources"]]
+        self._forms = [described["forms"][form] for _, form in described["sources"]]
+        self.keys: list[str | None] = [key for key, _ in described["sources"]]
 
     @staticmethod
     def is_complete(folder: Path) -> bool:
@@ -156,9 +161,9 @@ class SpilledBatch:
     def facts(self) -> list[Facts]:
         """The index facts of each source."""
         data, at, found = (self._folder / FACTS).read_bytes(), 0, list[Facts]()
-        for forms in self._facts:
+        for forms in self._forms:
             values = {}
-            for name, (form, shape) in forms.items():
+            for name, form, shape in forms:
                 dtype, count = np.dtype(form), math.prod(shape)
                 values[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
                 at += count * dtype.itemsize

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import IndexValues
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.failure import WritingError, named, refusal
 from unistore.conversion.fingerprint import Fingerprints, reading
@@ -26,6 +25,7 @@ from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError
 from unistore.integrity.recorded import RecordedConversion, differences, plan_recorded_conversion
 from unistore.integrity.steps import StepJob, T, run_in_order
+from unistore.schemas.tables import IndexValues
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 

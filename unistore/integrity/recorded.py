@@ -164,9 +164,7 @@ def _source_lines(store: Store, planned: Planned) -> list[str]:
 
 def _attribute_lines(store: Store, planned: Planned) -> list[str]:
     """One line for each attribute of an HDF5 source that differs from the store's."""
-    now = {
-        described.path: np.asarray(values) for described, values in planned.arrays if described.path in _TEXT
-    }
+    now = {described.path: values[:] for described, values in planned.arrays if described.path in _TEXT}
     names = [source.name for source in planned.scan.sources]
     try:
         before = store.text(HDF5_ATTRIBUTES) if store.has(f"{HDF5_ATTRIBUTES}/data") else ["{}"] * len(names)

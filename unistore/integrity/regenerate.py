@@ -149,7 +149,7 @@ class _RegenerateStep:
     def __call__(self, task: ShardTask) -> Outcome:
         columns = self.job.columns(task)
         shards = self.shards(task.number, columns)
-        record: dict[str, Any] = {"task": task.id, "pieces": [], "statistics": {}}
+        record: dict[str, Any] = {"task": task.id, "pieces": "", "statistics": {}}
         if self.run_all:
             record |= {"pieces": self.job.pieces(task, columns), "statistics": statistics_of(columns)}
         return Outcome({"shards": shards, "record": record})

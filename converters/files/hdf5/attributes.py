@@ -18,7 +18,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.attribute_json import decode, encode, type_problem
 from unistore.converters.files.hdf5.file import FAILURES
@@ -26,7 +25,8 @@ from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.errors import first_few, printable
 from unistore.schemas.store_view import StoreView
-from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, text_arrays
+from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, IndexValues, lazy_text_arrays
+from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
 MAX_ATTRIBUTE_BYTES = 256 << 10
@@ -191,13 +191,13 @@ def attribute_text(detail: Mapping[str, Any]) -> str:
     return text
 
 
-def attribute_arrays(details: Sequence[Mapping[str, Any]]) -> list[tuple[Field, NDArray[Any]]]:
+def attribute_arrays(details: Sequence[Mapping[str, Any]]) -> list[tuple[Field, IndexValues]]:
     """Text column made from the ``detail`` of every source; empty if no source has attributes."""
     if not any(_DETAIL in detail for detail in details):
         return []
-    texts = map(attribute_text, details)
+    texts = view(details, attribute_text)
     description = "attributes of the HDF5 file, its groups and datasets, JSON"
-    return list(text_arrays(HDF5_ATTRIBUTES, texts, axis="source", description=description))
+    return lazy_text_arrays(HDF5_ATTRIBUTES, texts, axis="source", description=description)
 
 
 def attribute_texts(store: StoreView, sources: int) -> list[str]:

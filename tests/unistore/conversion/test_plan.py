@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.conversion.plan import Plan, TablePlan, plan_table
+from unistore.conversion.plan import Plan, TablePlan, json_digest, plan_table
 from unistore.schemas.tables import Field, Table
+from unistore.system.packed import Texts
 
 ROWS = st.lists(st.integers(0, 5000), max_size=8)
 
@@ -93,6 +94,17 @@ def test_every_column_has_the_same_shards(source_rows: list[int]) -> None:
     assert {array.shard[0] for array in plan.arrays} == {plan.shard_rows}
     assert all(array.shape[0] == plan.rows == sum(source_rows) for array in plan.arrays)
     assert [array.column for array in plan.arrays] == ["x", "deep/flag"]
+
+
+@pytest.mark.parametrize("sources", [0, 1, 2500])
+def test_digest_is_that_of_the_plain_json(sources: int) -> None:
+    """Although the text of the sequences with an item for each source is made in blocks."""
+    names = [f'lot "{number}"/ä' for number in range(sources)]
+    tables = plan_table(make_table(), range(sources)), plan_table(make_table("more"), [0] * sources)
+    for each in (names, Texts(names)):
+        plan = make_plan(*tables, sources=each, options={"tile": [], "classes": {"10": "a", "9": {}}})
+        assert plan.to_json()["sources"] == names
+        assert plan.digest == json_digest(plan.to_json())
 
 
 def test_digest_is_of_the_content_alone() -> None:

@@ -106,7 +106,10 @@ class Processes:
         while len(self._workers) > self._count:
             self._end(self._workers[-1])
         self._fill()
-        yield from run_steps(self, job, todo)
+        try:
+            yield from run_steps(self, job, todo)
+        finally:
+            self._whole = None  # with what it knows of all sources
 
     def ready(self, waiting: int) -> bool:
         """See `Workers.ready`: a worker gets a second step only while all workers would get one."""
