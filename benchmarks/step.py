@@ -255,7 +255,7 @@ def measure(name: str, made: tuple[Path, Way, Any, Any], batch: int, given: argp
 
 def gpu_step() -> Callable[[Any, float], None]:
     """What copies a batch to the GPU and works on it for so many seconds."""
-    matrix = torch.rand(8192, 8192, device="cuda")
+    matrix = torch.rand(2048, 2048, device="cuda")
 
     def multiply(times: int) -> float:
         torch.cuda.synchronize()

@@ -59,10 +59,11 @@ def test_nothing_is_copied_where_rows_are_missing(tmp_path: Path) -> None:
         assert (out["x"] == -1).all()
 
 
-def test_only_files_are_sent_to_another_process(cache: RowCache) -> None:
-    there = pickle.loads(pickle.dumps(cache))
-    assert not there.fill("t", 4, 6, _blank(2))
-    for one in (there, cache.stored()):
+def test_only_files_are_sent_to_another_process(cache: RowCache, tmp_path: Path) -> None:
+    unheld = RowCache([_stored(tmp_path, 5, 12), _stored(tmp_path, 12, 20)], hold=False)
+    unheld.add(HeldRows("t", 0, 5, {"x": X[:5], "flag": FLAG[:5]}))
+    for one in (pickle.loads(pickle.dumps(cache)), unheld):
+        assert not one.fill("t", 4, 6, _blank(2))
         out = _blank(15)
         assert one.fill("t", 5, 20, out)
         np.testing.assert_array_equal(out["x"], X[5:])
