@@ -174,16 +174,18 @@ class TextBytes:
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
         lo, hi, step = rows.indices(len(self))
+        if lo >= hi:
+            return np.empty(0, np.uint8)
         first = int(np.searchsorted(self.offsets, lo, "right")) - 1
         last = int(np.searchsorted(self.offsets, hi, "left"))
         data = bytearray()
         for number in range(first, last):
             data += _encoded(self.strings[number])
-        start, end = self.offsets[[first, last]].tolist() if lo < hi else (lo, lo)
+        start, end = self.offsets[[first, last]].tolist()
         if len(data) != end - start:
             msg = f"strings {first}:{last} have {len(data)} bytes, expected {end - start}"
             raise ValueError(msg)
-        return np.frombuffer(data, np.uint8)[lo - start : max(lo, hi) - start : step]
+        return np.frombuffer(data, np.uint8)[lo - start : hi - start : step]
 
 
 def _encoded(string: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unistore.schemas.tables import TextBytes, lazy_text_arrays, text_arrays
@@ -13,6 +13,7 @@ TEXTS = st.lists(st.text(max_size=5) | st.sampled_from(["", "höhe", "\udcff"]),
 
 
 @given(TEXTS, st.slices(80))
+@example(["höhe"], slice(2, 2))
 def test_lazy_text_has_the_same_fields_and_bytes(strings: list[str], rows: slice) -> None:
     made = text_arrays("cases/name", strings, axis="case", description="Name")
     lazy = lazy_text_arrays("cases/name", strings, axis="case", description="Name")
