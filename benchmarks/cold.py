@@ -37,7 +37,7 @@ import unistore
 
 WORKERS = 2
 SHUFFLES = (True, "full", "blocks")
-OTHERS = ("sparse CT", "patches", "clips", "transitions")
+OF_STEP = ("sparse CT", "patches", "clips", "transitions")
 ROW = 1024
 ROWS_BATCH = 512
 
@@ -83,7 +83,7 @@ def make_rows(folder: Path, megabytes: int) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Cold:
+class Way:
     """One way of reading: its name, samples of a batch, its files, and what makes the feed."""
 
     name: str
@@ -93,20 +93,24 @@ class Cold:
     arguments: dict[str, Any]
 
 
-def ways(given: argparse.Namespace) -> Iterator[Cold]:
+def ways(given: argparse.Namespace) -> Iterator[Way]:
     """All that were asked for; their data are made here."""
-    for kind in ("rows of 1 KiB", "segments", *OTHERS):
-        names = [
-            f"{kind}: {way}" for way in ("documents", *(f"Loader, shuffle={each!r}" for each in SHUFFLES))
-        ]
-        wanted = [any(fnmatch.fnmatch(name, pattern) for pattern in given.only) for name in names]
-        if any(wanted):
-            found = other(kind, names, given) if kind in OTHERS else first(kind, names, given)
-            yield from (way for way, asked in zip(found, wanted, strict=True) if asked)
+    for kind in ("rows of 1 KiB", "segments", *OF_STEP):
+        names = [f"{kind}: documents", *(f"{kind}: Loader, shuffle={shuffle!r}" for shuffle in SHUFFLES)]
+        wanted = [name for name in names if any(fnmatch.fnmatch(name, each) for each in given.only)]
+        if wanted:
+            documents, options = (of_step if kind in OF_STEP else of_size)(kind, names[0], given)
+            ours = {"batch": documents.batch, **options}
+            found = [documents]
+            found += [
+                Way(name, documents.batch, (options["store"],), loader_feed, {**ours, "shuffle": shuffle})
+                for name, shuffle in zip(names[1:], SHUFFLES, strict=True)
+            ]
+            yield from (way for way in found if way.name in wanted)
 
 
-def first(kind: str, names: list[str], given: argparse.Namespace) -> list[Cold]:
-    """Rows and segments, of as many megabytes as asked for."""
+def of_size(kind: str, name: str, given: argparse.Namespace) -> tuple[Way, dict[str, Any]]:
+    """The documents' way of rows or segments, of as many megabytes as asked for, and options of ours."""
     folder = given.folder / f"{kind.split(maxsplit=1)[0]}-{given.megabytes}"
     if kind == "segments":
         batch, family, collate = point_cloud.BATCH, "point_cloud", listed
@@ -122,28 +126,21 @@ def first(kind: str, names: list[str], given: argparse.Namespace) -> list[Cold]:
     if not store.exists():
         unistore.convert(source, store, family)
     plain = {"dataset": dataset, "batch": batch, "workers": WORKERS, "collate": collate}
-    ours = [{"store": store, "batch": batch, "shuffle": shuffle} for shuffle in SHUFFLES]
-    made = [
-        Cold(name, batch, (store,), loader_feed, each) for name, each in zip(names[1:], ours, strict=True)
-    ]
-    return [Cold(names[0], batch, files, map_feed, plain), *made]
+    return Way(name, batch, files, map_feed, plain), {"store": store}
 
 
-def other(kind: str, names: list[str], given: argparse.Namespace) -> list[Cold]:
-    """Kinds of `step.py`, of its data in full size."""
+def of_step(kind: str, name: str, given: argparse.Namespace) -> tuple[Way, dict[str, Any]]:
+    """The same of a kind of `step.py`, of its data in full size."""
     family, make, batch = step.KINDS[kind]
     folder = given.folder / family
     folder.mkdir(parents=True, exist_ok=True)
     store, (documents, arguments), samples, fields = make(folder, False)
     files = sorted(path for path in (folder / "source").rglob("*") if path.is_file())
-    ours = [
-        {"store": store, "batch": batch, "shuffle": shuffle, "samples": samples, "fields": fields}
-        for shuffle in SHUFFLES
-    ]
-    made = [
-        Cold(name, batch, (store,), loader_feed, each) for name, each in zip(names[1:], ours, strict=True)
-    ]
-    return [Cold(names[0], batch, files, documents, arguments), *made]
+    return Way(name, batch, files, documents, arguments), {
+        "store": store,
+        "samples": samples,
+        "fields": fields,
+    }
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Training steps that wait for their batch: share of the wall time, and samples a second.
 
-    python benchmarks/step.py [--quick] [--only PATTERN …] [--steps 5 20 50] [--rounds 3] [--cpu]
+    python benchmarks/step.py [--quick] [--only PATTERN …] [--steps 5 20 50] [--rounds 3] [--workers 2]
+                              [--cpu | --gpu]
 
 Five kinds of samples; each is loaded as the documents do that users have today, by `unistore.Dataset` under
 torch's DataLoader and by `unistore.Loader`, two workers each (``--workers``). A step follows every batch: an

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from unistore.converters.common.exclusion import Exclusion, with_source
-from unistore.converters.common.faults import as_problem, problem_of
+from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import PathListing, list_files, real_path, resolve_parents
 from unistore.converters.instead import nothing_found
@@ -23,7 +23,7 @@ from unistore.converters.registry import families, find_family, get_family
 from unistore.converters.scan import Scan
 from unistore.converters.survey import Owners, other_family_reason, survey
 from unistore.converters.verdicts import EXCLUDED
-from unistore.errors import InputError, Problem, UnistoreError, first_few, printable
+from unistore.errors import InputError, Problem, first_few, printable
 from unistore.system.packed import Packed
 from unistore.system.sizes import count_of
 
@@ -59,13 +59,10 @@ ScanParts = Callable[[PartScanner, Sequence[Part]], Iterable[PartResult]]
 def scan_part(converter: PartScanner, part: Part) -> PartResult:
     """Scan one part; exceptions become its problems."""
     try:
-        scanned = converter.scan(part)
+        with as_problem(part.name):
+            scanned = converter.scan(part)
     except InputError as error:
         return None, error.problems_at(part.name)
-    except UnistoreError:
-        raise
-    except Exception as error:  # noqa: BLE001  as `as_problem`, which takes longer: there may be millions
-        return None, (problem_of(error, part.name),)
     return scanned, scanned.problems
 
 

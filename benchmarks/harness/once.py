@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
-import resource
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from harness.memory import busy_seconds, own_memory, processor_seconds
@@ -71,7 +71,8 @@ def _run(
     for module in imports:
         importlib.import_module(module)
     before, most, done = own_memory(os.getpid()), [0.0], threading.Event()
-    resident = _most_resident()
+    resident = _resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the most that was resident until now
 
     def watch() -> None:
         while not done.wait(0.05):
@@ -87,7 +88,7 @@ def _run(
         others = max(0.0, busy_seconds() - busy - used) / (elapsed * len(os.sched_getaffinity(0)))
         done.set()
         watcher.join()
-        own = _most_resident() - resident
+        own = _resident("VmHWM") - resident
         connection.send(Once(elapsed if told is None else told, used, most[0] - before, own, others))
     except BaseException as error:
         print(traceback.format_exc(), file=sys.stderr)
@@ -96,6 +97,7 @@ def _run(
         done.set()
 
 
-def _most_resident() -> float:
-    """Most MiB that were ever resident in this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _resident(what: str) -> float:
+    """MiB of this process that are resident (``VmRSS``), or were at most (``VmHWM``)."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{what}:")[2].split()[0]) / 1024

@@ -37,16 +37,12 @@ def as_problem(location: str, source: str = "") -> Iterator[None]:
     except UnistoreError:
         raise
     except Exception as error:
-        raise InputError(problem_of(error, location, source)) from error
-
-
-def problem_of(error: Exception, location: str, source: str = "") -> Problem:
-    """The problem that `as_problem` makes of an exception."""
-    text = printable(" ".join(str(error).split()))
-    message = f"cannot be read: {type(error).__name__}{f': {text[:_MAX_TEXT]}' if text else ''}"
-    trace = "".join(format_exception(error))
-    kind = "unreadable" if isinstance(error, OSError) else "damaged"
-    return Problem(printable(location), message, _cure(error), kind, source, trace)
+        text = printable(" ".join(str(error).split()))
+        message = f"cannot be read: {type(error).__name__}{f': {text[:_MAX_TEXT]}' if text else ''}"
+        trace = "".join(format_exception(error))
+        kind = "unreadable" if isinstance(error, OSError) else "damaged"
+        problem = Problem(printable(location), message, _cure(error), kind, source, trace)
+        raise InputError(problem) from error
 
 
 def _cure(error: Exception) -> str:

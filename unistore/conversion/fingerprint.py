@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.faults import problem_of
+from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Scan
-from unistore.errors import ConversionError, InputError, UnistoreError
+from unistore.errors import ConversionError, UnistoreError
 from unistore.system.packed import Packed
 
 
@@ -66,12 +66,11 @@ def reading(name: str, fingerprint: Fingerprint) -> Iterator[None]:
         If a file changed since the scan.
     """
     try:
-        yield
-    except Exception as error:  # may be a consequence of a change
+        with as_problem(name, name):
+            yield
+    except UnistoreError:  # may be a consequence of the change
         check_unchanged(fingerprint)
-        if isinstance(error, UnistoreError):
-            raise
-        raise InputError(problem_of(error, name, name)) from error
+        raise
     check_unchanged(fingerprint)
 
 

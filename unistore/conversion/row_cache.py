@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,32 +16,9 @@ from unistore.conversion.failure import writing_failed
 from unistore.errors import ConversionError
 
 
-class Rows(Protocol):
-    """Rows ``lo:hi`` of all columns of a table."""
-
-    @property
-    def table(self) -> str:
-        """Name of the table."""
-        ...
-
-    @property
-    def lo(self) -> int:
-        """First row."""
-        ...
-
-    @property
-    def hi(self) -> int:
-        """Row behind the last."""
-        ...
-
-    def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
-        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """Rows in memory; the arrays must not change."""
+    """Rows ``lo:hi`` of all columns of a table in memory; the arrays must not change."""
 
     table: str
     lo: int
@@ -49,13 +26,13 @@ class HeldRows:
     columns: Mapping[str, NDArray[Any]]
 
     def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
-        """See `Rows.copy`."""
+        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous."""
         out[...] = self.columns[column][lo - self.lo :][: len(out)]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """Rows in a scratch file, one column after the other.
+    """Rows ``lo:hi`` of all columns of a table in a scratch file, one column after the other.
 
     Attributes
     ----------
@@ -88,7 +65,7 @@ class StoredRows:
             raise writing_failed(error, self.path) from error
 
     def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
-        """See `Rows.copy`.
+        """As `HeldRows.copy`.
 
         Raises
         ------
@@ -108,6 +85,9 @@ class StoredRows:
         if missing:
             msg = f"{self.path}: {missing} bytes of rows are missing; run the same command again"
             raise ConversionError(msg)
+
+
+Rows = HeldRows | StoredRows
 
 
 class RowCache:
