@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from unistore.converters.files.paths import shortest_words
+
 _WORDS = {
     "seg": ("seg", "segs", "segmentation", "segmentations"),
     "mask": ("mask", "masks"),
@@ -32,8 +34,7 @@ _CHANNELS = (
     *(f"{by}{each}" for by in "_-" for each in _MODALITIES),
 )
 """Suffixes of the files of an image's channels: ``case_0000`` of nnU-Net, ``case_t1`` of BraTS."""
-_SHORTEST = ("seg", "mask", "label", "lbl", "gt", "organs")
-"""Every word for labels has one of these."""
+_SHORTEST = shortest_words(_LABELS)
 _WORD = "|".join(sorted(_LABELS, key=len, reverse=True))
 _SUFFIX = re.compile(rf"(?P<base>.*[^-_. ])[-_. ](?P<word>{_WORD})", re.IGNORECASE)
 _PREFIX = re.compile(rf"(?P<word>{_WORD})(?P<rest>|[-_. ]?\d.*|[-_. ].+)", re.IGNORECASE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -29,9 +29,15 @@ _SPLIT_WORDS = {
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing"),
 }
-_SHORTEST = ("train", "val", "dev", "test")
-"""Every word for splits has one of these."""
 _SPLITS = {word: split for split, words in _SPLIT_WORDS.items() for word in words}
+
+
+def shortest_words(words: Collection[str]) -> tuple[str, ...]:
+    """The words that hold no other one: each of `words` holds one of these."""
+    return tuple(word for word in words if not any(other != word and other in word for other in words))
+
+
+_SHORTEST = shortest_words(_SPLITS)
 
 
 def natural_key(text: str) -> bytes:
