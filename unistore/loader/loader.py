@@ -173,7 +173,7 @@ class Loader:
             world_size=world_size,
             dataset=dataset,
         )
-        fetch = choose_fetch(dataset, collate_fn)
+        fetch = choose_fetch(dataset, collate_fn, int(seed))
         self._packed = fetch.packed
         if cache is not None:
             check_cacheable(dataset)
