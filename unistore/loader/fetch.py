@@ -201,7 +201,8 @@ def sample_error(
             _forget_context(single, error)
             source = _source(dataset, index)
             where = f"sample {index} ({source})" if source else f"sample {index}"
-            return caused(SampleError(f"{where}, epoch {epoch}: {in_one_line(single)}", index, source), single)
+            message = f"{where}, epoch {epoch}: {in_one_line(single)}"
+            return caused(SampleError(message, index, source), single)
     return batch_error(error, indices, epoch)
 
 

@@ -50,8 +50,8 @@ class ReadingThread:
     slabs as the ring can spare, batches get memory of their own.
 
     The thread reads while the consumer computes. Where that saves less than handing batches over and waiting
-    for the GIL costs, the consumer itself reads, when it takes a batch. The consumer also makes all batches in
-    which a function of the user may draw from the global generators, which are its own.
+    for the GIL costs, the consumer itself reads, when it takes a batch. It also makes every batch for which a
+    function of the user may draw from the global generators.
 
     Parameters
     ----------

@@ -24,16 +24,14 @@ WORKER_SALT = 0x3C6EF372FE94F82B
 """Keeps what ``worker_init_fn`` draws apart from both."""
 
 _states_lock = threading.RLock()
-
-
-def _renew_lock() -> None:
-    """Replace the lock in a forked child, where the thread that held it does not exist."""
-    global _states_lock
-    _states_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+if hasattr(
+    os, "register_at_fork"
+):  # so that a child neither waits for a thread of its parent nor sees its seeds
+    os.register_at_fork(
+        before=_states_lock.acquire,
+        after_in_parent=_states_lock.release,
+        after_in_child=_states_lock.release,
+    )
 
 
 class RandomFunction:

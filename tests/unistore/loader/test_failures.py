@@ -76,16 +76,16 @@ def test_a_collate_that_fails_names_the_batch(data, workers):
 
 
 def test_a_cause_that_cannot_be_sent_leaves_its_traceback(data):
-    class Local(Exception):
+    class LocalError(Exception):
         pass
 
     def collate(samples):
-        raise Local("first line\nsecond line")
+        raise LocalError("first line\nsecond line")
 
     with Loader(data.Plain(), 4, shuffle=False, num_workers=1, collate_fn=collate) as loader:
         with pytest.raises(SampleError) as caught:
             next(iter(loader))
-        assert str(caught.value).endswith("Local: first line")
+        assert str(caught.value).endswith("LocalError: first line")
         assert "in collate" in str(caught.value.__cause__)
         assert "second line" in str(caught.value.__cause__)
         del caught

@@ -132,7 +132,8 @@ def select_keys(
     if unknown:
         extra = ", ".join(sorted({*on_request, EPOCH}.difference(known)))
         listed = f"samples have {', '.join(known)}; on request: {extra}"
-        raise InputError(f"unknown field {', '.join(map(repr, unknown))}: {listed}")
+        msg = f"unknown field {', '.join(map(repr, unknown))}: {listed}"
+        raise InputError(msg)
     return tuple(dict.fromkeys(name for name in fields if name in readable and name != INDEX))
 
 

@@ -49,7 +49,7 @@ class ReplayBuffer:
 
     Steps whose next observation was not recorded are never drawn, except terminal ones (there `not_done` is
     0, and the next observation is the step's own). The n-th batch is a function of (`seed`, n, batch size,
-    rank): the n-th batches of all ranks, one after another, are the n-th batch of one rank that draws as many.
+    rank). The n-th batches of all ranks, joined, are the n-th batch of a single rank that draws as many.
     Thread-safe; a forked process needs a buffer of its own.
 
     Parameters
@@ -114,7 +114,9 @@ class ReplayBuffer:
         if output == "tuple" and fields is not None:
             check.refuse("fields", "are keys of a dict, and output is 'tuple'", "output='dict'")
         if output == "dict" and image_size is not None:
-            check.refuse("image_size", "resizes the images of a tuple, and output is 'dict'", "output='tuple'")
+            check.refuse(
+                "image_size", "resizes the images of a tuple, and output is 'dict'", "output='tuple'"
+            )
         check.integer("limit", limit, 1, MAX_EPOCH, none=True)
         check.integer("image_size", image_size, 1, none=True)
         check.integer("seed", seed, None)
@@ -194,7 +196,7 @@ class ReplayBuffer:
         check.integer("batch_size", batch_size, 1)
         check.raise_problems()
         if self._owner != os.getpid():
-            msg = "this ReplayBuffer was made in another process: make one in each, with a seed or rank of its own"
+            msg = "this ReplayBuffer was made in another process: make one in each, with its seed or rank"
             raise ValueError(msg)
         with self._lock:
             return self._next(int(batch_size))
@@ -355,9 +357,7 @@ def _chosen_transitions(indices: Sequence[int] | NDArray[np.integer], count: int
     raise InputError(Problem("indices", message, kind="option"))
 
 
-def _check_drawable(
-    parts: Sequence[Part], weights: NDArray[np.float64], counts: NDArray[np.int64]
-) -> None:
+def _check_drawable(parts: Sequence[Part], weights: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
     """Raise an InputError if a store without transitions has a weight."""
     for part, weight, count in zip(parts, weights.tolist(), counts.tolist(), strict=True):
         if weight and not count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import tracemalloc
@@ -281,7 +282,9 @@ def test_replay_is_seeded_whatever_is_prefetched(make_store: Any) -> None:
 
     def drawn(seed: int, prefetch: int) -> list[list[int]]:
         fields = ["steps.step"]
-        with unistore.ReplayBuffer(path, output="dict", fields=fields, seed=seed, prefetch=prefetch, limit=9) as replay:
+        with unistore.ReplayBuffer(
+            path, output="dict", fields=fields, seed=seed, prefetch=prefetch, limit=9
+        ) as replay:
             return [replay.sample(size)["steps.step"].tolist() for size in (8, 8, 5, 8)]
 
     assert drawn(1, 0) == drawn(1, 3)
@@ -418,7 +421,7 @@ def test_ranks_of_a_replay_draw_together_what_one_draws(
     (alone,) = draws_of_ranks(path, 1, weights=weights)
     ranks = draws_of_ranks(path, world_size, weights=weights)
     assert len({str(batches) for batches in ranks}) == world_size
-    assert [sum(batches, []) for batches in zip(*ranks, strict=True)] == alone
+    assert [[*itertools.chain(*batches)] for batches in zip(*ranks, strict=True)] == alone
 
 
 def test_replay_finds_its_rank_in_the_environment(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
