@@ -20,5 +20,7 @@ def test_interrupted_runs_deliver_what_one_serial_pass_does() -> None:
         command += ["--case", case]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = re.findall(r"^([a-z ]+): 4 interruptions .* in the middle of an epoch; ", done.stdout, re.MULTILINE)
+    found = re.findall(
+        r"^([a-z ]+): 4 interruptions .* in the middle of an epoch; ", done.stdout, re.MULTILINE
+    )
     assert found == cases

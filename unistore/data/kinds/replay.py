@@ -140,7 +140,12 @@ class ReplayBuffer:
             bounds = np.searchsorted(self._chosen, bounds)
         self._bounds = bounds if limit is None else np.minimum(bounds, limit)
         self._length = int(self._bounds[-1])
-        self._weighted = None if weights is None else self._draws(weights, indices)
+        self._weighted: Weighted | None = None
+        if weights is not None:
+            try:
+                self._weighted = self._weighted_draws(np.asarray(weights, np.float64), indices)
+            except (TypeError, ValueError) as error:
+                raise InputError(Problem("weights", str(error), kind="option")) from error
         self._next_number = 0
         self._prefetch = prefetch
         self._prefetched: deque[tuple[int, Future[Any]]] = deque()
@@ -317,25 +322,20 @@ class ReplayBuffer:
             places = self._weighted.indices(number, start, stop)
         return places if self._chosen is None else self._chosen[places]
 
-    def _draws(self, weights: Any, indices: Any) -> Weighted:
-        """Return draws by weights of stores or of transitions."""
-        parts, message = self._dataset.parts, ""
-        try:
-            values = np.asarray(weights, np.float64)
-            if len(parts) > 1 and values.shape == (len(parts),):
-                _check_drawable(parts, values, np.diff(self._bounds))
-                return Weighted(values, self._bounds, seed=self._seed)
-            transitions = len(self._dataset) if indices is None else len(indices)
-            if values.shape == (transitions,):
-                if indices is not None:  # a transition that is listed twice is drawn with both its weights
-                    numbers = np.searchsorted(self._chosen, indices)
-                    values = np.bincount(numbers, values)
-                return Weighted(values[: self._length], seed=self._seed)
-            each_store = f" or {len(parts)} stores" if len(parts) > 1 else ""
-            message = f"are {values.size} numbers for {transitions} transitions{each_store}: one for each"
-        except (TypeError, ValueError) as error:
-            message = str(error)
-        raise InputError(Problem("weights", message, kind="option"))
+    def _weighted_draws(self, weights: NDArray[np.float64], indices: Any) -> Weighted:
+        """Return draws by weights of stores or of transitions; raises ValueError if they are neither."""
+        parts = self._dataset.parts
+        if len(parts) > 1 and weights.shape == (len(parts),):
+            _check_drawable(parts, weights, np.diff(self._bounds))
+            return Weighted(weights, self._bounds, seed=self._seed)
+        transitions = len(self._dataset) if self._chosen is None else len(indices)
+        if weights.shape != (transitions,):
+            stores = f" or {len(parts)} stores" if len(parts) > 1 else ""
+            msg = f"are {weights.size} numbers for {transitions} transitions{stores}: one for each"
+            raise ValueError(msg)
+        if self._chosen is not None:  # a transition that is listed twice is drawn with both its weights
+            weights = np.bincount(np.searchsorted(self._chosen, indices), weights)
+        return Weighted(weights[: self._length], seed=self._seed)
 
     def _identity(self) -> dict[str, Any]:
         """What the draws depend on besides the number of the batch, its size and the rank."""
