@@ -104,7 +104,7 @@ class SampleFetch:
         self._set_epoch = None if carry_epoch else getattr(dataset, "set_epoch", None)
         self._epoch: int | None = None
         self._in_batches = hasattr(dataset, "__getitems__")
-        self._read = RandomFunction(dataset.__getitems__ if self._in_batches else lambda at: dataset[at])
+        self._read = RandomFunction(dataset.__getitems__ if self._in_batches else dataset.__getitem__)
         functions = (collate, getattr(dataset, "transform", None))
         self.on_any_thread = carry_epoch and not any(map(_draws_globally, functions))
 
@@ -118,15 +118,19 @@ class SampleFetch:
         if self._set_epoch is not None and epoch != self._epoch:
             self._set_epoch(epoch)
             self._epoch = epoch
-        if self.carry_epoch:
+        read = self._read
+        if self.carry_epoch:  # such a dataset takes care of its random numbers
             pairs = [At(index, epoch) for index in indices]
-            return self._read.function(pairs) if self._in_batches else list(map(self._read.function, pairs))
+            samples: Sequence[Any] = (
+                read.function(pairs) if self._in_batches else [*map(read.function, pairs)]
+            )
+            return samples
         numbers = np.array(indices, np.int64)
         epochs = np.full_like(numbers, epoch)
-        if self._in_batches:
-            batches = self._read.map([indices], self._seed, epochs[:1], numbers[:1])
-            return batches[0]
-        return self._read.map(indices, self._seed, epochs, numbers)
+        if not self._in_batches:
+            return read.map(indices, self._seed, epochs, numbers)
+        (samples,) = read.map([indices], self._seed, epochs[:1], numbers[:1])
+        return samples
 
     def collated(
         self, samples: Sequence[Any], epoch: int, first: NDArray[np.int64], allocate: Allocate

@@ -62,7 +62,8 @@ def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
     """Counter-based generator (Philox 4x64) of one sample."""
     key = np.array([seed & _U64, 0], np.uint64)  # Philox would convert a list of large integers to float64
     counter = np.array([0, 0, epoch & _U64, index], np.uint64)
-    return np.random.Generator(np.random.Philox(_PhiloxKey(key), counter=counter))
+    philox = np.random.Philox(_PhiloxKey(key), counter=counter)  # type: ignore[arg-type]  # lacks interface
+    return np.random.Generator(philox)
 
 
 def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:

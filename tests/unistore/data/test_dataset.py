@@ -110,7 +110,7 @@ def test_fields_select_and_unknown_ones_are_listed(rows: Path) -> None:
     assert list(sample) == ["index", "label", "source"]
     assert sample["source"] == "b.npz"
     assert unistore.Dataset(rows, fields=["index"])[3].keys() == {"index"}
-    told = r"unknown field 'colour': samples have .*data.*on request: source"
+    told = r"unknown field 'colour': samples have .*data.*on request: epoch, source"
     with pytest.raises(InputError, match=rf"^{re.escape(str(rows))}: {told}"):
         unistore.Dataset(rows, fields=["label", "colour"])
 
