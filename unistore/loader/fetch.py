@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,9 +176,9 @@ def only_arranges(collate: Collate | None) -> bool:
     return not _may_draw(collate) and getattr(collate, "ragged", "packed") in ("packed", "list")
 
 
-def _may_draw(collate: Collate | None) -> bool:
-    """Whether a collation may draw random numbers; ours do not."""
-    return collate is not None and getattr(collate, "__module__", None) != "unistore.data.collate"
+def _may_draw(function: Callable[..., Any] | None) -> TypeGuard[Callable[..., Any]]:
+    """Whether a function may draw random numbers; our collations do not."""
+    return function is not None and getattr(function, "__module__", None) != "unistore.data.collate"
 
 
 def _draws_globally(function: Callable[..., Any] | None) -> bool:

@@ -24,9 +24,8 @@ WORKER_SALT = 0x3C6EF372FE94F82B
 """Keeps what ``worker_init_fn`` draws apart from both."""
 
 _states_lock = threading.RLock()
-if hasattr(
-    os, "register_at_fork"
-):  # so that a child neither waits for a thread of its parent nor sees its seeds
+# a forked child neither waits for a thread of its parent nor goes on with the seeds of a sample
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_states_lock.acquire,
         after_in_parent=_states_lock.release,

@@ -334,7 +334,8 @@ class ReplayBuffer:
             msg = f"are {weights.size} numbers for {transitions} transitions{stores}: one for each"
             raise ValueError(msg)
         if self._chosen is not None:  # a transition that is listed twice is drawn with both its weights
-            weights = np.bincount(np.searchsorted(self._chosen, indices), weights)
+            numbers = np.searchsorted(self._chosen, indices)
+            weights = np.bincount(numbers, weights).astype(np.float64)
         return Weighted(weights[: self._length], seed=self._seed)
 
     def _identity(self) -> dict[str, Any]:
