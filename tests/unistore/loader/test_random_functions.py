@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -295,6 +297,29 @@ def test_threads_do_not_mix_their_draws(path):
     expected = [float(dataset[at]["r"]) for at in indices]
     with ThreadPoolExecutor(4) as threads:
         assert [float(sample["r"]) for sample in threads.map(dataset.__getitem__, indices)] == expected
+
+
+@pytest.mark.timeout(60)
+def test_a_child_forked_while_a_transform_runs_reads_too(path):
+    running, forked = threading.Event(), threading.Event()
+
+    def transform(sample):
+        running.set()
+        forked.wait(0.5)
+        return by_torch(sample)
+
+    dataset = unistore.Dataset(path, transform=transform)
+    before = torch.default_generator.get_state()
+    with ThreadPoolExecutor(1) as thread:
+        job = thread.submit(dataset.__getitem__, At(3, 1))
+        running.wait()
+        pid = os.fork()
+        if pid == 0:
+            same = torch.equal(torch.default_generator.get_state(), before)
+            os._exit(0 if same and dataset[At(4, 1)]["index"] == 4 else 1)
+        forked.set()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert job.result()["r"] == dataset[At(3, 1)]["r"]
 
 
 def test_what_takes_rng():
