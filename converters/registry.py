@@ -167,6 +167,14 @@ def _installed(point: EntryPoint) -> Family | None:
     except Exception as error:  # noqa: BLE001  whatever a package raises, the other families work
         leave_out(point.name, f"{point.value} cannot be imported: {type(error).__name__}: {error}")
         return None
+    if isinstance(found, type) and hasattr(found, "schema"):
+        from unistore.converters.seam.record import record_of
+
+        try:
+            found = record_of(found)
+        except InputError as error:
+            leave_out(point.name, str(error))
+            return None
     if not isinstance(found, Family):
         leave_out(point.name, f"{point.value} is {type(found).__name__}, expected a Family")
         return None

@@ -290,6 +290,8 @@ def _classes(found: Family) -> tuple[Any, type[Options]]:
     converter, taken = found.part("converter"), found.part("options")
     if not issubclass(taken, Options):
         message = f"{found.options} does not inherit Options"
+    elif not isinstance(converter, type):  # what makes the converter of a class of a package
+        return converter, taken
     elif not issubclass(converter, taken):
         message = f"{found.converter} does not inherit {found.options}"
     elif converter.family != found.name:
