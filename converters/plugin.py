@@ -8,8 +8,8 @@ A package declares what it adds by entry points::
     [project.entry-points."unistore.families"]
     audio = "unistore_audio:Audio"
 
-A `Format` opens a file as named arrays. A `Family` says which arrays make a sample, and its `Schema` says what a
-store of them holds. unistore does the rest: detection, conversion by many workers, checks, resuming,
+A `Format` opens a file as named arrays. A `Family` says which arrays make a sample, and its `Schema` says
+what a store of them holds. unistore does the rest: detection, conversion by many workers, checks, resuming,
 ``verify``, ``export``, pictures, and reading.
 """
 
@@ -123,11 +123,11 @@ class SourceFile:
         """
         path = self.path.parent / name
         if not path.is_file():
-            raise self.problem(f"needs {printable(name)}, which is not there", "copy it beside", "missing")
+            message = f"needs {printable(name)}, which is not there"
+            raise self.problem(message, "copy it beside", "missing")
         if self.roots and not is_inside(path, self.roots):
-            raise self.problem(
-                f"needs {printable(name)}, outside the given paths", "give its folder too", "link"
-            )
+            message = f"needs {printable(name)}, outside the given paths"
+            raise self.problem(message, "give its folder too", "link")
         return SourceFile(path, str(Path(self.name).parent / name), self.roots)
 
     def problem(self, message: str, cure: str = "", kind: str = "format") -> InputError:
@@ -161,7 +161,8 @@ class Array:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Dtype of the values as they are in the file."""
-        return np.dtype(self.values.dtype)
+        dtype: np.dtype[Any] = np.dtype(self.values.dtype)
+        return dtype
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return np.asarray(self.values[rows])
@@ -358,7 +359,7 @@ class Family(Options, ABC):
         return files
 
     def cut(self, opened: Opened) -> Iterator[Cut]:
-        """Divide the rows of a file into samples, in order; called where the schema names a table of samples."""
+        """Divide the rows of a file into samples, in order, where the schema names a table of samples."""
         raise NotImplementedError
 
     def typical_rows(self, heads: Sequence[Head]) -> int:

@@ -168,10 +168,8 @@ def _installed(point: EntryPoint) -> Family | None:
         leave_out(point.name, f"{point.value} cannot be imported: {type(error).__name__}: {error}")
         return None
     if isinstance(found, type) and hasattr(found, "schema"):
-        from unistore.converters.seam.record import record_of
-
         try:
-            found = record_of(found)
+            found = resolve("unistore.converters.seam.record:record_of")(found)
         except InputError as error:
             leave_out(point.name, str(error))
             return None

@@ -288,8 +288,8 @@ def _problems(schema: Schema, head: Head) -> Iterator[Problem]:
         shape, dtype = head.arrays[key]
         axes = 1 + len(column.axes)
         if dtype.kind not in column.kinds or len(shape) != axes:
-            expected = f"expected {count_of(axes, 'axis', 'axes')} of kind {' or '.join(column.kinds)}"
-            yield Problem(f"{head.file.name}: {key}", f"is {dtype} {shape}", expected, "dtype")
+            message = f"is {dtype} {shape}, expected {axes} axes of kind {' or '.join(column.kinds)}"
+            yield Problem(f"{head.file.name}: {key}", message, "write it again, or leave it out", "dtype")
             continue
         lengths[key] = shape[0]
     if len(set(lengths.values())) > 1:

@@ -62,7 +62,8 @@ class _ArrayFile(Format):
             yield Opened(arrays, facts, tuple(further), memory=listed.reading)
 
     def _scalar(self, file: SourceFile, key: str) -> Any:
-        raise file.problem(f"holds {key} without axes", "save it with an axis", "shape")
+        message = f"holds {key} without axes"
+        raise file.problem(message, "save it with an axis", "shape")
 
 
 class Hdf5(_ArrayFile):
@@ -119,7 +120,8 @@ class Npz(_ArrayFile):
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write all arrays, each whole in memory."""
-        np.savez(path, **{name: array[0 : len(array)] for name, array in arrays.items()})
+        values: dict[str, Any] = {name: array[0 : len(array)] for name, array in arrays.items()}
+        np.savez(path, **values)
 
 
 OWN: tuple[type[Format], ...] = (Hdf5, Npy, Npz)

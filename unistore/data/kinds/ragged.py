@@ -19,11 +19,11 @@ from unistore.system.arguments import Arguments
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Samples of any store whose samples are ranges of rows: the clips of a recording, the events of a window.
+    """Samples of any store whose samples are ranges of rows: clips of a recording, events of a window.
 
     Keys: one per column of the main table, (N, …) with the sample's own number of rows N, and one per number
-    of the table of samples, (…). Columns with reserved names (``index``, ``source``) get the table's name before
-    theirs. On request: ``source``.
+    of the table of samples, (…). Columns with reserved names (``index``, ``source``) get the table's name
+    before theirs. On request: ``source``.
 
     Parameters
     ----------
