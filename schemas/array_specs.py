@@ -44,7 +44,7 @@ class ArraySpecs:
 
     def of(self, path: str, paths: Collection[str]) -> ArraySpec:
         """Spec of the array at `path` in a store that has arrays at `paths`."""
-        known = self._common(path, paths) or self.arrays.get(path)
+        known = self.arrays.get(path) or self._common(path, paths)
         return known or (self.others(path, paths) if self.others else ArraySpec())
 
     def problems(self, arrays: Mapping[str, ArrayInfo], samples: int) -> list[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import Column as Form
 from unistore.converters.common.columns import Merged, reconcile
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.formats import has_ending
+from unistore.converters.files.formats import has_ending, lfs_pointer_problem
 from unistore.converters.files.paths import expanded, relative_names, split_of
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Parts, Scanned, Taken, Verdict
 from unistore.converters.plugin import (
@@ -30,13 +30,14 @@ from unistore.converters.plugin import (
     SourceFile,
     maybe,
     no,
+    sure,
 )
 from unistore.converters.protocol import Converter, Emit, Finalized, Scan, Sources
 from unistore.converters.protocol import Facts as IndexFacts
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import BLOCK_BYTES, formats_of
 from unistore.converters.seam.specs import FACTS, FORMAT, field_of
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, offsets_of, text_arrays
 from unistore.system.sizes import count_of
 
@@ -46,17 +47,13 @@ _MEMORY = 4 * BLOCK_BYTES
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedHead(Scanned):
-    """What the header of one file says."""
+    """What the header of one file says; `head` is None for a file that is none of the family's."""
 
-    head: Head
-    further: tuple[Path, ...]
-    forward_only: bool
-    memory: int
-
-    @property
-    def columns(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shape and dtype of each array."""
-        return self.head.arrays
+    head: Head | None
+    reason: str = ""
+    further: tuple[Path, ...] = ()
+    forward_only: bool = False
+    memory: int = 0
 
 
 class SeamConverter(Converter):
@@ -68,6 +65,16 @@ class SeamConverter(Converter):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SeamConverter, (self.plugin,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SeamConverter) and other.plugin == self.plugin
+
+    def __hash__(self) -> int:
+        return hash(type(self.plugin))
+
+    def excluding(self, names: tuple[str, ...]) -> SeamConverter:
+        """Return the same converter that leaves out these names."""
+        return SeamConverter(replace(self.plugin, exclude=names))
 
     @property
     def family(self) -> str:  # type: ignore[override]  # a ClassVar of other converters
@@ -100,12 +107,15 @@ class SeamConverter(Converter):
         with self._open(opening, file) as opened, calling(self.plugin, file.name):
             matched = self.plugin.match(head_of(opening, file, opened))
         # A family is as sure of a file as its format.
-        if matched.certainty == "sure" and claim.certainty == "maybe":
-            return maybe(matched.reason)
-        return matched
+        if matched.certainty == "no":
+            return matched
+        reason = f"{claim.reason} and {matched.reason}"
+        is_sure = "maybe" not in (claim.certainty, matched.certainty)
+        return sure(reason) if is_sure else maybe(reason)
 
     def _recognised(self, file: SourceFile) -> tuple[Format | None, Claim]:
         """The format that claims a file, and its claim; else the reason of the last that does not."""
+        check_whole(file)
         claim = no(f"is of no format of {self.plugin.name}")
         for candidate in self.formats:
             if has_ending(file.path, candidate.suffixes):
@@ -140,13 +150,13 @@ class SeamConverter(Converter):
         file = SourceFile(part.files[0], part.name, part.roots)
         opening, claim = self._recognised(file)
         if opening is None:
-            raise file.problem(claim.reason)
+            return self._not_ours(file, claim)
         with self._open(opening, file) as opened:
             head = head_of(opening, file, opened)
             with calling(self.plugin, file.name):
                 matched = self.plugin.match(head)
             if matched.certainty == "no":
-                raise file.problem(matched.reason, "leave it out", "missing")
+                return self._not_ours(file, matched)
             problems = list(_problems(self.plugin.schema, head))
             if problems:
                 raise InputError(problems)
@@ -158,9 +168,20 @@ class SeamConverter(Converter):
                 certain="maybe" not in (claim.certainty, matched.certainty),
             )
 
+    def _not_ours(self, file: SourceFile, claim: Claim) -> ScannedHead:
+        """Leave out a file of a folder; one that the user named is a problem."""
+        if file.path in map(Path.resolve, file.roots):
+            raise file.problem(claim.reason, "leave it out", "missing")
+        return ScannedHead(head=None, reason=claim.reason)
+
     def gather(self, parts: Parts, scanned: Sequence[ScannedHead]) -> Scan:
         """Merge the columns of all files."""
-        heads = [one.head for one in scanned]
+        taken = [number for number, one in enumerate(scanned) if one.head is not None]
+        if not taken:
+            reasons = first_few([f"{one.reason}" for one in scanned])
+            raise InputError(Problem("files", f"are none of {self.plugin.name}: {reasons}", kind="missing"))
+        files_of = list(parts.files())
+        heads = [one.head for one in scanned if one.head is not None]
         with calling(self.plugin, count_of(len(heads), "file")):
             run = max(1, self.plugin.typical_rows(heads))
         schema = self.plugin.schema
@@ -170,14 +191,15 @@ class SeamConverter(Converter):
             raise InputError(problems)
         spilled = any(one.forward_only for one in scanned)
         sources = Sources()
-        for name, files, one in zip(parts.names, parts.files(), scanned, strict=True):
-            rows = _row_count(schema, one.head)
+        for number, head in zip(taken, heads, strict=True):
+            one, name = scanned[number], parts.names[number]
+            rows = _row_count(schema, head)
             sources.add(
                 name=name,
-                files=(*files, *map(str, one.further)),
+                files=(*files_of[number], *map(str, one.further)),
                 rows={} if spilled else {schema.table: rows},
                 split=split_of(name),
-                detail={"format": one.head.format, "facts": dict(one.head.facts), "rows": rows},
+                detail={"format": head.format, "facts": dict(head.facts), "rows": rows},
                 memory=one.memory + _MEMORY,
                 reading=one.memory,
             )
@@ -192,7 +214,7 @@ class SeamConverter(Converter):
             options=self.plugin.recorded(),
             estimated_rows={schema.table: total} if spilled else {},
             needs_facts=bool(schema.samples),
-            notes=(f"{total:,} {schema.table} of {count_of(len(heads), 'file')}",),
+            notes=(f"{total:,} {schema.table} of {count_of(len(heads), 'file')}", *_left_out(parts, scanned)),
         )
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> IndexFacts:
@@ -269,6 +291,25 @@ class SeamConverter(Converter):
         (opening,) = (one for one in self.formats if one.name == found.detail["format"])
         with self._open(opening, SourceFile(found.path, found.name)) as opened:
             yield opened
+
+
+def check_whole(file: SourceFile) -> None:
+    """Refuse an empty file and a Git LFS pointer, which no format recognises."""
+    if file.size == 0:
+        message = "is empty (0 bytes)"
+        raise file.problem(message, "copy or write it again", "empty")
+    pointer = lfs_pointer_problem(file.head(64), file.name)
+    if pointer is not None:
+        raise InputError(pointer)
+
+
+def _left_out(parts: Parts, scanned: Sequence[ScannedHead]) -> Iterator[str]:
+    """A remark on files of the folder that are none of the family's."""
+    left_out = [
+        f"{name} {one.reason}" for name, one in zip(parts.names, scanned, strict=True) if one.head is None
+    ]
+    if left_out:
+        yield f"left out: {first_few(left_out)}"
 
 
 def head_of(opening: Format, file: SourceFile, opened: Opened) -> Head:

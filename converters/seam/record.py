@@ -83,6 +83,9 @@ def record_of(family: type[Family]) -> PluginRecord:
     InputError
         If the class is not whole: it says what is missing.
     """
+    if not isinstance(family, type) or not issubclass(family, Family):
+        message = "is no class that inherits unistore.plugin.Family"
+        raise InputError(Problem(repr(family), message, "see docs/write-a-family.md", "plugin"))
     missing = [name for name in ("name", "summary", "formats", "schema") if not hasattr(family, name)]
     if missing:
         raise _incomplete(family, f"has no {', '.join(missing)}")
