@@ -75,7 +75,7 @@ class _Making:
         return SeamConverter(self.family(**options))
 
 
-def record_of(family: type[Family]) -> PluginRecord:
+def record_of(family: object) -> PluginRecord:
     """The record of a class.
 
     Raises
