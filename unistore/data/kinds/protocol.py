@@ -137,12 +137,12 @@ def select_keys(
     return tuple(dict.fromkeys(name for name in fields if name in readable and name != INDEX))
 
 
-def require_family(store: Store, family: str, kind: object) -> None:
-    """Raise an InputError if a store is not of the family that a kind reads."""
-    if store.family != family:
-        name = type(kind).__name__
+def require_arrays(store: Store, kind: object, *paths: str) -> None:
+    """Raise an InputError if a store lacks arrays that a kind reads, whatever family wrote it."""
+    missing = [path for path in paths if not store.has(path)]
+    if missing:
         msg = (
-            f"{store.path}: {name} reads {family} stores, and this is a {store.family} store; "
-            f"leave samples out to get its default kind"
+            f"{store.path}: {type(kind).__name__} reads {', '.join(paths)}, and this {store.family} store "
+            f"has no {', '.join(missing)}; leave samples out to get its default kind"
         )
         raise InputError(msg)
