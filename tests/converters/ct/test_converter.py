@@ -150,7 +150,7 @@ def test_volumes_of_every_kind_in_one_folder(tmp_path: Path, check_contract: Cal
     order = ["a_fortran", "b_big", "c_int32", "d_byte", "e_half", "vol9", "vol10"]
     images = [arrays[f"{name}.npy"] for name in order]
     converted = check_contract(
-        CtConverter(window=("lung",), sparse="coords", tile=(4, 4, 4)),
+        CtConverter(window=("lung",), sparse="coords", tile=(4, 4, 4), values="hu"),
         [tmp_path],
         {
             "volumes/image": padded(images, "float64"),
