@@ -49,6 +49,8 @@ class _Ct(_Shared, total=False):
         Which ct_original_N.npy to take where a case has several.
     values
         What images of few whole values in 0…255 hold: hu. Else a window of them is refused.
+    info_order
+        Order of spacing, origin, direction in info.json: zyx as the array's axes, xyz as ITK.
     """
 
     window: str | Sequence[str]
@@ -56,6 +58,7 @@ class _Ct(_Shared, total=False):
     tile: tuple[int, int, int]
     resolution: int | None
     values: Literal["hu"] | None
+    info_order: Literal["zyx", "xyz"] | None
 
 
 class _PointCloud(_Shared, total=False):
