@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -134,7 +135,7 @@ def _schema_problems(
         yield from (Problem(ROOT, str(each), each.cure, "family") for each in unknown.problems)
         return
     for problem in problems:
-        yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")
+        yield replace(problem, cure=problem.cure or _CURE, kind="schema")
 
 
 def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:
