@@ -138,7 +138,12 @@ def survey(paths: Sequence[Path]) -> Survey:
 
 def other_family_reason(family: str) -> str:
     """Reason for leaving out a file that another family takes."""
-    return f"of another family: unistore convert {get_family(family).command}"
+    return f"of another family: {convert_command(family)}"
+
+
+def convert_command(family: str) -> str:
+    """Command that converts files of a family."""
+    return f"unistore convert {get_family(family).command}"
 
 
 class Owners:
@@ -215,12 +220,12 @@ def _converter(family: Family) -> Converter | None:
 
 
 def _named_as(problem: Problem, path: Path, roots: Sequence[Path]) -> Problem:
-    """The problem with a location relative to the given folder."""
+    """The problem with a file name relative to the given folder."""
     folder = next((root for root in roots if root.is_dir() and path.is_relative_to(root.resolve())), None)
     name = printable(path.name if folder is None else path.relative_to(folder.resolve()).as_posix())
     for start in (printable(str(path)), printable(path.name)):
-        if problem.location.startswith(start):
-            return replace(problem, location=name + problem.location.removeprefix(start))
+        if problem.file.startswith(start):
+            return replace(problem, file=name + problem.file.removeprefix(start))
     return problem
 
 

@@ -83,7 +83,7 @@ def scan_volume(part: Part, resolution: int | None, info_order: str | None) -> S
     """
     files: VolumeFiles = part.detail
     location = partial(file_location, volume=files.path, name=part.name)
-    collected = ProblemCollector([replace(problem, location=part.name) for problem in files.problems])
+    collected = ProblemCollector([replace(problem, file=part.name) for problem in files.problems])
     image: VoxelSource | None = None
     geometry: dict[str, list[float]] = {}
     stated_by: dict[str, str] = {}

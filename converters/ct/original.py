@@ -19,6 +19,7 @@ from unistore.converters.ct.layouts.npz import SDF_MEMBERS, SPARSE_MEMBERS
 from unistore.converters.ct.source import Planes
 from unistore.converters.ct.tables import windows_of
 from unistore.converters.protocol import Scan
+from unistore.errors import Location
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.windows import OWN_VALUES, Window, value_source
 from unistore.schemas.store_view import StoreView
@@ -38,7 +39,7 @@ class Originals:
 
         def compared(file: int, values: int, found: str | None) -> Compared:
             path = source.files[file]
-            return Compared(f"{source.name}: {path.name}", path, values, found)
+            return Compared(Location(source.name, path.name), path, values, found)
 
         image = volume.stored()
         if detail["image"] is not None and image is not None:

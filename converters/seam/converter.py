@@ -330,7 +330,8 @@ def _problems(schema: Schema, head: Head) -> Iterator[Problem]:
         axes = 1 + len(column.axes)
         if dtype.kind not in column.kinds or len(shape) != axes:
             message = f"is {dtype} {shape}, expected {axes} axes of kind {' or '.join(column.kinds)}"
-            yield Problem(f"{head.file.name}: {key}", message, "write it again, or leave it out", "dtype")
+            cure = "write it again, or leave it out"
+            yield Problem(head.file.name, message, cure, "dtype", dataset=key)
             continue
         lengths[key] = shape[0]
     if len(set(lengths.values())) > 1:

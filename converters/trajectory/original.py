@@ -18,6 +18,7 @@ from unistore.converters.protocol import Scan
 from unistore.converters.trajectory.export import Run, runs
 from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.source import Format, Rows
+from unistore.errors import Location
 from unistore.schemas.store_view import StoreView
 from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
 
@@ -51,7 +52,7 @@ class Originals:
                         values = run.values(path, own_dtype=False)
                         count = prod(values.shape)
                         found = blocks_difference(values, partial(self._rows, rows, kind, values))
-                    yield Compared(f"{source.name}: {name}", source.path, count, found)
+                    yield Compared(Location(source.name, name), source.path, count, found)
         yield from compare_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:

@@ -68,7 +68,7 @@ def broken_rows(
         shapes = shapes or {array.field.path: array.shape for array in plan.arrays()}
         rows = np.arange(first_row, first_row + len(values))
         for error in spec.row_errors(values, rows, shapes.__getitem__):
-            yield Problem(f"{source}: {column}", error, _CURE, "values")
+            yield Problem(source, error, _CURE, "values", dataset=column)
 
 
 def _specs(plan: Plan) -> ArraySpecs:

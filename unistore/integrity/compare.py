@@ -238,7 +238,7 @@ class _Comparison:
                 found.files.add(compared.file)
                 if compared.difference is not None:
                     message = f"{compared.difference} (store, source)"
-                    found.problems.append(Problem(compared.location, message, _CURE, "source"))
+                    found.problems.append(Problem.at(compared.location, message, _CURE, "source"))
             found.left_out |= set(record["left_out"])
 
     def _run(

@@ -14,7 +14,7 @@ import xxhash
 from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.job import Outcome
 from unistore.conversion.lock import owner_of
-from unistore.errors import Problem, StoreError
+from unistore.errors import Location, Problem, StoreError
 from unistore.exporting.temporary_folder import temporary_folder_path
 from unistore.integrity.steps import run_in_order
 from unistore.remote.storage import local_path, open_storage
@@ -192,7 +192,9 @@ def _check_manifest(
         if not isinstance(entry, str):
             entries[entry.key] = entry
         elif intact:
-            problems.append(Problem(f"{MANIFEST}: line {number}", f"is damaged ({entry})", CURE, "manifest"))
+            problems.append(
+                Problem.at(Location(MANIFEST, f"line {number}"), f"is damaged ({entry})", CURE, "manifest")
+            )
     return entries, intact and root.intact
 
 

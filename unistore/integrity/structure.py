@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -135,7 +136,7 @@ def _schema_problems(
         for problem in unknown.problems:
             yield Problem(ROOT, str(problem), problem.cure, UNKNOWN_FAMILY)
     for problem in specs.problems(arrays, attributes["samples"]["count"]):
-        yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")
+        yield replace(problem, cure=problem.cure or _CURE, kind="schema")
 
 
 def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:

@@ -159,9 +159,9 @@ def _located(root: str, checked: CheckedFiles) -> tuple[Problem, ...]:
     fields = (checked.root.attributes or {}).get("fields", {})
     problems = list(checked.problems)
     for number, problem in enumerate(problems):
-        path = owning_array(problem.location, fields if isinstance(fields, dict) else {})
+        path = owning_array(problem.file, fields if isinstance(fields, dict) else {})
         if path and problem.kind in ("checksum", "size") and f"{path}/{ROOT}" in checked.sound:
-            where = locate_damage(storage, path, problem.location)
+            where = locate_damage(storage, path, problem.file)
             if where:
                 problems[number] = replace(problem, message=f"{problem.message}; {where}")
     return tuple(problems)

@@ -123,4 +123,6 @@ def workers_for(num_workers: int | str, samples: int) -> int:
             return num_workers
         return plan(num_workers, ranks, samples, quiet=True).train
     except InputError as error:
-        raise InputError([replace(each, location="num_workers") for each in error.problems]) from error
+        raise InputError(
+            [replace(each, file="num_workers", dataset="") for each in error.problems]
+        ) from error
