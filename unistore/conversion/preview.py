@@ -19,6 +19,9 @@ from unistore.conversion.splits import SOURCE, SplitRule, assign_splits
 from unistore.converters.protocol import Converter, Finalized, Scan
 from unistore.converters.verdicts import counted_scan
 
+_MAX_NAMES = 1_000_000
+"""Most samples that are assigned to splits only to tell their shares."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
@@ -138,10 +141,11 @@ def _split_notes(converter: Converter, scan: Scan, rule: SplitRule | None) -> Se
     """The shares of samples that the splits get, or of sources where samples are counted while reading."""
     if rule is None or rule.column is not None:
         return ()
-    if not scan.is_derived:
-        return assign_splits(scan, converter.finalize(scan, ()), rule).notes
+    finalized = None if scan.is_derived else converter.finalize(scan, ())
+    if finalized is not None and (rule.by == SOURCE or finalized.samples <= _MAX_NAMES):
+        return assign_splits(scan, finalized, rule).notes
     if rule.by != SOURCE:
-        return ("splits are assigned once the samples are known",)
+        return ("the shares of the splits are known once the samples are read",)
     one = np.arange(len(scan.sources))
     by_source = Finalized(arrays=(), samples=len(one), sample_source=one)
     return tuple(

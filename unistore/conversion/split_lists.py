@@ -150,7 +150,7 @@ def _of_store(path: str) -> SplitList:
     below = store.attributes.get("options", {}).get("split_below", "")
     if below:
         splits = {f"{below}/{name}": split for name, split in splits.items()}
-    return SplitList(origin=printable(Path(path).name), splits=splits, from_store=True)
+    return SplitList(origin=printable(Path(path.partition("?")[0]).name), splits=splits, from_store=True)
 
 
 def _splits_of_names(store: Store, sources: list[str], splits: NDArray[Any]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from unistore.conversion.split_lists import MAX_SPLITS, SplitList, read_split_li
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Finalized, Scan
 from unistore.errors import InputError, Problem, first_few, printable
+from unistore.system.arguments import MAX_COUNT, is_integer
 from unistore.system.sizes import count_of
 
 Codes: TypeAlias = NDArray[np.uint8] | Repeated
@@ -41,7 +42,6 @@ _UNASSIGNED = -1
 _SEEDS = 100
 """Seeds that are tried for a cure, with at most so many names."""
 _TRIED_NAMES = 2000
-_MAX_SEED = 2**63 - 1
 
 
 class RecordedSplits(NamedTuple):
@@ -105,18 +105,23 @@ class SplitRule:
         if options["split"] is None and taken is None:
             return None
         method = options.get("split_rule", "")
-        if method not in ("hash", "exact", "list", ""):
-            msg = f"split_rule {method!r} is unknown"
+        seed = options.get("split_seed", 0)
+        if method not in ("hash", "exact", "list", "") or not is_integer(seed, 0, MAX_COUNT):
+            msg = f"split_rule {method!r} with the seed {seed!r} is unknown"
             raise ValueError(msg)
+        shares = {} if options["split"] is None else dict(options["split"])
+        group_by = options.get("group_by")
         rule = cls(
-            shares={} if options["split"] is None else parse_shares(options["split"]),
+            shares=parse_shares(shares) if shares else {},
             method=method,
             by=str(options.get("split_by", SOURCE)),
-            seed=int(options.get("split_seed", 0)),
-            group_by=options.get("group_by"),
+            seed=seed,
+            group_by=None if group_by is None else str(group_by),
             taken=taken,
             below=str(options.get("split_below", "")),
         )
+        if not rule.shares and taken is None:
+            raise ValueError("split has no shares")
         rule.check_pattern()
         return rule
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 import unistore
 from unistore.conversion import split_lists
 from unistore.conversion.split_lists import read_split_list
+from unistore.conversion.splits import RecordedSplits, SplitRule, assign_splits
+from unistore.converters.protocol import Finalized, Scan, Source, Sources
 from unistore.errors import InputError
 from unistore.store.reader import Store
 
@@ -184,13 +187,38 @@ def test_what_is_taken_over_is_repaired_without_the_list(write: Write, tmp_path:
 def test_recorded_splits_that_cannot_be_are_refused(splits: Any) -> None:
     options = {"split": None, "split_from": {"name": "l", "digest": ""}, "found": {"splits": splits}}
     with pytest.raises((KeyError, TypeError, ValueError)):
-        split_lists_rule(options)
+        SplitRule.recorded(options)
 
 
-def split_lists_rule(options: Mapping[str, Any]) -> Any:
-    from unistore.conversion.splits import SplitRule
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"split": 3},
+        {"split": "train=1"},
+        {"split": {}},
+        {"split": {"a": -1}},
+        {"split": {"a": 1.0}, "split_rule": "other"},
+        {"split": {"a": 1.0}, "split_rule": ["hash"]},
+        {"split": {"a": 1.0}, "split_rule": "hash", "split_seed": -1},
+        {"split": {"a": 1.0}, "split_rule": "hash", "split_seed": 1e300},
+        {"split": {"a": 1.0}, "split_rule": "hash", "split_seed": 2**80},
+        {"split": {"a": 1.0}, "split_rule": "hash", "group_by": "("},
+    ],
+)
+def test_recorded_rules_that_cannot_be_are_refused(options: Any) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError, InputError)):
+        SplitRule.recorded(options)
 
-    return SplitRule.recorded(options)
+
+@pytest.mark.parametrize(
+    "codes", [b"", b"x", zlib.compress(bytes(3)), zlib.compress(b"\x07\0"), zlib.compress(bytes(1 << 30))]
+)
+def test_recorded_codes_of_other_sources_are_not_believed(codes: bytes) -> None:
+    sources = Sources(Source(path=Path(name), name=name, files=()) for name in "ab")
+    scan = Scan(family="rows", sources=sources, tables=(), sample_table="rows", main_table="rows")
+    finalized = Finalized(arrays=(), samples=2, sample_source=np.arange(2))
+    rule = SplitRule(method="list", taken=RecordedSplits("l", "", ("train", "val"), codes))
+    assert assign_splits(scan, finalized, rule).codes[:].tolist() == [0, 0]
 
 
 def test_a_new_member_of_a_group_goes_where_the_group_is(write: Write, tmp_path: Path) -> None:
