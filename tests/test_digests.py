@@ -21,7 +21,7 @@ import pytest
 import xxhash
 
 from tests.cases import MAKERS, Case
-from unistore.conversion.splits import SplitRule
+from unistore.conversion.split_rule import SplitRule
 
 RECORD = Path(__file__).with_suffix(".json")
 ENCODERS = ("unistore", "numcodecs", "h5py", "opencv-python-headless")

@@ -17,7 +17,7 @@ from unistore.system.sizes import count_of, parse_bytes, size
 if TYPE_CHECKING:
     from unistore.conversion.preview import Preview
     from unistore.conversion.report import Report
-    from unistore.conversion.splits import SplitRule
+    from unistore.conversion.split_rule import SplitRule
 
 SPLIT = ("split", "split_by", "split_seed", "split_from", "group_by")
 """Options of every conversion that assign splits."""
@@ -46,7 +46,7 @@ def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
     from unistore.conversion.convert import convert as run
     from unistore.conversion.convert import detect_family, make_converter, source_paths
-    from unistore.conversion.splits import parse_split
+    from unistore.conversion.split_rule import parse_split
 
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")

@@ -25,7 +25,7 @@ from unistore.conversion.report import Report
 from unistore.conversion.row_cache import RowCache
 from unistore.conversion.space import check_space
 from unistore.conversion.spill import Spill, SpilledBatch
-from unistore.conversion.splits import SplitRule
+from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.target import Folder
 from unistore.conversion.trial import choose_codecs
 from unistore.converters.protocol import Converter, Scan

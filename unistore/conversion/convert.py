@@ -15,7 +15,7 @@ from unistore.conversion.memory import step_budget
 from unistore.conversion.runner import Report, run
 from unistore.conversion.scan_job import scan_on
 from unistore.conversion.signatures import typed
-from unistore.conversion.splits import parse_split
+from unistore.conversion.split_rule import parse_split
 from unistore.converters.instead import nothing_found
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter

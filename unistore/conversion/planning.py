@@ -18,7 +18,8 @@ from unistore.conversion.finish import IndexArrays, root_attributes, shared_inde
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_columns import column_values
-from unistore.conversion.splits import Codes, SplitRule, assign_splits
+from unistore.conversion.split_rule import SplitRule
+from unistore.conversion.splits import Codes, assign_splits
 from unistore.converters.protocol import Converter, Finalized, Scan
 from unistore.converters.verdicts import counted_scan
 from unistore.errors import ConversionError

@@ -15,7 +15,8 @@ from unistore.conversion.memory import step_budget
 from unistore.conversion.plan import Plan, TablePlan
 from unistore.conversion.planning import plan_of
 from unistore.conversion.skipping import check_mode, entry_of, scan_valid_sources, with_skipped
-from unistore.conversion.splits import SOURCE, SplitRule, assign_splits
+from unistore.conversion.split_rule import SOURCE, SplitRule
+from unistore.conversion.splits import assign_splits, prepare_splits
 from unistore.converters.protocol import Converter, Finalized, Scan
 from unistore.converters.verdicts import counted_scan
 
@@ -123,7 +124,7 @@ def preview(
     check_mode(on_error)
     _, scan, problems = scan_valid_sources(converter, paths, skip=on_error == "skip")
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
-    rule = None if split is None else split.prepared(paths, scan)
+    rule = prepare_splits(split, paths, scan)
     plan = plan_of(scan, codec, rule, provisional_tables(scan))
     found = estimate(converter, scan, step_budget(memory, workers))
     return Preview(

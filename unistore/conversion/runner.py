@@ -19,7 +19,8 @@ from unistore.conversion.memory import PROCESS, STEP_BUDGET
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.report import Report
 from unistore.conversion.skipping import Skipping, check_mode, check_resumed, scan_valid_sources
-from unistore.conversion.splits import SplitRule
+from unistore.conversion.split_rule import SplitRule
+from unistore.conversion.splits import prepare_splits
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
 from unistore.converters.scanning import ScanParts, scan_here
@@ -84,7 +85,7 @@ def run(
     _check_no_overlap(paths, opened)
     check_mode(on_error)
     first = scan_valid_sources(converter, paths, skip=on_error == "skip", scan_all=scan_all)
-    rule = None if split is None else split.prepared(paths, first[1])
+    rule = prepare_splits(split, paths, first[1])
     fingerprints = fingerprints_of(first[1])
     try:
         with opened as build:
@@ -100,8 +101,8 @@ def run(
             skipping = Skipping(first, paths, build.journal, scan_all)
             while True:
                 chosen, scan = skipping.scan()
-                if split is not None and scan.sources is not first[1].sources:
-                    rule = split.prepared(paths, scan)
+                if scan.sources is not first[1].sources:
+                    rule = prepare_splits(split, paths, scan)
                 conversion = Conversion(
                     converter=chosen,
                     scan=scan,

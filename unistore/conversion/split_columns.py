@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Converter, Finalized, Scan
 from unistore.errors import InputError, Problem, first_few
-from unistore.schemas.tables import Field, Table, text_values
+from unistore.schemas.tables import Field, IndexValues, text_values
 
 _KINDS = "bui"
 
@@ -24,27 +24,51 @@ def column_values(converter: Converter, scan: Scan, finalized: Finalized, name: 
     InputError
         If there is no such column, its values are neither, or a source cannot be read.
     """
-    table = scan.sample_table
-    index = {field.path.removeprefix(f"{table}/"): values for field, values in finalized.arrays}
-    if f"{name}/offsets" in index:
-        return text_values(index[f"{name}/data"][:], index[f"{name}/offsets"][:])
-    samples = finalized.samples
-    columns = {key for key, values in index.items() if len(values) == samples and values.dtype.kind in _KINDS}
-    direct = next((each for each in scan.tables if each.name == table and not each.spilled), None)
-    rows = {} if direct is None else _whole_numbers(direct)
-    if name in rows:
-        return _read(converter, scan, rows[name])
-    if name in columns and not name.endswith("/offsets"):
-        return list(index[name][:].tolist())
-    listed = first_few(sorted({*rows, *(key for key in columns if "/" not in key)})) or "none"
-    cure = f"columns of whole numbers, one a {table.rpartition('/')[2].removesuffix('s')}: {listed}"
+    direct = _direct_columns(scan)
+    if name in direct:
+        return _read(converter, scan, direct[name])
+    index = _index_columns(scan, finalized)
+    if name in index:
+        return index[name]()
+    columns = sorted({*direct, *index})
+    sample = scan.sample_table.rpartition("/")[2].removesuffix("s")
+    cure = f"columns of whole numbers or texts, one a {sample}: {first_few(columns) or 'none'}"
     raise InputError(Problem(f"--group-by column:{name}", "is no column to group by", cure, "option"))
 
 
-def _whole_numbers(table: Table) -> dict[str, Field]:
-    columns = [field for field in table.fields if not field.row_shape]
-    columns = [field for field in columns if np.dtype(field.dtype).kind in _KINDS]
-    return {field.path.removeprefix(f"{table.name}/"): field for field in columns}
+def _index_columns(scan: Scan, finalized: Finalized) -> dict[str, Callable[[], Sequence[Any]]]:
+    """Return what reads each index array of one whole number, or text, a sample."""
+    prefix = f"{scan.sample_table}/"
+    arrays = {field.path.removeprefix(prefix): values for field, values in finalized.arrays}
+    columns: dict[str, Callable[[], Sequence[Any]]] = {}
+    for name, values in arrays.items():
+        column, _, part = name.rpartition("/")
+        if part == "offsets" and f"{column}/data" in arrays and len(values) == finalized.samples + 1:
+            columns[column] = partial(_texts, arrays[f"{column}/data"], values)
+        elif part == name and values.dtype.kind in _KINDS and values.shape == (finalized.samples,):
+            columns[name] = partial(_numbers, values)
+    return columns
+
+
+def _texts(data: IndexValues, offsets: IndexValues) -> Sequence[Any]:
+    return text_values(data[:], offsets[:])
+
+
+def _numbers(values: IndexValues) -> Sequence[Any]:
+    whole: list[Any] = values[:].tolist()
+    return whole
+
+
+def _direct_columns(scan: Scan) -> dict[str, Field]:
+    """Return the columns of one whole number a sample that are read from the sources."""
+    columns = {}
+    for table in scan.tables:
+        if table.name != scan.sample_table or table.spilled:
+            continue
+        for field in table.fields:
+            if not field.row_shape and np.dtype(field.dtype).kind in _KINDS:
+                columns[field.path.removeprefix(f"{table.name}/")] = field
+    return columns
 
 
 def _read(converter: Converter, scan: Scan, column: Field) -> Sequence[Any]:
@@ -52,9 +76,13 @@ def _read(converter: Converter, scan: Scan, column: Field) -> Sequence[Any]:
     name = column.path.removeprefix(f"{table}/")
     rows = scan.sources.rows(table)
     values = np.full(sum(rows), column.fill, column.dtype)
-    bounds = np.concatenate(([0], np.cumsum(rows))).tolist()
-    for source, (lo, hi) in enumerate(pairwise(bounds)):
-        if hi > lo:
-            with as_problem(scan.sources.names[source]):
-                converter.read(scan, table, source, 0, hi - lo, {name: values[lo:hi]})
-    return list(values.tolist())
+    first = 0
+    for source, count in enumerate(rows):
+        if not count:
+            continue
+        column_of_source = values[first : first + count]
+        with as_problem(scan.sources.names[source]):
+            converter.read(scan, table, source, 0, count, {name: column_of_source})
+        first += count
+    whole: list[Any] = values.tolist()
+    return whole

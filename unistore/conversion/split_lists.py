@@ -69,9 +69,10 @@ def read_split_list(path: str | os.PathLike[str]) -> SplitList:
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
         raise InputError(Problem(printable(str(path)), message, "check the path", "split")) from error
-    except (ValueError, RecursionError, csv.Error) as error:
-        reason = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError(Problem(printable(str(path)), reason, _FORM, "split")) from error
+    except RecursionError as error:
+        raise InputError(Problem(printable(str(path)), "is nested too deeply", _FORM, "split")) from error
+    except (ValueError, csv.Error) as error:
+        raise InputError(Problem(printable(str(path)), str(error), _FORM, "split")) from error
     return SplitList(origin=origin, splits=_without_contradictions(pairs, printable(str(path))))
 
 
@@ -119,16 +120,18 @@ def _without_contradictions(pairs: Iterable[tuple[str, str]], location: str) -> 
     splits: dict[str, str] = {}
     problems = []
     for name, split in pairs:
-        if not name or not split:
-            message = f"{name or split!r} has no split" if name else f"a line of split {split!r} has no name"
-            problems.append(Problem(location, message, _FORM, "split"))
+        if not name:
+            problems.append(Problem(location, f"a line of split {split!r} has no name", _FORM, "split"))
+        elif not split:
+            problems.append(Problem(location, f"{name!r} has no split", _FORM, "split"))
         elif splits.setdefault(name, split) != split:
             message = f"{name} is in {splits[name]} and in {split}"
             problems.append(Problem(location, message, "keep one of the two lines", "split"))
     if not splits and not problems:
         problems.append(Problem(location, "names nothing", _FORM, "split"))
-    if len(set(splits.values())) > MAX_SPLITS:
-        message = f"names {len(set(splits.values())):,} splits, and a store has at most {MAX_SPLITS}"
+    count = len(set(splits.values()))
+    if count > MAX_SPLITS:
+        message = f"names {count:,} splits, and a store has at most {MAX_SPLITS}"
         problems.append(Problem(location, message, "is the split in the second column?", "split"))
     if problems:
         raise InputError(problems[:MAX_PROBLEMS])
@@ -156,10 +159,11 @@ def _of_store(path: str) -> SplitList:
 def _splits_of_names(store: Store, sources: list[str], splits: NDArray[Any]) -> dict[str, str]:
     """Split of each source, or of each sample where a source has samples in several splits."""
     owner = _source_of_samples(store)
-    first = np.full(len(sources), -1, np.int64)
-    first[owner[::-1]] = np.arange(len(owner))[::-1]
-    if (splits == splits[first[owner]]).all():
-        return {name: splits[at] for name, at in zip(sources, first.tolist(), strict=True) if at >= 0}
+    present, first = np.unique(owner, return_index=True)
+    split_of_source = np.full(len(sources), "", object)
+    split_of_source[present] = splits[first]
+    if (splits == split_of_source[owner]).all():
+        return {sources[number]: split_of_source[number] for number in present}
     if len(owner) > MAX_NAMES:
         msg = f"{store.path}: has splits by sample, and more than {MAX_NAMES:,} samples"
         raise StoreError(msg)

@@ -17,7 +17,7 @@ from unistore.conversion.job import DeriveJob, ShardJob, source_batches
 from unistore.conversion.keys import source_keys
 from unistore.conversion.planning import Planned, plan_conversion, versions
 from unistore.conversion.spill import Spill
-from unistore.conversion.splits import SplitRule
+from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources

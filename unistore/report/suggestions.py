@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import unistore
-from unistore.conversion.splits import EXACT
+from unistore.conversion.split_rule import EXACT
 from unistore.converters.options import Option, declared
 from unistore.converters.registry import find_family, get_family
 from unistore.data.kinds.protocol import NamesGroup, SampleKind

@@ -11,7 +11,7 @@ import pytest
 from unistore.cli.main import main
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.preview import preview
-from unistore.conversion.splits import SplitRule
+from unistore.conversion.split_rule import SplitRule
 from unistore.store.reader import Store
 
 DATA = Path(__file__).resolve().parents[2] / "data"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from unistore.conversion.runner import run
-from unistore.conversion.splits import SplitRule
+from unistore.conversion.split_rule import SplitRule
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.reader import Store
 

@@ -16,7 +16,7 @@ import zarr
 from numpy.typing import NDArray
 
 from unistore.conversion.runner import run
-from unistore.conversion.splits import SplitRule
+from unistore.conversion.split_rule import SplitRule
 from unistore.errors import ConversionError, InputError
 
 Arrays = dict[str, NDArray[Any]]

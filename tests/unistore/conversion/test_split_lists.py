@@ -15,7 +15,8 @@ import pytest
 import unistore
 from unistore.conversion import split_lists
 from unistore.conversion.split_lists import read_split_list
-from unistore.conversion.splits import RecordedSplits, SplitRule, assign_splits
+from unistore.conversion.split_rule import RecordedSplits, SplitRule
+from unistore.conversion.splits import assign_splits
 from unistore.converters.protocol import Finalized, Scan, Source, Sources
 from unistore.errors import InputError
 from unistore.store.reader import Store

@@ -15,7 +15,8 @@ import xxhash
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from unistore.conversion.splits import KEPT, SplitRule, assign_splits, parse_shares, parse_split
+from unistore.conversion.split_rule import SplitRule, parse_shares, parse_split
+from unistore.conversion.splits import KEPT, assign_splits, prepare_splits
 from unistore.converters.protocol import Finalized, Scan, Source, Sources
 from unistore.errors import InputError
 
@@ -349,11 +350,11 @@ def test_options_without_effect_are_refused(options: dict[str, Any]) -> None:
 
 def test_what_is_assigned_is_checked() -> None:
     scan, _ = make([10])
-    rule(by="row").prepared([], scan)
+    prepare_splits(rule(by="row"), [], scan)
     with pytest.raises(InputError, match="splits can be assigned by source or by row here"):
-        rule(by="episode").prepared([], scan)
+        prepare_splits(rule(by="episode"), [], scan)
     with pytest.raises(InputError, match=r"of 1 source: .*or --split-by row"):
-        rule(by="source").prepared([], scan)
+        prepare_splits(rule(by="source"), [], scan)
 
 
 def test_splits_that_sources_name_for_samples_win_over_shares_by_sample() -> None:
