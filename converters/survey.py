@@ -15,7 +15,7 @@ from unistore.converters.parts import TWO_FAMILIES, Candidate, LeftOut, Refused,
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, find_family, get_family, is_own, leave_out
 from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN, Count, counted, name_of
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Problem, UnistoreError, printable
 
 
 class Detection(NamedTuple):
@@ -271,8 +271,10 @@ def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict |
         with as_problem(location):
             raise raised
     except InputError as error:
-        is_expected = not any(problem.trace for problem in error.problems) or isinstance(raised, OSError)
-        if is_expected or is_own(family.name):
+        # A fault of the code of a package is not one of the file: the family is asked no more.
+        is_fault = any(problem.kind == "plugin" for problem in error.problems)
+        is_fault = is_fault or not isinstance(raised, (UnistoreError, OSError))
+        if is_own(family.name) or not is_fault:
             return Refused(error.problems[0] if error.problems else Problem(location, str(error)))
         leave_out(family.command, f"{family.converter} failed: {type(raised).__name__}: {raised}")
         return None

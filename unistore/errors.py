@@ -10,7 +10,7 @@
     ├── UnsupportedError           a valid Zarr feature that the engine does not implement; names it
     ├── ConversionError            writing failed (disk full, rights, source changed); resumable
     └── LoaderError                the loader cannot go on, or was used wrongly
-        ├── SampleError            a sample could not be read; names it, its source, the worker's traceback
+        ├── SampleError            a sample could not be read; names it and its source
         └── WorkerDiedError        a worker process ended on its own
 """
 
@@ -123,7 +123,8 @@ class LoaderError(UnistoreError):
 class SampleError(LoaderError):
     """A sample, or the batch it belongs to, could not be made.
 
-    The exception that the dataset raised is ``__cause__`` where it could be sent.
+    Its text is one line. ``__cause__`` is what the dataset raised, with the traceback. An exception that
+    cannot be sent from a worker is replaced by its traceback.
 
     Attributes
     ----------
@@ -131,19 +132,16 @@ class SampleError(LoaderError):
         Index of the sample in the dataset, or None where only the whole batch fails.
     source
         Where the sample comes from, in the dataset's own words; empty where the dataset cannot tell.
-    worker_traceback
-        The traceback as the worker saw it.
     """
 
-    def __init__(self, message: str, sample: int | None, source: str, worker_traceback: str) -> None:
-        super().__init__(f"{message}\n\n{worker_traceback}" if worker_traceback else message)
+    def __init__(self, message: str, sample: int | None = None, source: str = "") -> None:
+        super().__init__(message)
         self.message = message
         self.sample = sample
         self.source = source
-        self.worker_traceback = worker_traceback
 
-    def __reduce__(self) -> tuple[type[SampleError], tuple[str, int | None, str, str]]:
-        return type(self), (self.message, self.sample, self.source, self.worker_traceback)
+    def __reduce__(self) -> tuple[type[SampleError], tuple[str, int | None, str]]:
+        return type(self), (self.message, self.sample, self.source)
 
 
 class WorkerDiedError(LoaderError):

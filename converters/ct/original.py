@@ -20,7 +20,7 @@ from unistore.converters.ct.source import Planes
 from unistore.converters.ct.tables import windows_of
 from unistore.converters.protocol import Scan
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
-from unistore.schemas.ct.windows import Window
+from unistore.schemas.ct.windows import OWN_VALUES, Window, value_source
 from unistore.schemas.store_view import StoreView
 
 
@@ -46,7 +46,7 @@ class Originals:
             yield compared(detail["image"], prod(image.shape), found)
         for name, file in detail["windows"].items():
             group, ones = f"{WINDOWS}/{name}", _opened(source.files[file])
-            if str(self._store.group(group)["values"]).startswith("as in"):
+            if value_source(self._store.group(group)) in OWN_VALUES:
                 found = _difference(volume.scaled(group), ones)
             elif ones[:0].dtype.kind == "f" and image is not None:
                 found = _scaled_difference(image, ones, windows_of(self._scan)[name])

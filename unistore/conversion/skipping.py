@@ -225,4 +225,4 @@ def _without(converter: Converter, problems: Iterable[Problem]) -> Converter:
         return converter
     given: Any = converter
     excluded = sorted({*given.exclude, *names}, key=natural_key)
-    return cast("Converter", replace(given, exclude=tuple(excluded)))
+    return cast("Converter", given).excluding(tuple(excluded))

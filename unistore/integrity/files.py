@@ -33,6 +33,8 @@ BATCH_BYTES = 64 << 20
 """Bytes of files that one step checks."""
 CURE = "repair it from its sources: unistore verify STORE --repair SRC..."
 _EXTRA = "extra"
+UNKNOWN_FAMILY = "family"
+"""Kinds of problems that leave the content of a store intact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ class CheckedFiles:
 
 def is_warning(problem: Problem) -> bool:
     """Whether a problem leaves the content of the store intact."""
-    return problem.kind == _EXTRA
+    return problem.kind in (_EXTRA, UNKNOWN_FAMILY)
 
 
 def read_root(path: str) -> RootDocument:
