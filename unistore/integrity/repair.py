@@ -202,7 +202,9 @@ class _Repair:
             }
         differing = [key for key, entry in result.entries.items() if entries.get(key) != entry]
         differing += [
-            key for key, content in result.content_digests.items() if entries[key].content != content
+            key
+            for key, content in result.content_digests.items()
+            if key in entries and entries[key].content != content
         ]
         if differing:
             raise _values_differ(differing)
