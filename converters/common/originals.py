@@ -6,8 +6,7 @@ used: it says which dataset of which file a column comes from.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +16,6 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import is_lossless
 from unistore.converters.common.exported import Values
-
-_NUMBER = re.compile(r"[0-9]+")
 
 
 class Compared(NamedTuple):
@@ -44,22 +41,17 @@ def open_with_h5py(path: Path) -> Iterator[Any]:
 
 
 def dataset_paths(file: Any) -> list[str]:
-    """Paths of all datasets in an open HDF5 file, without linked ones."""
+    """Return the paths of all datasets with values in an open HDF5 file, without linked ones."""
     import h5py
 
     found: list[str] = []
 
     def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
+        if isinstance(item, h5py.Dataset) and item.size:
             found.append(name)
 
     file.visititems(visit)
     return found
-
-
-def names_without_numbers(names: Iterable[str]) -> list[str]:
-    """Names with ``N`` for each number, without duplicates: ``segments/segment_N/unique_labels``."""
-    return list(dict.fromkeys(_NUMBER.sub("N", name) for name in names))
 
 
 def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str | None:

@@ -15,7 +15,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.originals import dataset_paths, names_without_numbers, open_with_h5py
+from unistore.converters.common.left_out import BOOKKEEPING, NO_COLUMN, names_without_numbers
+from unistore.converters.common.originals import dataset_paths, open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.attributes import (
     Attributes,
@@ -28,6 +29,7 @@ from unistore.converters.files.hdf5.file import location_of, names_in
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, unlinked, walk
 from unistore.converters.parts import Candidate
+from unistore.converters.point_cloud.columns import left_out_of
 from unistore.converters.point_cloud.pointsuite import COUNT, segment_names, segment_problems
 from unistore.converters.point_cloud.source import AXES, Layout, Original, PointSource, column_paths
 from unistore.converters.scan import Source
@@ -98,6 +100,13 @@ def make_layout(found: OpenFile, chosen: Layout, members: Sequence[str] = (), **
     paths = [*chosen.xyz, *(path for path, _ in (*chosen.columns.values(), *segment_columns.values()))]
     read = [path for path in paths if path in datasets and path not in members]
     known["notes"] = (*known.get("notes", ()), *chosen.notes)
+    taken = {*read, *(path for path, _ in chosen.left_out)}
+    known["left_out"] = (
+        *chosen.left_out,
+        *left_out_of(datasets, taken),
+        *((path, BOOKKEEPING) for path in found.tree.bookkeeping),
+        *((f"segments/segment_N/{name}", NO_COLUMN) for name in _others_in_segments(found, members)),
+    )
     known["memory"] = known.get("memory", 0) + 2 * sum(hdf5.chunk_memory(datasets[path]) for path in read)
     return replace(
         chosen,
@@ -108,6 +117,17 @@ def make_layout(found: OpenFile, chosen: Layout, members: Sequence[str] = (), **
         attributes=_attributes(found, read, members),
         files=tuple(sorted(found.tree.files)),
     )
+
+
+def _others_in_segments(found: OpenFile, read: Sequence[str]) -> list[str]:
+    """Return names of what the segments hold besides the datasets that are read."""
+    names: dict[str, None] = {}
+    parent = found.file["segments"] if found.segments else None
+    for key in found.segments:
+        group = unlinked(parent, key)
+        if isinstance(group, h5py.Group):
+            names |= dict.fromkeys(names_in(group, found.name))
+    return [name for name in names if name not in read]
 
 
 def _attributes(found: OpenFile, columns: Sequence[str], members: Sequence[str]) -> Attributes:
@@ -246,10 +266,13 @@ def open_original(source: Source) -> Iterator[Original]:
         )
 
 
-def datasets_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = False) -> list[str]:
-    """Datasets of a file that are not columns, and attributes that are not stored.
+def datasets_left_out(
+    file: Any, detail: Mapping[str, Any], *, in_segments: bool = False, with_indices: bool = False
+) -> list[str]:
+    """Return datasets of a file that are not columns, and attributes that are not stored.
 
-    With `in_segments`, columns are known by the last part of their paths.
+    With `in_segments`, columns are known by the last part of their paths. With `with_indices`, the store has
+    the indices of segments.
     """
     taken = {path for path, _, _ in (*detail["columns"].values(), *detail["segment_columns"].values())}
     taken |= set(detail["xyz"])
@@ -257,7 +280,10 @@ def datasets_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool
     def is_column(name: str) -> bool:
         return name in taken or (in_segments and name.rpartition("/")[2] in taken)
 
-    found = [name for name in dataset_paths(file) if not is_column(name) and not name.endswith("/indices")]
+    def is_indices(name: str) -> bool:
+        return with_indices and name.startswith("segments/") and name.endswith("/indices")
+
+    found = [name for name in dataset_paths(file) if not (is_column(name) or is_indices(name))]
 
     def is_recounted(path: str, item: Any, name: Any) -> bool:
         """Whether an export writes the same value anyway."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -132,12 +132,18 @@ def _member(path: Path, location: str, names: Sequence[str]) -> NpzMember:
 
 def _open_npz(path: Path, location: str) -> PixelSource:
     member = _member(path, location, _SPIKES)
-    return _spikes(path, location, member.header, _read_npz, member.name)
+    spikes = _spikes(path, location, member.header, _read_npz, member.name)
+    return replace(spikes, others=_others(path, location, member))
 
 
 def _open_npz_voxels(path: Path, location: str) -> VoxelGrid:
     member = _member(path, location, _VOXELS)
-    return _voxels(path, location, member.header, _read_npz, member.name)
+    voxels = _voxels(path, location, member.header, _read_npz, member.name)
+    return replace(voxels, others=_others(path, location, member))
+
+
+def _others(path: Path, location: str, member: NpzMember) -> tuple[str, ...]:
+    return tuple(name for name in npz_members(path, location) if name != member.name)
 
 
 def _original(path: Path, key: str) -> NDArray[Any]:
@@ -145,6 +151,12 @@ def _original(path: Path, key: str) -> NDArray[Any]:
         return np.asarray(np.load(path, allow_pickle=False))
     with np.load(path, allow_pickle=False) as members:
         return np.asarray(members[key])
+
+
+def _original_names(path: Path) -> Sequence[str]:
+    with np.load(path, allow_pickle=False) as members:
+        names: list[str] = members.files
+        return names
 
 
 NPY = Format(
@@ -161,5 +173,6 @@ NPZ = Format(
     open=_open_npz,
     original=_original,
     open_voxels=_open_npz_voxels,
+    names=_original_names,
     form="npz",
 )

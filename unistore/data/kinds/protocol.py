@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -101,7 +101,10 @@ class NamesGroup(Protocol):
 
 
 def select_keys(
-    known: Iterable[str], fields: Sequence[str] | None, on_request: Iterable[str] = ()
+    known: Iterable[str],
+    fields: Sequence[str] | None,
+    on_request: Iterable[str] = (),
+    elsewhere: Callable[[str], str | None] = lambda _: None,
 ) -> tuple[str, ...]:
     """Keys to read: the requested ones in their order, or the default ones.
 
@@ -113,6 +116,8 @@ def select_keys(
         Requested keys; None: all of `known`. `INDEX` is allowed and ignored.
     on_request
         Further keys, read only on request.
+    elsewhere
+        Returns where a store keeps something of this name that is no key, for the message.
 
     Raises
     ------
@@ -127,7 +132,8 @@ def select_keys(
     unknown = [name for name in fields if name not in (*known, *on_request, INDEX)]
     if unknown:
         extra = f"; on request: {', '.join(on_request)}" if on_request else ""
-        msg = f"unknown field {', '.join(map(repr, unknown))}: samples have {', '.join(known)}{extra}"
+        kept = "".join(f"; {name!r} is {where}" for name in unknown if (where := elsewhere(name)) is not None)
+        msg = f"unknown field {', '.join(map(repr, unknown))}: samples have {', '.join(known)}{extra}{kept}"
         raise InputError(msg)
     return tuple(dict.fromkeys(name for name in fields if name != INDEX))
 

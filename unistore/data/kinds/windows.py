@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,14 @@ from numpy.typing import NDArray
 from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
 from unistore.data.kinds.protocol import Picks, require_family, select_keys
 from unistore.data.kinds.reach import Reach
-from unistore.data.kinds.steps import ON_REQUEST, Episodes, channels_first, step_column, step_paths
+from unistore.data.kinds.steps import (
+    ON_REQUEST,
+    Episodes,
+    attribute_place,
+    channels_first,
+    step_column,
+    step_paths,
+)
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
@@ -59,7 +67,7 @@ class Windows:
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_family(store, "trajectory", self)
-        return select_keys([*step_paths(store), *_VALID], fields, ON_REQUEST)
+        return select_keys([*step_paths(store), *_VALID], fields, ON_REQUEST, partial(attribute_place, store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> WindowReader:
         """Reader of windows in the episodes `units`."""
