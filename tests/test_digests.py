@@ -70,6 +70,7 @@ VARIANTS = {
     "robot_robomimic ignore": Variant(
         "robot_robomimic", {"ignore": ("obs/camera", "next_obs/camera")}, {"codec": "small"}
     ),
+    "robot_robomimic resized alone": Variant("robot_robomimic", {"images": "resized"}),
     "robot_robomimic exclude": Variant("robot_robomimic", {"exclude": ("demos.hdf5: data/demo_2",)}),
     "robot_flat split": Variant("robot_flat", run={"shares": Shares({"train": 0.5, "val": 0.5})}),
     "robot_act swapped": Variant("robot_act", {"colour": "swapped", "image_size": 8}),

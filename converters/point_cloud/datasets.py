@@ -100,12 +100,13 @@ def make_layout(found: OpenFile, chosen: Layout, members: Sequence[str] = (), **
     paths = [*chosen.xyz, *(path for path, _ in (*chosen.columns.values(), *segment_columns.values()))]
     read = [path for path in paths if path in datasets and path not in members]
     known["notes"] = (*known.get("notes", ()), *chosen.notes)
+    attributes, others_in_segments = _attributes(found, read, members)
     taken = {*read, *(path for path, _ in chosen.left_out)}
     known["left_out"] = (
         *chosen.left_out,
         *left_out_of(datasets, taken),
         *((path, BOOKKEEPING) for path in found.tree.bookkeeping),
-        *((f"segments/segment_N/{name}", NO_COLUMN) for name in _others_in_segments(found, members)),
+        *((path, NO_COLUMN) for path in others_in_segments),
     )
     known["memory"] = known.get("memory", 0) + 2 * sum(hdf5.chunk_memory(datasets[path]) for path in read)
     return replace(
@@ -114,24 +115,16 @@ def make_layout(found: OpenFile, chosen: Layout, members: Sequence[str] = (), **
         scale=_triple(header, "scale"),
         offset=_triple(header, "offset"),
         header=header,
-        attributes=_attributes(found, read, members),
+        attributes=attributes,
         files=tuple(sorted(found.tree.files)),
     )
 
 
-def _others_in_segments(found: OpenFile, read: Sequence[str]) -> list[str]:
-    """Return names of what the segments hold besides the datasets that are read."""
-    names: dict[str, None] = {}
-    parent = found.file["segments"] if found.segments else None
-    for key in found.segments:
-        group = unlinked(parent, key)
-        if isinstance(group, h5py.Group):
-            names |= dict.fromkeys(names_in(group, found.name))
-    return [name for name in names if name not in read]
-
-
-def _attributes(found: OpenFile, columns: Sequence[str], members: Sequence[str]) -> Attributes:
-    """Attributes of the groups, columns and segments of a file."""
+def _attributes(
+    found: OpenFile, columns: Sequence[str], members: Sequence[str]
+) -> tuple[Attributes, list[str]]:
+    """Return attributes of the groups, columns and segments of a file, and what else is in its segments."""
+    others: dict[str, None] = {}
     points: dict[str, tuple[int, ...]] = {}
 
     def in_segments() -> Iterator[tuple[str, h5py.HLObject]]:
@@ -139,6 +132,9 @@ def _attributes(found: OpenFile, columns: Sequence[str], members: Sequence[str])
         for key in found.segments:
             path, group = f"segments/{key}", unlinked(parent, key)
             if isinstance(group, h5py.Group):
+                others.update(
+                    dict.fromkeys(name for name in names_in(group, found.name) if name not in members)
+                )
                 inside = {f"{path}/{each}": unlinked(group, each) for each in members}
                 datasets = {each: item for each, item in inside.items() if isinstance(item, h5py.Dataset)}
                 points[path] = next((item.shape or () for item in datasets.values()), ())
@@ -151,7 +147,8 @@ def _attributes(found: OpenFile, columns: Sequence[str], members: Sequence[str])
         return name == COUNT and path in points and entry == count
 
     objects = objects_of(found.file, found.tree, columns.__contains__)
-    return read_attributes(chain(objects, in_segments()), is_recounted)
+    attributes = read_attributes(chain(objects, in_segments()), is_recounted)
+    return attributes, [f"segments/segment_N/{name}" for name in others]
 
 
 def _header(file: h5py.File, name: str) -> dict[str, Any]:

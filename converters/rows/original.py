@@ -79,8 +79,9 @@ def _names_left_out(path: Path, stored: Mapping[str, Collection[str | None]]) ->
             names = list(arrays.files)
         else:
             arrays = {NPY_NAME: np.load(path, mmap_mode="r", allow_pickle=False)}
-            names = [NPY_NAME]
-        left_out = [path.stem if name == NPY_NAME else name for name in names if name not in stored]
+            # The array of a file without names is called as the file is.
+            names = [NPY_NAME if NPY_NAME in stored else path.stem]
+        left_out = [name for name in names if name not in stored]
         for name, fields in stored.items():
             if None not in fields:
                 left_out += [f"{name}/{field}" for field in arrays[name].dtype.names if field not in fields]

@@ -50,7 +50,13 @@ def resized(folder: Path) -> dict[str, Any]:
 
 def rows_mapped(folder: Path) -> dict[str, Any]:
     np.savez(folder / "a.npz", data=np.zeros((9, 2)), weight=np.zeros(9), names=np.array(["a", "b"]))
-    return {"family": "rows", "map": {"data": "data"}}
+    return {"family": "rows", "map": {"weight": "weight"}}
+
+
+def rows_side_by_side(folder: Path) -> dict[str, Any]:
+    np.save(folder / "image.npy", np.zeros((9, 4, 4), np.uint8))
+    np.save(folder / "label.npy", np.arange(9))
+    return {"family": "rows", "map": {"label": "label"}}
 
 
 def rows_intersection(folder: Path) -> dict[str, Any]:
@@ -120,7 +126,8 @@ NAMES: dict[Write, tuple[str, ...]] = {
     aloha: ("extra/calibration", "language_instruction (only as an attribute)"),
     robomimic: ("camera/intrinsics", "data/demo_N/obs/depth", "data/demo_N/rewards", "note"),
     resized: ("observations/camera (only resized)",),
-    rows_mapped: ("names", "weight"),
+    rows_mapped: ("data", "names"),
+    rows_side_by_side: ("image",),
     rows_intersection: ("table/b", "weight"),
     rows_bookkeeping: ("_i_data/sorted", "texts"),
     cloud_columns: ("other/thing", "points/X", "points/Y", "points/Z", "points/scale"),
