@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from unistore.errors import Problem
+from unistore.errors import Location, Problem
 
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
@@ -71,7 +71,7 @@ class Keys:
 
     def refuse(self, key: str, message: str, kind: str = "contradiction", cure: str = "") -> None:
         """Add a Problem of a key."""
-        self.problems.append(Problem(f"{self._location}: {key}", message, cure, kind))
+        self.problems.append(Problem.at(Location(self._location, key), message, cure, kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

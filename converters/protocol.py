@@ -19,8 +19,9 @@ open between calls (h5py handles must not cross processes). It imports neither t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +137,10 @@ class Converter(Protocol):
             With everything that the sources disagree on.
         """
         ...
+
+    def excluding(self, names: tuple[str, ...]) -> Converter:
+        """Return the same converter that leaves out these names."""
+        return replace(cast("Any", self), exclude=names)  # type: ignore[no-any-return]
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Read a source once, emit its rows of every spilled table, and return its index facts.

@@ -167,13 +167,18 @@ def _installed(point: EntryPoint) -> Family | None:
     except Exception as error:  # noqa: BLE001  whatever a package raises, the other families work
         leave_out(point.name, f"{point.value} cannot be imported: {type(error).__name__}: {error}")
         return None
-    if not isinstance(found, Family):
-        leave_out(point.name, f"{point.value} is {type(found).__name__}, expected a Family")
+    if isinstance(found, Family):
+        leave_out(point.name, f"{point.value} is written for an older unistore, see docs/write-a-family.md")
         return None
-    if not _NAME.fullmatch(found.name):
-        leave_out(point.name, f"{point.value} is called {found.name!r}, expected {_NAME.pattern}")
+    try:
+        record: Family = resolve("unistore.converters.seam.record:record_of")(found)
+    except InputError as error:
+        leave_out(point.name, str(error))
         return None
-    return found
+    if not _NAME.fullmatch(record.name):
+        leave_out(point.name, f"{point.value} is called {record.name!r}, expected {_NAME.pattern}")
+        return None
+    return record
 
 
 def is_own(name: str) -> bool:

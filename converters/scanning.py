@@ -21,7 +21,7 @@ from unistore.converters.parts import Found, Part, Parts, Scanned
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import families, find_family, get_family
 from unistore.converters.scan import Scan
-from unistore.converters.survey import Owners, other_family_reason, survey
+from unistore.converters.survey import Owners, convert_command, other_family_reason, survey
 from unistore.converters.verdicts import EXCLUDED
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.system.packed import Packed
@@ -318,7 +318,7 @@ def _all_of_others(converter: Converter, paths: Sequence[Path], of_others: Mappi
     family = converter.family.replace("_", " ")
     named = ", ".join(others).replace("_", " ")
     message = f"holds no source of {family}: {count_of(len(of_others), 'file')} of {named}"
-    commands = " or ".join(other_family_reason(each).partition(": ")[2] for each in others)
+    commands = " or ".join(convert_command(each) for each in others)
     cure = f"{commands}; or, to take files for {family} all the same, name each"
     return Problem(listed, message, cure, "family")
 

@@ -15,7 +15,7 @@ from unistore.converters.parts import TWO_FAMILIES, Candidate, LeftOut, Refused,
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, find_family, get_family, is_own, leave_out
 from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN, Count, counted, name_of
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Problem, UnistoreError, printable
 
 
 class Detection(NamedTuple):
@@ -138,7 +138,12 @@ def survey(paths: Sequence[Path]) -> Survey:
 
 def other_family_reason(family: str) -> str:
     """Reason for leaving out a file that another family takes."""
-    return f"of another family: unistore convert {get_family(family).command}"
+    return f"of another family: {convert_command(family)}"
+
+
+def convert_command(family: str) -> str:
+    """Command that converts files of a family."""
+    return f"unistore convert {get_family(family).command}"
 
 
 class Owners:
@@ -215,12 +220,12 @@ def _converter(family: Family) -> Converter | None:
 
 
 def _named_as(problem: Problem, path: Path, roots: Sequence[Path]) -> Problem:
-    """The problem with a location relative to the given folder."""
+    """The problem with a file name relative to the given folder."""
     folder = next((root for root in roots if root.is_dir() and path.is_relative_to(root.resolve())), None)
     name = printable(path.name if folder is None else path.relative_to(folder.resolve()).as_posix())
     for start in (printable(str(path)), printable(path.name)):
-        if problem.location.startswith(start):
-            return replace(problem, location=name + problem.location.removeprefix(start))
+        if problem.file.startswith(start):
+            return replace(problem, file=name + problem.file.removeprefix(start))
     return problem
 
 
@@ -271,8 +276,10 @@ def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict |
         with as_problem(location):
             raise raised
     except InputError as error:
-        is_expected = not any(problem.trace for problem in error.problems) or isinstance(raised, OSError)
-        if is_expected or is_own(family.name):
+        # A fault of the code of a package is not one of the file: the family is asked no more.
+        is_fault = any(problem.kind == "plugin" for problem in error.problems)
+        is_fault = is_fault or not isinstance(raised, (UnistoreError, OSError))
+        if is_own(family.name) or not is_fault:
             return Refused(error.problems[0] if error.problems else Problem(location, str(error)))
         leave_out(family.command, f"{family.converter} failed: {type(raised).__name__}: {raised}")
         return None

@@ -114,6 +114,12 @@ class ArraySpec:
         return [path for path in [*paths, *(limit.path for limit in limits)] if path]
 
     @property
+    def shape_needs(self) -> list[str]:
+        """Paths of the arrays whose shapes decide the shape of this one."""
+        paths = [limit.path for limit in self.like]
+        return [*paths, self.rows[0]] if self.rows else paths
+
+    @property
     def bounds_values(self) -> bool:
         """Whether the spec restricts values."""
         indexes = self.offsets_of is not None or self.indexes is not None or bool(self.limits)

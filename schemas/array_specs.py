@@ -44,7 +44,7 @@ class ArraySpecs:
 
     def of(self, path: str, paths: Collection[str]) -> ArraySpec:
         """Spec of the array at `path` in a store that has arrays at `paths`."""
-        known = self._common(path, paths) or self.arrays.get(path)
+        known = self.arrays.get(path) or self._common(path, paths)
         return known or (self.others(path, paths) if self.others else ArraySpec())
 
     def problems(self, arrays: Mapping[str, ArrayInfo], samples: int) -> list[Problem]:
@@ -63,10 +63,24 @@ class ArraySpecs:
         for path, info in arrays.items():
             spec = self.of(path, arrays)
             error = next((f"needs the array {need}" for need in spec.needs if need not in shapes), None)
+            error = error or ("its spec refers to itself" if self._is_circular(path, arrays) else None)
             error = error or spec.array_error(info, shapes.__getitem__)
             if error is not None:
                 found.append(Problem(path, error, kind="schema"))
         return found if found or self.check is None else list(self.check(arrays))
+
+    def _is_circular(self, path: str, arrays: Collection[str]) -> bool:
+        """Whether checking an array leads back to it, so that no reader could open it."""
+        seen: set[str] = set()
+        paths = self.of(path, arrays).shape_needs
+        while paths:
+            needed = paths.pop()
+            if needed == path:
+                return True
+            if needed not in seen:
+                seen.add(needed)
+                paths += self.of(needed, arrays).shape_needs
+        return False
 
     def is_text(self, path: str, paths: Collection[str]) -> bool:
         """Whether an array holds the bytes of a text column."""

@@ -258,6 +258,9 @@ def text_values(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str
     return [raw[lo:hi].decode() for lo, hi in pairwise(offsets.tolist())]
 
 
+SOURCE_FILES = "sources/files"
+"""Text column with one row per source: names of its files as JSON, in families that have several a source."""
+
 HDF5_ATTRIBUTES = "sources/hdf5_attributes"
 """Text column with one row per source: attributes of its HDF5 file, as JSON."""
 

@@ -173,7 +173,7 @@ def ct_cases(folder: Path) -> Case:
             resolution=np.array(64),
         )
         (case / "info.json").write_text(json.dumps({"spacing": [0.7, 0.7, 1.5], "höhe": number}))
-    return Case("ct", [folder], {"window": ("lung",), "sparse": "coords"})
+    return Case("ct", [folder], {"window": ("lung",), "sparse": "coords", "info_order": "xyz"})
 
 
 def ct_sparse(folder: Path) -> Case:

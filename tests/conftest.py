@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ settings.load_profile("patient")
 # No power is cut here, so nothing need reach a disk; a descriptor that is none is an error all the same.
 os.fsync = os.fstat  # type: ignore[assignment]
 os.sync = lambda: None
+
+# A shell ignores SIGINT in what it runs in the background, and every child would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # imported once, not by every process that is forked from it
 multiprocessing.set_forkserver_preload(["h5py", "pytest", "torch", "unistore.conversion.convert"])

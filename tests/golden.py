@@ -5,6 +5,7 @@ They are made anew only with a new format version. What changes without one adds
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,23 @@ def ct(folder: Path) -> Case:
     return Case("ct", [folder], {"window": ("lung",)})
 
 
+def ct_windows(folder: Path) -> Case:
+    """Windows of a real CT without its voxels: scaled, as points and as a mask; geometry, names of files."""
+    image = np.load(DATA / "ct" / "totalseg_a_hu.npy")[:12, 8:32, 4:24]
+    info = {"spacing": [0.75, 0.75, 1.5], "origin": [-10, 20, 30.5], "direction": [1, 0, 0, 0, 1, 0, 0, 0, 1]}
+    for name in ("first", "second"):
+        windows = folder / "scans" / name / "windows"
+        windows.mkdir(parents=True)
+        np.save(windows / "lung_w1500_l-600.npy", np.clip((image + 1350) / 1500, 0, 1).astype("f4"))
+        index = np.argwhere(image > 60)
+        points = {"indices": index.astype("i2"), "values": image[image > 60].astype("f2")}
+        np.savez(windows / "bone_w1500_l300_sparse.npz", **points)
+        np.save(windows / "brain_w80_l35.npy", ((image >= -5) & (image <= 75)).astype("u1"))
+        image = image[:10, ::2]
+    (folder / "scans" / "first" / "info.json").write_text(json.dumps(info))
+    return Case("ct", [folder], {"info_order": "xyz"})
+
+
 def spike(folder: Path) -> Case:
     """Two frames of a real recording, counted in bins."""
     frame = 250 * 400 // 8
@@ -62,6 +80,7 @@ SOURCES: dict[str, Callable[[Path], Case]] = {
     "point_cloud_scaled": point_cloud_scaled,
     "point_cloud_decimal": cloud_in_segments,
     "ct": ct,
+    "ct_windows": ct_windows,
     "spike": spike,
     "trajectory": robot_robomimic,
     "trajectory_real": trajectory_real,

@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 import xxhash
 
-from tests.cases import MAKERS, Case
+from tests.cases import DATA, MAKERS, Case
+from tests.real_ct import VOLUME, write_volume
 from unistore.conversion.splits import Shares
 
 RECORD = Path(__file__).with_suffix(".json")
 ENCODERS = ("unistore", "numcodecs", "h5py", "opencv-python-headless")
 """What decides bytes beside unistore's code: the versions that encode stores and synthetic sources."""
-SAMPLES = Path(__file__).resolve().parents[2] / "shared" / "samples"
 
 
 @dataclass(frozen=True)
@@ -96,22 +96,26 @@ REAL: dict[str, tuple[str, str, dict[str, Any]]] = {
         "pointcloud/pdal_twoPoints.h5",
         {"map": {"x": "longitude", "y": "latitude", "z": "elevation"}},
     ),
-    "samples thin-1": ("point_cloud", "pointcloud/derived_pointsuite_thin-1.h5", {"voxel_size": (10.0,)}),
-    "samples thin-2": ("point_cloud", "pointcloud/derived_pointsuite_thin-2.h5", {}),
-    "samples thin-1 in segments": ("point_cloud", "pointcloud/derived_pointsuite_thin-1_fast.h5", {}),
-    "samples spike stream": ("spike", "spike/spikezoo_data.dat", {"voxel_bins": (5,)}),
-    "samples spike array": ("spike", "spike/spikezoo_uhsr.npz", {"voxel_bins": (5,)}),
-    "samples ct": ("ct", "ct/derived_ct_cropped_hu_int16_fortran.npy", {"window": ("lung", "bone")}),
+    "samples thin-1": (
+        "point_cloud",
+        "samples/pointcloud/derived_pointsuite_thin-1.h5",
+        {"voxel_size": (10.0,)},
+    ),
+    "samples thin-2": ("point_cloud", "samples/pointcloud/derived_pointsuite_thin-2.h5", {}),
+    "samples thin-1 in segments": ("point_cloud", "samples/pointcloud/derived_pointsuite_thin-1_fast.h5", {}),
+    "samples spike stream": ("spike", "samples/spike/spikezoo_data.dat", {"voxel_bins": (5,)}),
+    "samples spike array": ("spike", "samples/spike/spikezoo_uhsr.npz", {"voxel_bins": (5,)}),
     "samples baxter": (
         "trajectory",
-        "robot/robosuite030_BaxterPegInHole_demo.hdf5",
+        "samples/trajectory/robosuite030_BaxterPegInHole_demo.hdf5",
         {"map": {"action": "states"}},
     ),
-    "samples sawyer": ("trajectory", "robot/robosuite030_SawyerLift_demo.hdf5", {}),
-    "samples door": ("trajectory", "robot/robosuite100_door_panda_demo.hdf5", {}),
-    "samples lift": ("trajectory", "robot/robosuite100_lift_panda_demo.hdf5", {}),
+    "samples sawyer": ("trajectory", "samples/trajectory/robosuite030_SawyerLift_demo.hdf5", {}),
+    "samples door": ("trajectory", "trajectory/robosuite100_door_panda_demo.hdf5", {}),
+    "samples lift": ("trajectory", "trajectory/robosuite100_lift_panda_demo.hdf5", {}),
 }
-"""Family, file and options of the real files beside the checkout."""
+"""Family, file of tests/data, and options of the real files."""
+REAL_CT = "samples ct"
 
 
 def store_digests(store: Path) -> dict[str, str]:
@@ -132,9 +136,10 @@ def convert(name: str, folder: Path) -> Path:
     sources.mkdir()
     if name in REAL:
         family, file, options = REAL[name]
-        if not SAMPLES.is_dir():
-            pytest.skip(f"real samples are not at {SAMPLES}")
-        return Case(family, [SAMPLES / file], options).convert(store)
+        return Case(family, [DATA / file], options).convert(store)
+    if name == REAL_CT:
+        write_volume(sources)
+        return Case("ct", [sources / VOLUME], {"window": ("lung", "bone")}).convert(store)
     if name == "rows_hdf5 skip":
         return with_a_bad_file(sources).convert(store, on_error="skip")
     variant = VARIANTS.get(name) or Variant(name)
@@ -142,7 +147,7 @@ def convert(name: str, folder: Path) -> Path:
     return Case(case.family, case.sources, {**case.options, **variant.options}).convert(store, **variant.run)
 
 
-@pytest.mark.parametrize("name", [*MAKERS, *VARIANTS, "rows_hdf5 skip", *REAL])
+@pytest.mark.parametrize("name", [*MAKERS, *VARIANTS, "rows_hdf5 skip", *REAL, REAL_CT])
 def test_a_store_has_the_recorded_bytes(
     name: str, tmp_path: Path, make_case: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -160,4 +165,4 @@ def test_a_store_has_the_recorded_bytes(
 
 def test_every_record_has_its_case() -> None:
     recorded = json.loads(RECORD.read_text())
-    assert set(recorded) == {"versions", *MAKERS, *VARIANTS, "rows_hdf5 skip", *REAL}
+    assert set(recorded) == {"versions", *MAKERS, *VARIANTS, "rows_hdf5 skip", *REAL, REAL_CT}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unistore.data.dataset import Dataset as Dataset
     from unistore.data.kinds.clips import Clips as Clips
     from unistore.data.kinds.patches import Patches as Patches
+    from unistore.data.kinds.ragged import Ragged as Ragged
     from unistore.data.kinds.replay import ReplayBuffer as ReplayBuffer
     from unistore.data.kinds.rows import Rows as Rows
     from unistore.data.kinds.segments import Segments as Segments
@@ -64,6 +65,7 @@ _NAMES = {
     "data.dataset": "Dataset",
     "data.kinds.clips": "Clips",
     "data.kinds.patches": "Patches",
+    "data.kinds.ragged": "Ragged",
     "data.kinds.replay": "ReplayBuffer",
     "data.kinds.rows": "Rows",
     "data.kinds.segments": "Segments",

@@ -10,7 +10,7 @@
     ├── UnsupportedError           a valid Zarr feature that the engine does not implement; names it
     ├── ConversionError            writing failed (disk full, rights, source changed); resumable
     └── LoaderError                the loader cannot go on, or was used wrongly
-        ├── SampleError            a sample could not be read; names it, its source, the worker's traceback
+        ├── SampleError            a sample could not be read; names it and its source
         └── WorkerDiedError        a worker process ended on its own
 """
 
@@ -18,6 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Location(NamedTuple):
+    """A place in a file, which messages call ``"scans/a.h5: data/x row 5"``."""
+
+    file: str
+    dataset: str = ""  # or an attribute, a key, a line
+    row: int | None = None
+
+    def __str__(self) -> str:
+        dataset = f": {self.dataset}" if self.dataset else ""
+        row = "" if self.row is None else f" row {self.row}"
+        return f"{self.file}{dataset}{row}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +40,8 @@ class Problem:
 
     Attributes
     ----------
-    location
-        File, and dataset or row inside it: ``"scans/a.h5: data/x"``.
+    file
+        Name of the file; or of an option, an argument, an array of a store.
     message
         What was found and what was expected.
     cure
@@ -37,29 +51,52 @@ class Problem:
     source
         Name of the one source (or part of one: an episode) that would have to be left out; empty where
         several contradict each other, or none is at fault. Two problems are equal whatever it says.
+    dataset
+        Dataset, attribute, key or line in the file; empty where the whole file is meant.
+    row
+        Row of the dataset; None where all of it is meant.
     trace
         Traceback of what a library raised, for ``--debug``; empty where the problem was found by a check.
     """
 
-    location: str
+    file: str
     message: str
     cure: str = ""
     kind: str = "invalid"
     source: str = field(default="", compare=False)
+    dataset: str = ""
+    row: int | None = None
     trace: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("location", "message"):  # they quote files of others
-            object.__setattr__(self, name, printable(getattr(self, name), line_feeds=True))
+        # they quote files of others
+        for name in ("file", "dataset"):
+            object.__setattr__(self, name, printable(getattr(self, name)))
+        object.__setattr__(self, "message", printable(self.message, line_feeds=True))
+
+    @classmethod
+    def at(
+        cls, location: Location | str, message: str, cure: str = "", kind: str = "invalid", source: str = ""
+    ) -> Problem:
+        """Make the problem of a place in a file, or of a whole file."""
+        file, dataset, row = Location(location) if isinstance(location, str) else location
+        return cls(file, message, cure, kind, source, dataset, row)
+
+    @property
+    def location(self) -> str:
+        """File, dataset and row as messages name them: ``"scans/a.h5: data/x row 5"``."""
+        return str(Location(self.file, self.dataset, self.row))
 
     def __str__(self) -> str:
         cure = f" ({self.cure})" if self.cure else ""
         return f"{self.location}: {self.message}{cure}"
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, Any]:
         """All but the traceback, so that ``Problem(**document)`` equals it."""
         return {
-            "location": self.location,
+            "file": self.file,
+            "dataset": self.dataset,
+            "row": self.row,
             "message": self.message,
             "cure": self.cure,
             "kind": self.kind,
@@ -86,9 +123,9 @@ class InputError(UnistoreError):
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
-    def problems_at(self, location: str) -> tuple[Problem, ...]:
+    def problems_at(self, location: Location | str) -> tuple[Problem, ...]:
         """Its problems; the text of an error without any becomes one at `location`."""
-        return self.problems or (Problem(location, str(self)),)
+        return self.problems or (Problem.at(location, str(self)),)
 
     def __reduce__(self) -> tuple[type[InputError], tuple[Sequence[Problem] | str]]:
         return type(self), (self.problems or str(self),)
@@ -123,7 +160,8 @@ class LoaderError(UnistoreError):
 class SampleError(LoaderError):
     """A sample, or the batch it belongs to, could not be made.
 
-    The exception that the dataset raised is ``__cause__`` where it could be sent.
+    Its text is one line. ``__cause__`` is what the dataset raised, with the traceback. An exception that
+    cannot be sent from a worker is replaced by its traceback.
 
     Attributes
     ----------
@@ -131,19 +169,16 @@ class SampleError(LoaderError):
         Index of the sample in the dataset, or None where only the whole batch fails.
     source
         Where the sample comes from, in the dataset's own words; empty where the dataset cannot tell.
-    worker_traceback
-        The traceback as the worker saw it.
     """
 
-    def __init__(self, message: str, sample: int | None, source: str, worker_traceback: str) -> None:
-        super().__init__(f"{message}\n\n{worker_traceback}" if worker_traceback else message)
+    def __init__(self, message: str, sample: int | None = None, source: str = "") -> None:
+        super().__init__(message)
         self.message = message
         self.sample = sample
         self.source = source
-        self.worker_traceback = worker_traceback
 
-    def __reduce__(self) -> tuple[type[SampleError], tuple[str, int | None, str, str]]:
-        return type(self), (self.message, self.sample, self.source, self.worker_traceback)
+    def __reduce__(self) -> tuple[type[SampleError], tuple[str, int | None, str]]:
+        return type(self), (self.message, self.sample, self.source)
 
 
 class WorkerDiedError(LoaderError):

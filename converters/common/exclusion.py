@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.errors import InputError, Problem, first_few
+from unistore.errors import InputError, Location, Problem, first_few
 
 _LISTED = 5
 
@@ -73,7 +73,7 @@ class ProblemCollector:
         self.problems: list[Problem] = [] if problems is None else problems
 
     @contextmanager
-    def attempt(self, location: str) -> Iterator[None]:
+    def attempt(self, location: Location | str) -> Iterator[None]:
         """Collect what is raised inside as problems, see `as_problem`."""
         try:
             with as_problem(location):

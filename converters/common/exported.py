@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from unistore.schemas.store_view import ArrayView, StoreView
 Blocks = Callable[[], Iterator[NDArray[Any]]]
 """Each call returns an iterator over all rows of an array, in blocks along axis 0."""
 
-Form = Literal["hdf5", "npy", "npz", "png", "raw", "zarr"]
+Form = Literal["hdf5", "npy", "npz", "png", "raw", "zarr", "format"]
 
 _NUMERIC_KINDS = "biufc"
 
@@ -60,8 +61,8 @@ class File:
     name
         Path below the destination, with ``/``; from the store, so it must be checked before use.
     form
-        ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"`` (RGB), ``"raw"`` (the bytes themselves), or ``"zarr"``: a
-        folder, a Zarr v3 group.
+        ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"`` (RGB), ``"raw"`` (the bytes themselves), ``"zarr"``: a
+        folder, a Zarr v3 group, or ``"format"``: whatever `write` makes.
     source
         Index of its source in ``sources/``.
     values
@@ -74,6 +75,8 @@ class File:
         Names of the axes of every array of a Zarr group.
     notes
         What the user is told of the export, each sentence once.
+    write
+        ``write(path)`` writes a file of the form ``"format"``.
     """
 
     name: str
@@ -84,6 +87,7 @@ class File:
     compressed: bool = False
     axes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    write: Callable[[Path], None] | None = None
 
 
 def array_values(values: NDArray[Any]) -> Values:

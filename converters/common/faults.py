@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from traceback import format_exception
 
-from unistore.errors import InputError, Problem, UnistoreError, printable
+from unistore.errors import InputError, Location, Problem, UnistoreError, printable
 
 _MAX_TEXT = 300
 
 
 @contextmanager
-def as_problem(location: str, source: str = "") -> Iterator[None]:
+def as_problem(location: Location | str, source: str = "") -> Iterator[None]:
     """Convert what a library raises while it reads a source into an `InputError`.
 
     Parameters
@@ -41,8 +42,8 @@ def as_problem(location: str, source: str = "") -> Iterator[None]:
         message = f"cannot be read: {type(error).__name__}{f': {text[:_MAX_TEXT]}' if text else ''}"
         trace = "".join(format_exception(error))
         kind = "unreadable" if isinstance(error, OSError) else "damaged"
-        problem = Problem(printable(location), message, _cure(error), kind, source, trace)
-        raise InputError(problem) from error
+        problem = Problem.at(location, message, _cure(error), kind, source)
+        raise InputError(replace(problem, trace=trace)) from error
 
 
 def _cure(error: Exception) -> str:

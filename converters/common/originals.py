@@ -6,6 +6,7 @@ used: it says which dataset of which file a column comes from.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +17,14 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import is_lossless
 from unistore.converters.common.exported import Values
+from unistore.errors import Location
 
 
 class Compared(NamedTuple):
     """One dataset of a source that was compared."""
 
-    location: str
-    """File and dataset, for messages."""
+    location: Location
+    """File and dataset."""
     file: Path
     values: int
     """How many were compared."""
@@ -40,18 +42,50 @@ def open_with_h5py(path: Path) -> Iterator[Any]:
         yield file
 
 
-def dataset_paths(file: Any) -> list[str]:
-    """Return the paths of all datasets with values in an open HDF5 file, without linked ones."""
+def objects_in(file: Any) -> Iterator[tuple[str, Any]]:
+    """Yield path and object of all that is in an open HDF5 file, each object once, without linked ones.
+
+    The object is None where it is damaged. h5py's ``visititems`` would raise, also for what nobody reads.
+    """
     import h5py
 
-    found: list[str] = []
+    seen = {_address(file)}
+    pending = [("", file)]
+    while pending:
+        prefix, group = pending.pop()
+        for key in group:
+            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+                continue
+            path = f"{prefix}{os.fsdecode(key)}"
+            try:
+                item = group[key]
+            except (KeyError, OSError, RuntimeError):
+                yield path, None
+                continue
+            if _address(item) in seen:
+                continue
+            seen.add(_address(item))
+            yield path, item
+            if isinstance(item, h5py.Group):
+                pending.append((f"{path}/", item))
 
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and item.size:
-            found.append(name)
 
-    file.visititems(visit)
-    return found
+def _address(item: Any) -> tuple[int, int]:
+    import h5py
+
+    info = h5py.h5o.get_info(item.id)
+    return info.fileno, info.addr
+
+
+def dataset_paths(file: Any) -> list[str]:
+    """Return paths of unlinked datasets with values in an open HDF5 file, and of what is damaged."""
+    import h5py
+
+    return [
+        path
+        for path, item in objects_in(file)
+        if item is None or (isinstance(item, h5py.Dataset) and item.size)
+    ]
 
 
 def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str | None:

@@ -203,6 +203,7 @@ def notes_of(
     rows = [volume.metadata for volume in volumes if volume.files.metadata]
     if "" in rows:
         notes.append(f"{METADATA}: no row of {rows.count('')} of {len(rows)} volumes, by name")
+    notes += _unordered_notes(volumes)
     floats = [w for volume in volumes for w in volume.windows.values() if w.dtype.kind == "f"]
     if floats:
         first = printable(floats[0].path.name)
@@ -223,3 +224,14 @@ def notes_of(
     if unused:
         notes.append(f"sparse .npz windows of {unused} volumes were not used: dense files have the same")
     return notes
+
+
+def _unordered_notes(volumes: Sequence[ScannedVolume]) -> list[str]:
+    """Note what ``info.json`` says of where voxels lie, if nobody said in which order."""
+    names = sorted_names(name for volume in volumes for name in volume.unordered)
+    if not names:
+        return []
+    cure = (
+        "--info-order zyx (the order of the array's axes) or xyz (that of ITK and DICOM) stores the numbers"
+    )
+    return [f"{', '.join(names)} of info.json: in an unknown order, so kept as text alone; {cure}"]

@@ -51,7 +51,7 @@ class CtConverter(CtOptions, Converter):
         """Read every header of a volume; see `scan_volume`."""
         from unistore.converters.ct.headers import scan_volume
 
-        return scan_volume(part, self.resolution)
+        return scan_volume(part, self.resolution, self.info_order)
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedVolume]) -> Scan:
         """Find what all volumes have in common; see `agree`."""

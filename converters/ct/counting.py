@@ -21,6 +21,11 @@ from unistore.system.machine import usable_cores
 THREADS = 4
 """Threads that read a volume, at most."""
 
+FEW = 128
+"""Different values that a label map has at most; most images in eight bits have more."""
+_COUNTED = 1 << 16
+"""Voxels whose values are counted at a time: numpy makes eight bytes of each."""
+
 
 class MaskComparison(NamedTuple):
     """A mask compared with a window: its ones, its voxels that are neither 0 nor 1, differing voxels."""
@@ -41,11 +46,15 @@ class VoxelCounts(NamedTuple):
         Voxels that are not a number; they are in no window.
     masks
         Comparison of masks with the windows of the same names.
+    labels
+        Whether each of the values 0 to 255 occurs, (256,), if these are those of a mask or a label map: no
+        others, and at most `FEW`. Else None.
     """
 
     counts: Mapping[str, NDArray[np.int64]]
     nan: int
     masks: Mapping[str, MaskComparison]
+    labels: NDArray[np.bool_] | None = None
 
 
 class Ones(NamedTuple):
@@ -81,7 +90,10 @@ def count_voxels(
     counts = {name: np.sum([part.counts[name] for part in parts], axis=0) for name in tests}
     sums = {name: np.sum([part.masks[name] for part in parts], axis=0) for name in masks}
     agreed = {name: MaskComparison(*each.tolist()) for name, each in sums.items()}
-    return VoxelCounts(counts, sum(part.nan for part in parts), agreed)
+    labels: NDArray[np.bool_] | None = np.zeros(256, np.bool_)
+    for part in parts:
+        labels = _joined(labels, part.labels)
+    return VoxelCounts(counts, sum(part.nan for part in parts), agreed, labels)
 
 
 def max_threads(files: Sequence[VoxelSource]) -> int:
@@ -95,8 +107,11 @@ def _count_share(
 ) -> VoxelCounts:
     counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
     agreed = {name: np.zeros(3, np.int64) for name in masks}
+    labels: NDArray[np.bool_] | None = np.zeros(256, np.bool_)
     floats, nan = image.dtype.kind == "f", 0
     for box, (values, *given) in slabs([image, *masks.values()], share=share, of=of):
+        if labels is not None:
+            labels = _joined(labels, _label_values(values))
         if floats:
             nan += int(np.count_nonzero(np.isnan(values)))
         at = dict(zip(masks, given, strict=True))
@@ -107,7 +122,32 @@ def _count_share(
                 agreed[name] += _differences(found, at[name])
     for name, result in agreed.items():
         result[0] += counts[name].sum()
-    return VoxelCounts(counts, nan, {name: MaskComparison(*each.tolist()) for name, each in agreed.items()})
+    compared = {name: MaskComparison(*each.tolist()) for name, each in agreed.items()}
+    return VoxelCounts(counts, nan, compared, labels)
+
+
+def _joined(one: NDArray[np.bool_] | None, two: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Return which values occur in either of two parts of an image, as `VoxelCounts.labels`."""
+    if one is None or two is None:
+        return None
+    either = one | two
+    return either if np.count_nonzero(either) <= FEW else None
+
+
+def _label_values(values: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Return which of the values 0 to 255 occur, (256,); None if there are others."""
+    with np.errstate(invalid="ignore"):
+        is_small = values.min() >= 0 and values.max() <= 255
+    if not is_small:  # nor is NaN
+        return None
+    small = values.astype(np.uint8, copy=False)
+    if values.dtype.kind == "f" and not np.array_equal(small, values):
+        return None
+    flat = small.ravel(order="K")
+    occurring = np.zeros(256, np.bool_)
+    for first in range(0, len(flat), _COUNTED):
+        occurring |= np.bincount(flat[first : first + _COUNTED], minlength=256) > 0
+    return occurring
 
 
 def ones_of(mask: VoxelSource) -> Ones:

@@ -1,8 +1,9 @@
-"""CT volumes given back: a case folder a volume, of its true extent and dtype, with all that it has."""
+"""CT volumes given back: the files of the sources, of their true extent and dtype."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,10 +20,14 @@ from unistore.converters.common.exported import (
     row_values,
     source_dtype,
 )
-from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.converters.ct.files import POINTS
+from unistore.converters.ct.layouts import without_suffix
+from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.voxels import largest_point
+from unistore.schemas.ct.windows import OWN_VALUES, value_source
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.schemas.store_view import ArrayView, StoreView
+from unistore.schemas.tables import SOURCE_FILES
 
 _SLAB = 32 << 20
 """Bytes of voxels at a time."""
@@ -61,7 +66,7 @@ class Volume:
         """Its voxels, (D, H, W), in the store's dtype."""
         if self.dtype is None:
             return None
-        return self._voxels(f"{VOLUMES}/image")
+        return self._voxels(IMAGE)
 
     def has(self, group: str) -> bool:
         """Whether it has a window, mask or distance field."""
@@ -180,45 +185,119 @@ def volumes(store: StoreView) -> Iterator[Volume]:
 
 
 def files(store: StoreView) -> Iterator[File]:
-    """Every file of a CT store."""
-    groups = sorted({path.rpartition("/")[0] for path in store.paths()})
-    infos = store.text(f"{VOLUMES}/info") if store.has(f"{VOLUMES}/info/data") else []
+    """Yield every file of a CT store, under the name that it has in the sources, and computed windows.
+
+    Older stores lack the names: there a volume is a case folder.
+    """
+    infos = store.text(INFO) if store.has(f"{INFO}/data") else []
+    texts = store.text(SOURCE_FILES) if store.has(f"{SOURCE_FILES}/data") else None
+    sources = store.text("sources/path")
+    labels: set[str] = set()
     for volume in volumes(store):
-        image = volume.image()
-        if image is not None:
-            yield _file(volume, "ct_original.npy", "npy", {"": image})
-        for group in groups:
-            family, _, name = group.partition("/")
-            if family not in (WINDOWS, MASKS, LABELS, SDF) or not name or not volume.has(group):
-                continue
-            if family in (MASKS, LABELS):
-                inside = f"masks/{_mask_name(volume, name)}" if family == MASKS else f"labels/{name}.npy"
-                yield _file(volume, inside, "npy", {"": volume.label(group)})
-            elif family == SDF:
-                yield _file(volume, f"windows/{name}.npz", "npz", _distances(volume, group))
+        if texts is None:
+            names = _case_names(volume, infos)
+        else:
+            names = _names(texts[volume.number])
+            names |= _computed_names(volume, names, sources[volume.number])
+        for group, name in names.items():
+            if group.startswith(f"{LABELS}/"):
+                if name in labels:  # several images, such as the channels of a scan, may have one label
+                    continue
+                labels.add(name)
+            if group == INFO:
+                text = np.frombuffer(infos[volume.number].encode(), np.uint8)
+                yield _file(volume, name, "raw", {"": array_values(text)})
+            elif name.lower().endswith(POINTS):
+                yield _file(volume, name, "npz", _points(volume, group))
             else:
-                yield _window(volume, group, store.group(group))
-        if infos and infos[volume.number]:
-            text = np.frombuffer(infos[volume.number].encode(), np.uint8)
-            yield _file(volume, "info.json", "raw", {"": array_values(text)})
+                npy = name if name.lower().endswith(".npy") else f"{without_suffix(name)}.npy"
+                yield _file(volume, npy, "npy", {"": _voxels(volume, group)})
 
 
 def _file(volume: Volume, name: str, form: Form, values: Mapping[str, Values]) -> File:
-    return File(name=f"{volume.name}/{name}", form=form, source=volume.number, values=values)
+    return File(name=name, form=form, source=volume.number, values=values)
 
 
-def _window(volume: Volume, group: str, attributes: Mapping[str, Any]) -> File:
-    """A window as voxels, or, where its points have values of their own, as points."""
+def _names(text: str) -> dict[str, str]:
+    """Return the names of a volume's files by group, checked to be texts."""
+    names = json.loads(text)
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        msg = f"{SOURCE_FILES} holds {text!r}, expected names of files by group"
+        raise ValueError(msg)
+    return names
+
+
+def _computed_names(volume: Volume, names: Mapping[str, str], source: str) -> dict[str, str]:
+    """Return names for windows that came in no file, by group: where conversion finds them with the image.
+
+    `source` is the name of the image, or of a case folder.
+    """
+    image = names.get(IMAGE)
+    if image is None:
+        return {}
+    before = f"{image.rpartition('/')[0]}/windows/"
+    if image.endswith(source):
+        before = f"{without_suffix(image)}_"
+    computed: dict[str, str] = {}
+    for path in sorted(volume.store.paths()):
+        group, _, array = path.rpartition("/")
+        if array != "offsets" or not group.startswith(f"{WINDOWS}/"):
+            continue
+        if group not in names and volume.has(group):
+            computed[group] = before + _window_name(group, volume.store.group(group))
+    return computed
+
+
+def _case_names(volume: Volume, infos: Sequence[str]) -> dict[str, str]:
+    """Return names for the files of a volume as those of a case folder, by group."""
+    store, folder = volume.store, volume.name
+    names = {} if volume.dtype is None else {IMAGE: f"{folder}/ct_original.npy"}
+    for group in sorted({path.rpartition("/")[0] for path in store.paths()}):
+        family, _, name = group.partition("/")
+        if family not in (WINDOWS, MASKS, LABELS, SDF) or not name or not volume.has(group):
+            continue
+        if family == MASKS:
+            mask = folder.rpartition("/")[2] if name == "binary" else name
+            names[group] = f"{folder}/masks/{mask}_binary.npy"
+        elif family == LABELS:
+            names[group] = f"{folder}/labels/{name}.npy"
+        elif family == SDF:
+            names[group] = f"{folder}/windows/{name}.npz"
+        else:
+            names[group] = f"{folder}/windows/{_window_name(group, store.group(group))}"
+    if infos and infos[volume.number]:
+        names[INFO] = f"{folder}/info.json"
+    return names
+
+
+def _window_name(group: str, attributes: Mapping[str, Any]) -> str:
     width, level = (np.format_float_positional(attributes[name], trim="-") for name in ("width", "level"))
-    name = f"windows/{group.partition('/')[2]}_w{width}_l{level}"
-    if str(attributes["values"]).startswith("as in the scaled window"):
-        return _file(volume, f"{name}.npy", "npy", {"": volume.scaled(group)})
-    if not str(attributes["values"]).startswith("as in the sparse file"):
-        return _file(volume, f"{name}.npy", "npy", {"": volume.mask(group)})
+    form = "_sparse.npz" if value_source(attributes) == "sparse" else ".npy"
+    return f"{group.partition('/')[2]}_w{width}_l{level}{form}"
+
+
+def _voxels(volume: Volume, group: str) -> Values:
+    """Return the voxels of an image, window, mask or label, as they were in the source."""
+    if group == IMAGE:
+        image = volume.image()
+        if image is None:
+            raise contradiction(volume.store, SOURCE_FILES, f"volume {volume.number} has no image")
+        return image
+    if not group.startswith(f"{WINDOWS}/"):
+        return volume.label(group)
+    if value_source(volume.store.group(group)) in OWN_VALUES:
+        return volume.scaled(group)
+    return volume.mask(group)
+
+
+def _points(volume: Volume, group: str) -> dict[str, Values]:
+    """Return the arrays of a file of points: of a distance field, or of a window."""
+    if group.startswith(f"{SDF}/"):
+        return _distances(volume, group)
     coords, values = volume.points(group)
     small = max(volume.extent) <= np.iinfo(np.int16).max
     indices = converted(coords, np.dtype(np.int16 if small else np.int32))
-    return _file(volume, f"{name}_sparse.npz", "npz", {"indices": indices, "values": values})
+    return {"indices": indices, "values": values}
 
 
 def _distances(volume: Volume, group: str) -> dict[str, Values]:
@@ -227,8 +306,3 @@ def _distances(volume: Volume, group: str) -> dict[str, Values]:
     resolution = Column(volume.store, f"{group}/resolution").take(np.array([volume.number]))[0]
     said = {"resolution": array_values(np.array([resolution], np.int32))} if resolution else {}
     return {"sparse_index": converted(coords, np.dtype(np.int32)), "sparse_sdf": column, **said}
-
-
-def _mask_name(volume: Volume, name: str) -> str:
-    case = volume.name.rpartition("/")[2]
-    return f"{case}_binary.npy" if name == "binary" else f"{name}_binary.npy"

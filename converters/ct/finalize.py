@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +18,22 @@ from unistore.converters.ct.agreement import sorted_names
 from unistore.converters.ct.layouts import without_suffix
 from unistore.converters.ct.tables import points_table, windows_of
 from unistore.converters.ct.voxels import bit_shape
+from unistore.converters.files.paths import relative_names
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct import fields as schema
-from unistore.schemas.tables import Field, Table, offsets_of, own_axes, text_arrays
+from unistore.schemas.ct.geometry import LENGTHS, geometry_field
+from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource
+from unistore.schemas.tables import SOURCE_FILES, Field, Table, offsets_of, text_arrays
 
-_GEOMETRY = {
-    "spacing": (3, "mm", "voxel size as {} states it; NaN where unknown"),
-    "origin": (3, "mm", "position of the first voxel as {} states it; NaN where unknown"),
-    "direction": (9, None, "direction cosines as {} states them, row by row; NaN where unknown"),
+_FAMILIES = {
+    "windows": schema.WINDOWS,
+    "sparse": schema.WINDOWS,
+    "masks": schema.MASKS,
+    "labels": schema.LABELS,
+    "sdf": schema.SDF,
 }
-
+"""Families of the groups whose files a source lists under these words."""
 
 Arrays = list[tuple[Field, NDArray[Any]]]
 
@@ -47,16 +54,14 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
         group = f"{schema.WINDOWS}/{name}"
         counts = np.array([fact[f"points/{name}"] for fact in facts], np.int64)
         scaled = any(f"scaled/{name}" in fact for fact in facts)
-        values = _value_rule(scan, name, scaled=scaled)
-        kind = (
-            "scaled"
-            if values.startswith("as in") and name in options["found"].get("scaled", {})
-            else "values"
-        )
+        source = _value_source(scan, name, scaled=scaled)
+        dtype = options["found"]["values"][name]
+        if source in OWN_VALUES:
+            dtype = options["found"].get("scaled", {}).get(name, dtype)
         run = int(np.median(counts[counts > 0])) if counts.any() else 1
-        dtype, description = options["found"][kind][name], f"value of each point: {values}"
+        description = f"value of each point: {VALUE_SENTENCES[source]}"
         points = points_table(group, int(extents.max(initial=0)), dtype, run, description)
-        encoding = _encoding(options["sparse"], name, int(counts.sum()), extents, points, values)
+        encoding = _encoding(options["sparse"], name, int(counts.sum()), extents, points, source)
         if encoding == "coords":
             direct.append(points)
             rows[group] = tuple(counts.tolist())
@@ -75,9 +80,10 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
             "high": window.high,
             "rule": "low <= value <= high",
             "encoding": encoding,
-            "values": values,
+            "values": VALUE_SENTENCES[source],
+            "value_source": source,
         }
-        if scaled and values.startswith("as in"):
+        if scaled and source in OWN_VALUES:
             notes.append(
                 f"{group}: floats scaled to 0…1: the voxels above 0 are its points, with these values"
             )
@@ -118,10 +124,10 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
 
 
 def _encoding(
-    sparse: str, name: str, count: int, extents: NDArray[np.int32], points: Table, values: str
+    sparse: str, name: str, count: int, extents: NDArray[np.int32], points: Table, source: ValueSource
 ) -> str:
     """``"coords"`` or ``"mask"``: the option, or the one with fewer bytes before compression."""
-    if values.startswith("as in"):
+    if source in OWN_VALUES:
         if sparse == "mask":
             message = "has values of its own, which a mask would lose"
             raise InputError(Problem(f"window {name!r}", message, "--sparse auto or coords", "option"))
@@ -131,12 +137,12 @@ def _encoding(
     return sparse if sparse != "auto" else "coords" if point_bytes < mask_bytes else "mask"
 
 
-def _value_rule(scan: Scan, name: str, *, scaled: bool) -> str:
+def _value_source(scan: Scan, name: str, *, scaled: bool) -> ValueSource:
     if any(source.detail["image"] is not None for source in scan.sources):
-        return "volumes/image at the point"
+        return "volume"
     if any(name in source.detail["sparse"] for source in scan.sources):
-        return "as in the sparse file; 1 where the source is a mask"
-    return "as in the scaled window" if scaled else "1"
+        return "sparse"
+    return "scaled" if scaled else "mask"
 
 
 def _volume_arrays(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Arrays:
@@ -153,17 +159,47 @@ def _volume_arrays(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32
     add_text("source_dtype", [d["dtype"] or "" for d in details], "dtype of each source, as numpy writes it")
     if any(detail["dtype"] and np.dtype(detail["dtype"]).kind == "f" for detail in details):
         nan = np.array([int(fact["nan"]) for fact in facts], np.int64)
-        arrays.append((_column("nan", (), "voxels that are not a number", "int64"), nan))
-    for name, (count, unit, description) in _GEOMETRY.items():
-        if any(name in detail["geometry"] for detail in details):
+        description = "voxels that are not a number"
+        column = Field(path=schema.NAN, dtype="int64", axes=("volume",), description=description)
+        arrays.append((column, nan))
+    for name, count in LENGTHS.items():
+        stated_by = {detail["stated_by"][name] for detail in details if name in detail["geometry"]}
+        if stated_by:
             unknown = [float("nan")] * count
             values = np.array([detail["geometry"].get(name, unknown) for detail in details], np.float64)
-            stated = " or ".join(sorted({d["stated_by"][name] for d in details if name in d["geometry"]}))
-            column = _column(name, (count,), description.format(stated), "float64", unit)
-            arrays.append((column, values))
+            arrays.append((geometry_field(name, sorted(stated_by)), values))
     add_text("info", [d["info"] for d in details], "info.json of each volume")
     add_text("metadata", [d["metadata"] for d in details], "row of metadata.csv, as JSON, of each volume")
+    description = "file of each group of a volume, as JSON"
+    arrays += text_arrays(SOURCE_FILES, _file_names(scan), axis="source", description=description)
     return arrays
+
+
+def _file_names(scan: Scan) -> list[str]:
+    """Return for each source, as JSON, the name of the file that each group of arrays came from.
+
+    Names are relative to the folder that has all files, and the folders of all cases.
+    """
+    paths: dict[Path, None] = {}
+    for source in scan.sources:
+        paths |= dict.fromkeys((source.path, *source.files))
+    names = dict(zip(paths, relative_names(list(paths)), strict=True))
+    texts = []
+    for source in scan.sources:
+        by_group = {group: names[source.files[file]] for group, file in _groups(source.detail)}
+        texts.append(json.dumps(by_group, ensure_ascii=False))
+    return texts
+
+
+def _groups(detail: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield each group of arrays that a volume has a file of, and the number of the file."""
+    if detail["image"] is not None:
+        yield schema.IMAGE, detail["image"]
+    for kind, family in _FAMILIES.items():
+        for name, file in detail[kind].items():
+            yield f"{family}/{name}", file
+    if detail["info_file"] is not None:
+        yield schema.INFO, detail["info_file"]
 
 
 def _names(scan: Scan) -> list[str]:
@@ -171,19 +207,6 @@ def _names(scan: Scan) -> list[str]:
     named = [(source.name, without_suffix(source.name)) for source in scan.sources]
     files = Counter(bare for name, bare in named if bare != name)
     return [name if files[bare] > 1 else bare for name, bare in named]
-
-
-def _column(
-    name: str, row_shape: tuple[int, ...], description: str, dtype: str, unit: str | None = None
-) -> Field:
-    return Field(
-        path=f"{schema.VOLUMES}/{name}",
-        dtype=dtype,
-        row_shape=row_shape,
-        axes=("volume", *own_axes(name, "component", len(row_shape))),
-        unit=unit,
-        description=description,
-    )
 
 
 def _class_fields(

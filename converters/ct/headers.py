@@ -43,9 +43,12 @@ class ScannedVolume(Scanned):
     named
         Width and level that files state for each window name.
     geometry
-        ``spacing``, ``origin``, ``direction`` as far as ``info.json`` or else the image's file has them.
+        ``spacing``, ``origin``, ``direction`` as far as ``info.json`` or else the image's file has them, in
+        the order of `unistore.schemas.ct.geometry`.
     stated_by
         What states each of them: ``"info.json"``, or ``"the volume's file"``.
+    unordered
+        Those that ``info.json`` has, if nobody said in which order.
     info, metadata
         Text of ``info.json``, and its row of ``metadata.csv`` as JSON text; empty: it has none.
     """
@@ -61,11 +64,12 @@ class ScannedVolume(Scanned):
     named: Mapping[str, Window]
     geometry: Mapping[str, list[float]]
     stated_by: Mapping[str, str]
+    unordered: tuple[str, ...]
     info: str
     metadata: str
 
 
-def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
+def scan_volume(part: Part, resolution: int | None, info_order: str | None) -> ScannedVolume:
     """Read every header of one volume.
 
     Parameters
@@ -74,10 +78,12 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
         Its name and, in ``detail``, its `VolumeFiles`.
     resolution
         Which ``ct_original_N.npy`` to take; None: the only one.
+    info_order
+        ``"zyx"`` or ``"xyz"``: order of the numbers of ``info.json``; None: unknown.
     """
     files: VolumeFiles = part.detail
     location = partial(file_location, volume=files.path, name=part.name)
-    collected = ProblemCollector([replace(problem, location=part.name) for problem in files.problems])
+    collected = ProblemCollector([replace(problem, file=part.name) for problem in files.problems])
     image: VoxelSource | None = None
     geometry: dict[str, list[float]] = {}
     stated_by: dict[str, str] = {}
@@ -113,10 +119,14 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
                 raise InputError(Problem(where, message, "keep one of them", "window"))
             target[item.name] = points
     info = ""
+    unordered: tuple[str, ...] = ()
     if files.info is not None:
         with collected.attempt(where := location(files.info)):
             info, stated = read_info(files.info, where)
-            geometry |= stated
+            if info_order is None:
+                unordered, stated = tuple(stated), {}
+            step = -1 if info_order == "xyz" else 1
+            geometry |= {name: numbers[::step] for name, numbers in stated.items()}
             stated_by |= dict.fromkeys(stated, "info.json")
     metadata = ""
     if files.metadata is not None:
@@ -136,6 +146,7 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
         named=named,
         geometry=geometry,
         stated_by=stated_by,
+        unordered=unordered,
         info=info,
         metadata=metadata,
     )

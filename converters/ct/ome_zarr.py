@@ -6,26 +6,19 @@ https://ngff.openmicroscopy.org/0.5/
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-import numpy as np
+from dataclasses import asdict
+from typing import Any
 
 from unistore.converters.common.exported import File, converted
 from unistore.converters.ct.export import volumes
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
-from unistore.schemas.indices import Column
+from unistore.schemas.ct.geometry import FRAME, IDENTITY, read_geometry
 from unistore.schemas.store_view import StoreView
 
 _AXES = ("z", "y", "x")
-_UNITS = {"mm": {"unit": "millimeter"}}
-_IDENTITY = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
 _UNKNOWN_SPACING = "volumes whose spacing is unknown have a scale of 1 and axes without unit"
-_AXIS_ORDER = (
-    "spacing and origin are read as depth, height, width; as x, y, z where the first two spacings alone are "
-    "the same"
-)
-_ROTATED = "origins of volumes whose direction is not the identity are left out: they are not translations"
+_ROTATED = "origins of volumes are left out where the direction is not the identity: they are no translations"
 _NO_DISTANCE_FIELDS = "distance fields are left out: images have no sparse values"
 
 
@@ -84,58 +77,22 @@ def _ome(**members: Any) -> dict[str, Any]:
 
 
 def _multiscale(store: StoreView, volume: int, name: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Multiscale metadata with one level, the geometry that the source states, and notes on its reading.
+    """Return multiscale metadata with one level, the geometry of the store, and notes on what is left out.
 
     The specification requires a scale; it is 1 where the spacing is unknown.
     """
-    about: dict[str, Any] = {
-        each: stated_geometry(store, each, volume) for each in ("spacing", "origin", "direction")
-    }
-    known = read_geometry(store, volume)
+    geometry = read_geometry(store, volume)
+    about: dict[str, Any] = {"frame": FRAME, **asdict(geometry)}
     axes = [{"name": axis, "type": "space"} for axis in _AXES]
-    transformations = [{"type": "scale", "scale": known.spacing or [1.0] * 3}]
-    notes = [_UNKNOWN_SPACING if known.spacing is None else _AXIS_ORDER]
-    if known.spacing is not None:
-        about["read_as"] = "xyz" if known.reversed else "zyx"
-        unit = store.attributes["fields"][f"{VOLUMES}/spacing"].get("unit")
-        axes = [axis | _UNITS.get(unit, {}) for axis in axes]
-        if known.origin is not None and about["direction"] in (None, _IDENTITY):
-            transformations.append({"type": "translation", "translation": known.origin})
-        elif known.origin is not None:
-            notes.append(_ROTATED)
+    transformations = [{"type": "scale", "scale": geometry.spacing or [1.0] * 3}]
+    notes = []
+    if geometry.spacing is None:
+        notes.append(_UNKNOWN_SPACING)
+    else:
+        axes = [axis | {"unit": "millimeter"} for axis in axes]
+    if geometry.origin is not None and geometry.direction != IDENTITY:
+        notes.append(_ROTATED)
+    elif geometry.origin is not None and geometry.spacing is not None:
+        transformations.append({"type": "translation", "translation": geometry.origin})
     level = {"path": "0", "coordinateTransformations": transformations}
     return {"name": name, "axes": axes, "datasets": [level]}, about, notes
-
-
-class Geometry(NamedTuple):
-    """Spacing and origin of a volume, (depth, height, width), in the unit of the store.
-
-    None where they are unknown. `reversed` tells that the source has them as x, y, z.
-    """
-
-    spacing: list[float] | None
-    origin: list[float] | None
-    reversed: bool
-
-
-def read_geometry(store: StoreView, volume: int) -> Geometry:
-    """Spacing and origin of a volume.
-
-    Sources do not say whether numbers are in the order z, y, x or x, y, z. They are read as z, y, x, unless
-    only the first two spacings are equal: a plane usually has square pixels, so the order is x, y, z.
-    """
-    spacing, origin = (stated_geometry(store, name, volume) for name in ("spacing", "origin"))
-    if spacing is not None and min(spacing) <= 0:
-        spacing = None
-    reversed_ = spacing is not None and spacing[0] == spacing[1] != spacing[2]
-    step = -1 if reversed_ else 1
-    return Geometry(spacing and spacing[::step], origin and origin[::step], reversed_)
-
-
-def stated_geometry(store: StoreView, name: str, volume: int) -> list[float] | None:
-    """``spacing``, ``origin`` or ``direction`` of a volume in the order of the source; None if unknown."""
-    path = f"{VOLUMES}/{name}"
-    if not store.has(path):
-        return None
-    values: list[float] = Column(store, path).take(np.array([volume]))[0].tolist()
-    return values if np.isfinite(values).all() else None

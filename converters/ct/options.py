@@ -27,6 +27,11 @@ class CtOptions(Options):
         Chunk of an image, in voxels (depth, height, width).
     resolution
         N of the ``ct_original_N.npy`` to take where a case has several.
+    values
+        ``"hu"``: images that look like masks hold HU. None: a window of such an image is refused.
+    info_order
+        Order in which ``info.json`` has spacing, origin and direction (in LPS): ``"zyx"`` is that of the
+        array's axes, ``"xyz"`` that of ITK and DICOM. None: unknown, so they are not stored as numbers.
     exclude
         Names of volumes, or of folders that they lie in, to leave out.
     """
@@ -44,6 +49,12 @@ class CtOptions(Options):
     )
     resolution: int | None = option(
         None, "Which ct_original_N.npy to take where a case has several.", metavar="N"
+    )
+    values: Literal["hu"] | None = option(
+        None, "What images of few whole values in 0…255 hold: hu. Else a window of them is refused."
+    )
+    info_order: Literal["zyx", "xyz"] | None = option(
+        None, "Order of spacing, origin, direction in info.json: zyx as the array's axes, xyz as ITK."
     )
 
     def __post_init__(self) -> None:

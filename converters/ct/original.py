@@ -20,8 +20,9 @@ from unistore.converters.ct.layouts.npz import SDF_MEMBERS, SPARSE_MEMBERS
 from unistore.converters.ct.source import Planes
 from unistore.converters.ct.tables import windows_of
 from unistore.converters.protocol import Scan
+from unistore.errors import Location
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
-from unistore.schemas.ct.windows import Window
+from unistore.schemas.ct.windows import OWN_VALUES, Window, value_source
 from unistore.schemas.store_view import StoreView
 
 
@@ -39,7 +40,7 @@ class Originals:
 
         def compared(file: int, values: int, found: str | None) -> Compared:
             path = source.files[file]
-            return Compared(f"{source.name}: {path.name}", path, values, found)
+            return Compared(Location(source.name, path.name), path, values, found)
 
         image = volume.stored()
         if detail["image"] is not None and image is not None:
@@ -47,7 +48,7 @@ class Originals:
             yield compared(detail["image"], prod(image.shape), found)
         for name, file in detail["windows"].items():
             group, ones = f"{WINDOWS}/{name}", _opened(source.files[file])
-            if str(self._store.group(group)["values"]).startswith("as in"):
+            if value_source(self._store.group(group)) in OWN_VALUES:
                 found = _difference(volume.scaled(group), ones)
             elif ones[:0].dtype.kind == "f" and image is not None:
                 found = _scaled_difference(image, ones, windows_of(self._scan)[name])

@@ -1,4 +1,4 @@
-"""Pictures of volumes: the middle slice of each plane, with windows, labels and masks laid over it."""
+"""Pictures of volumes: the middle plane of each axis, with windows, labels and masks laid over it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.ome_zarr import read_geometry
 from unistore.converters.preview import Measure, Preview, bare, parts_of
 from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES, WINDOWS
+from unistore.schemas.ct.geometry import Geometry, read_geometry
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.store_view import StoreView
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PLANES = (("axial", "depth"), ("coronal", "height"), ("sagittal", "width"))
 _OVERLAYS = 6
 _POINTS = 200_000
 _PERCENTILES = (1, 99)
@@ -27,27 +26,26 @@ _PERCENTILES = (1, 99)
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one volume."""
     extent = Column(store, f"{VOLUMES}/extent").take(np.array([sample]))[0].tolist()
-    known = read_geometry(store, sample)
-    spacing, caption = known.spacing or [1.0, 1.0, 1.0], ", spacing unknown"
-    if known.spacing is not None:
-        as_stated = spacing[::-1] if known.reversed else spacing
-        read_as = " read as x, y, z" if known.reversed else ""
-        caption = f", {' × '.join(f'{each:g}' for each in as_stated)} mm{read_as}"
+    geometry = read_geometry(store, sample)
+    caption = ", spacing unknown"
+    if geometry.spacing is not None:
+        caption = f", {' × '.join(f'{length:g}' for length in geometry.spacing)} mm"
+    spacing = geometry.spacing or [1.0, 1.0, 1.0]
     widths = _widths(extent, spacing)
     figure.set_size_inches(10, float(np.clip(9.6 / sum(widths), 2.4, 5)) + 0.9)
     panels = figure.subplots(1, 3, width_ratios=widths)
     overlays = _overlays(store)
     ranges: list[str] = []
-    for axis, (axes, (plane, name)) in enumerate(zip(panels, _PLANES, strict=True)):
+    for axis, axes in enumerate(panels):
         rows, columns = (other for other in range(3) if other != axis)
-        bare(axes, f"{plane}, {name} {extent[axis] // 2} of {extent[axis]}")
+        bare(axes, f"{_axis_name(geometry, axis)}: plane {extent[axis] // 2} of {extent[axis]}")
         axes.set_aspect(spacing[rows] / spacing[columns])
         if not all(extent):
             continue
         if store.has(f"{VOLUMES}/image"):
             ranges.append(_show_image(axes, _slice(store, f"{VOLUMES}/image", sample, extent, axis)))
         else:
-            _show_points(store, axes, sample, extent, axis)
+            _show_points(store, axes, sample, extent, axis, geometry)
         for number, path in enumerate(overlays):
             mask = _slice(store, path, sample, extent, axis)
             _show_overlay(axes, mask, f"C{number + 1}", outline=path.startswith(WINDOWS))
@@ -71,6 +69,12 @@ def measures(store: StoreView) -> Iterator[Measure]:
 
 
 PREVIEW = Preview(draw=draw, measures=measures)
+
+
+def _axis_name(geometry: Geometry, axis: int) -> str:
+    """Return what an axis is called: its number, and the planes across it if they are known."""
+    plane = geometry.plane(axis)
+    return f"axis {axis} of 3" if plane is None else f"axis {axis} of 3, {plane}"
 
 
 def _widths(extent: list[int], spacing: list[float]) -> list[float]:
@@ -128,7 +132,9 @@ def _overlays(store: StoreView) -> list[str]:
     return found[:_OVERLAYS]
 
 
-def _show_points(store: StoreView, axes: Axes, sample: int, extent: list[int], axis: int) -> None:
+def _show_points(
+    store: StoreView, axes: Axes, sample: int, extent: list[int], axis: int, geometry: Geometry
+) -> None:
     """Of a store without images: the points of its first window, all along the axis."""
     paths = [path for path in store.paths() if path.endswith("/coords")]
     if not paths:
@@ -141,4 +147,4 @@ def _show_points(store: StoreView, axes: Axes, sample: int, extent: list[int], a
         coords[:, rows], coords[:, columns], bins, range=[[0, extent[rows]], [0, extent[columns]]]
     )
     axes.imshow(np.log1p(counts), cmap="viridis", extent=(0, extent[columns], extent[rows], 0))
-    axes.set_title(f"{paths[0].split('/')[1]}, summed along {_PLANES[axis][1]}")
+    axes.set_title(f"{paths[0].split('/')[1]}, summed along {_axis_name(geometry, axis)}")

@@ -39,10 +39,10 @@ class VoxelSource(ABC):
         As in the file, byte order included.
     fortran_order
         Whether the file is in Fortran order: the last axis varies slowest.
-    spacing, origin
-        Three numbers each, in mm, in the order of `shape`; None if the file does not state them.
-    direction
-        Nine direction cosines, row by row; None if the file does not state them.
+    spacing, origin, direction
+        Three, three and nine numbers in the order of `shape` and the frame of `unistore.schemas.ct.geometry`;
+        None where the file does not state them. A format with another order or frame (x, y, z; the RAS of
+        NIfTI) converts them.
     memory
         Bytes of memory that the open file needs, without the planes that are read.
     """

@@ -36,7 +36,7 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
     ``detail`` holds places in ``files`` instead of paths: ``image``, ``windows`` (name → file), ``sparse``,
     ``masks``, ``labels`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file,
     ``mask_dtypes`` and ``label_dtypes``; ``geometry``, and what states it (``stated_by``); ``info``,
-    ``metadata``.
+    ``info_file``, ``metadata``.
     """
     files: list[Path] = []
 
@@ -62,11 +62,11 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
         "geometry": volume.geometry,
         "stated_by": volume.stated_by,
         "info": volume.info,
+        "info_file": at(volume.files.info) if volume.files.info else None,
         "metadata": volume.metadata,
     }
-    for path in (volume.files.info, volume.files.metadata):
-        if path is not None:
-            at(path)
+    if volume.files.metadata is not None:
+        at(volume.files.metadata)
     rows = {schema.VOLUMES: 1, schema.MASKS: 1}
     rows |= {f"{schema.SDF}/{n}": points.count for n, points in volume.sdf.items()}
     held, lists = _reading_memory(volume)

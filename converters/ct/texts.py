@@ -16,14 +16,14 @@ from typing import Any
 
 from unistore.converters.ct.files import METADATA, State, state_of
 from unistore.errors import InputError, Problem
+from unistore.schemas.ct.geometry import LENGTHS
 
 _MAX_BYTES = 64 << 20
-_GEOMETRY = {"spacing": 3, "origin": 3, "direction": 9}
 _CURE = "correct it or leave it out"
 
 
 def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
-    """Text of ``info.json``, and ``spacing``, ``origin``, ``direction`` as far as it has them."""
+    """Return the text of ``info.json``, and ``spacing``, ``origin``, ``direction`` as far as it has them."""
     try:
         text = _text(path, "utf-8")
         content = json.loads(text)
@@ -31,7 +31,7 @@ def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
         raise InputError(Problem(location, f"is no JSON: {error}", _CURE, "json")) from error
     if not isinstance(content, Mapping):
         return text, {}
-    found = {name: _numbers(content.get(name), count) for name, count in _GEOMETRY.items()}
+    found = {name: _numbers(content.get(name), count) for name, count in LENGTHS.items()}
     return text, {name: numbers for name, numbers in found.items() if numbers is not None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,7 +37,7 @@ from unistore.converters.ct.voxels import inside, point_coords, read_bits, read_
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
-from unistore.schemas.ct.windows import Window
+from unistore.schemas.ct.windows import Window, parse_window
 
 Extent = tuple[int, int, int]
 
@@ -51,15 +52,18 @@ class VolumeReader:
         Made by `unistore.converters.ct.tables.make_source`.
     windows
         Windows of the store, by name.
+    options
+        Options of the conversion.
     """
 
     source: Source
     windows: Mapping[str, Window]
+    options: Mapping[str, Any]
 
     @classmethod
     def of(cls, scan: Scan, source: int) -> VolumeReader:
         """Reader of a scan's source."""
-        return cls(scan.sources[source], windows_of(scan))
+        return cls(scan.sources[source], windows_of(scan), scan.options)
 
     def facts(self) -> Facts:
         """Read everything once: counts of all windows, NaN, the extent; check masks and points.
@@ -80,6 +84,7 @@ class VolumeReader:
         found = None if image is None else self._count_image(image)
         if found is not None:
             counts |= {name: int(planes.sum()) for name, planes in found.counts.items()}
+            collected.problems += self._label_problems(found.labels)
         for name, file in self._files(WINDOWS):
             with collected.attempt(self._location(file)):
                 if image is None or found is None:
@@ -197,6 +202,26 @@ class VolumeReader:
             message = f"differs from {window} in {differing} voxels: {detail}"
             cure = "make it again from this volume, or remove it: it is computed anyway"
             raise InputError(Problem(location, message, cure, "window"))
+
+    def _label_problems(self, labels: NDArray[np.bool_] | None) -> list[Problem]:
+        """Return a problem if a window is cut of an image that looks like a mask, and no file confirms it."""
+        windows = [name for name in self.windows if name not in self.source.detail["windows"]]
+        if labels is None or not windows or self.options["values"] == "hu":
+            return []
+        values = np.flatnonzero(labels).tolist()
+        held = " or ".join(map(str, values))
+        if len(values) > 3:
+            held = f"one of {len(values)} whole numbers from {values[0]} to {values[-1]}"
+        message = (
+            f"looks like a mask, not like HU: each voxel is {held}; a window is of HU: {', '.join(windows)}"
+        )
+        # windows that other volumes have as files are cut without the option, too
+        options = {parse_window(text).name for text in self.options["window"]}
+        as_mask = f"with --exclude {shlex.quote(self.source.name)}"
+        if options.issuperset(windows):
+            as_mask = "without --window"
+        cure = f"if it is a mask, the same command {as_mask}; if it is HU, with --values hu"
+        return [Problem(self._location(self.source.detail["image"]), message, cure, "values")]
 
     def _is_scaled(self, file: int) -> bool:
         """Whether a window came as floats scaled to 0…1."""

@@ -224,7 +224,7 @@ def _streamed(path: Path, member: NpzMember, name: str, lo: int, hi: int) -> NDA
     except InputError as error:
         where, wrong = hdf5.location_of(name, member.name), error.problems[0]
         message = f"rows {lo}:{hi} cannot be read: {wrong.message}"
-        raise InputError(Problem(where, message, wrong.cure, wrong.kind)) from error
+        raise InputError(Problem.at(where, message, wrong.cure, wrong.kind)) from error
     return rows.reshape(shape)
 
 

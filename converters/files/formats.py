@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unistore.errors import Problem
+from unistore.errors import Location, Problem
 
 _DOCUMENT = re.compile(
     r"(readme|license|licence|copying|citation|changelog|notes?)\b.*|.*\.(md|rst)", re.IGNORECASE
@@ -100,19 +100,19 @@ def _is_hdf5(path: Path) -> bool:
     return any(head.startswith(HDF5_SIGNATURE, offset) for offset in _HDF5_OFFSETS)
 
 
-def lookalike_problem(head: bytes, location: str) -> Problem | None:
+def lookalike_problem(head: bytes, location: Location | str) -> Problem | None:
     """Problem of a file whose first bytes are those of another format, or None."""
     for start, what, cure in _LOOKALIKES:
         if head.startswith(start):
-            return Problem(location, f"is {what}", cure, "format")
+            return Problem.at(location, f"is {what}", cure, "format")
     return lfs_pointer_problem(head, location)
 
 
-def lfs_pointer_problem(head: bytes, location: str) -> Problem | None:
+def lfs_pointer_problem(head: bytes, location: Location | str) -> Problem | None:
     """Problem of a file that begins with `head`, if it is a Git LFS pointer, or None."""
     if not head.startswith(_LFS_POINTER):
         return None
-    return Problem(location, "is a Git LFS pointer, not the file itself", "run `git lfs pull`", "format")
+    return Problem.at(location, "is a Git LFS pointer, not the file itself", "run `git lfs pull`", "format")
 
 
 def unread_format(path: Path) -> str:

@@ -22,7 +22,7 @@ from unistore.converters.point_cloud.names import (
     raw_coordinates,
 )
 from unistore.converters.point_cloud.source import AXES, Layout
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Location, Problem, printable
 
 _RAW = "being x, y, z before scaling (--map raw_x=X keeps one)"
 FEATURES = "features"
@@ -34,8 +34,8 @@ def choose(
     datasets: Mapping[str, ArrayHeader],
     group: str,
     mapping: Mapping[str, str],
-    name: str,
-    check: Callable[[Any, str], list[Problem]] | None = None,
+    name: Location | str,
+    check: Callable[[Any, Location], list[Problem]] | None = None,
     *,
     wide: bool = False,
 ) -> Layout:
@@ -75,7 +75,7 @@ def choose(
     if missing := [role for role in xyz if role not in stored]:
         listed = printable(", ".join(own)) or "none"
         message = f"has no {', '.join(missing)}; columns: {listed}"
-        problems.append(Problem(location_of(name, group), message, how_to_name(datasets), "missing"))
+        problems.append(Problem.at(location_of(name, group), message, how_to_name(datasets), "missing"))
     problems += name_problems(stored, xyz, name)
     if problems:
         raise InputError(problems)
@@ -126,7 +126,10 @@ def left_out_of(
 
 
 def _named(
-    own: Mapping[str, str], datasets: Mapping[str, ArrayHeader], mapping: Mapping[str, str], name: str
+    own: Mapping[str, str],
+    datasets: Mapping[str, ArrayHeader],
+    mapping: Mapping[str, str],
+    name: Location | str,
 ) -> tuple[dict[str, str], list[Problem]]:
     """Dataset by stored name."""
     problems: list[Problem] = []
@@ -138,7 +141,7 @@ def _named(
         if path is None and wanted:
             listed = printable(", ".join(list(datasets)[:40]))
             message = f"--map {key}={wanted}: there is no {source!r}; datasets: {listed}"
-            problems.append(Problem(name, message, kind="missing"))
+            problems.append(Problem.at(name, message, kind="missing"))
         elif path is not None and wanted:
             mapped[key] = path
         elif path is not None:
@@ -153,13 +156,18 @@ def _named(
         taken = stored.get(role) or mapped.get(role)
         if taken is not None:
             message = f"would be stored as {role!r}, as {printable(taken)} is"
-            problems.append(Problem(location_of(name, path), message, how_to_rename(path), "ambiguous"))
+            problems.append(Problem.at(location_of(name, path), message, how_to_rename(path), "ambiguous"))
         stored.setdefault(role, path)
     return {**stored, **mapped}, problems
 
 
 def _coordinates(
-    stored: dict[str, str], datasets: Mapping[str, ArrayHeader], name: str, notes: list[str], *, wide: bool
+    stored: dict[str, str],
+    datasets: Mapping[str, ArrayHeader],
+    name: Location | str,
+    notes: list[str],
+    *,
+    wide: bool,
 ) -> list[Problem]:
     """If there are neither x, y, z nor xyz, store the dataset with a name of coordinates as xyz."""
     if {*AXES, "xyz"} & set(stored):
@@ -168,7 +176,7 @@ def _coordinates(
     if len(found) > 1:
         listed = printable(" and ".join(found))
         cure = f"choose one: --map xyz={stored[found[0]]}"
-        return [Problem(name, f"holds {listed}: which are the coordinates?", cure, "ambiguous")]
+        return [Problem.at(name, f"holds {listed}: which are the coordinates?", cure, "ambiguous")]
     for key in found:
         stored["xyz"] = stored.pop(key)
         notes.append(
@@ -181,7 +189,7 @@ def _add_features(
     columns: dict[str, tuple[str, Column]],
     path: str,
     whole: ArrayHeader,
-    name: str,
+    name: Location | str,
     notes: list[str],
     *,
     wide: bool,
@@ -189,12 +197,12 @@ def _add_features(
     """Add the values that follow x, y, z in their dataset as a column."""
     if not wide or whole.shape[1] < 3:
         message = f"has shape {whole.shape}, expected (N, 3) for coordinates"
-        raise InputError(Problem(location_of(name, path), message, "save it as (N, 3)", "shape"))
+        raise InputError(Problem.at(location_of(name, path), message, "save it as (N, 3)", "shape"))
     if any(key.lower() == FEATURES for key in columns):
         message = (
             f"has shape {whole.shape}: what follows x, y, z would be stored as {FEATURES!r}, which is there"
         )
-        raise InputError(Problem(location_of(name, path), message, how_to_rename(path), "ambiguous"))
+        raise InputError(Problem.at(location_of(name, path), message, how_to_rename(path), "ambiguous"))
     columns[FEATURES] = (path, Column(whole.dtype.str, (whole.shape[1] - 3,)))
     notes.append(f"{printable(path)} {whole.shape}: the first three are x, y, z, the others {FEATURES}")
 

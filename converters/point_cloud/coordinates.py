@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import Problem
+from unistore.errors import Location, Problem
 from unistore.schemas.point_cloud.fields import Decimal
 from unistore.schemas.point_cloud.quantum import MAX_PLACES
 
@@ -131,7 +131,7 @@ class FiniteCheck:
         Of x, y and z, for messages.
     """
 
-    def __init__(self, locations: Sequence[str], rows: int) -> None:
+    def __init__(self, locations: Sequence[Location], rows: int) -> None:
         self._locations, self._rows = locations, rows
         self._wrong = [0, 0, 0]
         self._first: dict[int, tuple[int, Any]] = {}
@@ -149,7 +149,7 @@ class FiniteCheck:
     def problems(self) -> list[Problem]:
         """One problem per axis with such values: how many, and the first row."""
         return [
-            Problem(
+            Problem.at(
                 self._locations[axis],
                 f"{self._wrong[axis]} of {self._rows} coordinates are not finite, "
                 f"first at row {row}: {value}",

@@ -133,7 +133,9 @@ def _attributes(
             path, group = f"segments/{key}", unlinked(parent, key)
             if isinstance(group, h5py.Group):
                 others.update(
-                    dict.fromkeys(name for name in names_in(group, found.name) if name not in members)
+                    dict.fromkeys(
+                        name for name in names_in(group, location_of(found.name, path)) if name not in members
+                    )
                 )
                 inside = {f"{path}/{each}": unlinked(group, each) for each in members}
                 datasets = {each: item for each, item in inside.items() if isinstance(item, h5py.Dataset)}

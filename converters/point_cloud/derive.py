@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, bounds_of, quantise
 from unistore.converters.point_cloud.layouts import format_named
 from unistore.converters.point_cloud.names import is_label
@@ -66,9 +65,7 @@ def derive_points(
     opened = format_named(source.detail["layout"]).open_points(source)
     with opened as points, Workspace(folder) as work:
         if not points.rows:
-            raise InputError(
-                Problem(location_of(source.name), "holds no points", "leave the file out", "empty")
-            )
+            raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
         stored = StoredPoints(points, source, columns, segmenter, work)
         clouds = _Emitter(stored, source, voxel_sizes, emit, work)
         clouds.emit_all()

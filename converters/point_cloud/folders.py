@@ -17,7 +17,6 @@ from pathlib import Path
 
 from unistore.converters.common.columns import Column
 from unistore.converters.common.faults import as_problem
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.paths import split_of
 from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.source import LABEL, Layout
@@ -72,7 +71,7 @@ def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
                 before = lists.splits.setdefault(file, split)
                 if before != split:
                     message = f"is in the lists of {before} and of {split}"
-                    lists.problems.append(Problem(location_of(str(file)), message, f"fix {path}", "split"))
+                    lists.problems.append(Problem(str(file), message, f"fix {path}", "split"))
     if lists.splits:
         counted = ", ".join(f"{count} {split}" for split, count in Counter(lists.splits.values()).items())
         lists.notes.append(f"splits taken from {', '.join(path.name for path in lists.files)}: {counted}")
@@ -115,7 +114,7 @@ def _lines(path: Path) -> list[str]:
     with as_problem(str(path)):
         if path.stat().st_size > _MAX_BYTES:
             message = "is too long for a list of files"
-            raise InputError(Problem(location_of(str(path)), message, kind="format"))
+            raise InputError(Problem(str(path), message, kind="format"))
         text = path.read_text(encoding="utf-8", errors="replace")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -137,9 +136,7 @@ def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
             ] or alike
         if len(alike) > 1:
             message = f"{line!r} may be {' or '.join(str(file) for file in alike)}"
-            lists.problems.append(
-                Problem(location_of(str(path)), message, "write paths relative to the list", "split")
-            )
+            lists.problems.append(Problem(str(path), message, "write paths relative to the list", "split"))
         elif alike:
             matched.append(alike[0])
         else:

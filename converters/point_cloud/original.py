@@ -15,6 +15,7 @@ from unistore.converters.point_cloud.cloud import Cloud, clouds
 from unistore.converters.point_cloud.layouts import format_named
 from unistore.converters.point_cloud.source import Original, coordinate_names, segment_values
 from unistore.converters.scan import Scan
+from unistore.errors import Location
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
 from unistore.schemas.store_view import StoreView
 
@@ -36,7 +37,7 @@ class Originals:
 
             def compared(what: str, stored: NDArray[Any], values: NDArray[Any]) -> Compared:
                 found = difference(stored, values)
-                return Compared(f"{source.name}: {what}", source.path, values.size, found)
+                return Compared(Location(source.name, what), source.path, values.size, found)
 
             names = coordinate_names(detail)
             for axis in range(3):

@@ -43,16 +43,16 @@ def segment_problems(group: h5py.Group, name: str) -> list[Problem]:
             other = first.setdefault(number, key)
             if other != key:
                 message = f"has the number of another segment, {other}"
-                problems.append(Problem(location, message, "rename it", "twice"))
+                problems.append(Problem.at(location, message, "rename it", "twice"))
             elif number > _LARGEST:
                 message = f"has a number above {_LARGEST}"
-                problems.append(Problem(location, message, "rename it", "name"))
+                problems.append(Problem.at(location, message, "rename it", "name"))
         elif not isinstance(group.get(key, getlink=True), h5py.HardLink) or isinstance(
             group[key], h5py.Group
         ):
             message = "is a group among segments whose name is not segment_ and a number, as in segment_0007"
             cure = "rename it, or move it out of segments/: its points would belong to no segment"
-            problems.append(Problem(location, message, cure, "name"))
+            problems.append(Problem.at(location, message, cure, "name"))
     return problems
 
 
@@ -86,7 +86,7 @@ class Segments:
         location = location_of(self.name, f"segments/{self.keys[number]}")
         group = follow(self._parent, self.keys[number], location, self._roots)
         if not isinstance(group, h5py.Group):
-            wrong = Problem(location, "is no group", CURE, "format")
+            wrong = Problem.at(location, "is no group", CURE, "format")
             raise InputError(group if isinstance(group, Problem) else wrong)
         return group
 
@@ -97,10 +97,12 @@ class Segments:
         if not isinstance(item, h5py.Dataset):
             group = self.group(number)
             if key not in group:
-                return Problem(location, "is missing", CURE, "missing")
+                return Problem.at(location, "is missing", CURE, "missing")
             item = follow(group, key, location, self._roots)
         if not isinstance(item, h5py.Dataset):
-            return item if isinstance(item, Problem) else Problem(location, "is no dataset", CURE, "format")
+            return (
+                item if isinstance(item, Problem) else Problem.at(location, "is no dataset", CURE, "format")
+            )
         problems = hdf5.check_dataset(item, location)
         return problems[0] if problems else item
 
@@ -109,6 +111,6 @@ def raise_first(found: Iterable[Problem], name: str) -> None:
     """Raise the first problems of a file and the number of further ones, if there are any."""
     problems = list(found)
     if (rest := len(problems) - _SHOWN) > 0:
-        problems[_SHOWN:] = [Problem(location_of(name), f"{rest} further segments have problems like these")]
+        problems[_SHOWN:] = [Problem(name, f"{rest} further segments have problems like these")]
     if problems:
         raise InputError(problems)

@@ -23,6 +23,8 @@ _ALIKE = 256
 def how_to_take(names: Iterable[str]) -> str:
     """Remedy: take only some arrays."""
     options = " ".join(f"--map {shlex.quote(f'{name}={name}')}" for name in names)
+    if not options:
+        return "save arrays whose axis 0 counts the rows"
     return f"take the arrays that belong together, as in {options}"
 
 
@@ -60,7 +62,7 @@ def fields_of(
 
 @lru_cache(_ALIKE)
 def column_problems(column: str, form: Column) -> Sequence[Problem]:
-    """Problems of a column's dtype, name and row shape; their location is empty."""
+    """Problems of a column's dtype, name and row shape; their file is empty."""
     problems = []
     if not storable(np.dtype(form.dtype)):
         message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
@@ -78,7 +80,7 @@ def nesting_problems(columns: Sequence[str], name: str) -> list[Problem]:
     """Problems of arrays whose path is inside another array."""
     inner = [(column, outer) for column in columns for outer in columns if column.startswith(f"{outer}/")]
     return [
-        Problem(
+        Problem.at(
             location_of(name, column),
             f"lies inside the array {outer!r}",
             _how_to_rename(column),

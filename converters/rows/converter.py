@@ -131,7 +131,8 @@ class RowsConverter(RowsOptions, Converter):
             each
             for file in listed
             for each in file.problems
-            if not self.map or each.location in {location_of(part.name, key) for key in self.map.values()}
+            if not self.map
+            or each.dataset in {location_of(part.name, key).dataset for key in self.map.values()}
         ]
         shapes = {key: listed[arrays[key].file].arrays[arrays[key].array][0] for key in wanted.values()}
         rows, differing = common_length(shapes, part.name)
@@ -145,9 +146,10 @@ class RowsConverter(RowsOptions, Converter):
         for column, key in wanted.items():
             shape, dtype = listed[arrays[key].file].arrays[arrays[key].array]
             for name, form, inner in fields_of(column, dtype, shape[1:]):
+                place = location_of(part.name, key)
                 problems += [
-                    replace(each, location=location_of(part.name, key))
-                    for each in column_problems(name, form)
+                    replace(problem, file=place.file, dataset=place.dataset)
+                    for problem in column_problems(name, form)
                 ]
                 columns[name] = form
                 file, array, *_ = arrays[key]
@@ -181,7 +183,7 @@ class RowsConverter(RowsOptions, Converter):
             listed = printable(", ".join(present)) or "none"
             raise InputError(
                 [
-                    Problem(location_of(name, key), f"is not there; arrays: {listed}", kind="missing")
+                    Problem.at(location_of(name, key), f"is not there; arrays: {listed}", kind="missing")
                     for key in absent
                 ]
             )

@@ -19,6 +19,7 @@ from unistore.converters.files.arrays import NPY_NAME
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out, compare_attributes
 from unistore.converters.protocol import Scan
+from unistore.errors import Location
 from unistore.schemas.rows.fields import TABLE
 from unistore.schemas.store_view import StoreView
 
@@ -44,7 +45,7 @@ class Originals:
                 if self._reverse_axes and path.suffix.lower() not in (".npy", ".npz"):
                     whole = opened[()].T
                 found = blocks_difference(values, partial(_rows, whole, inner))
-            yield Compared(f"{source.name}: {array}", path, prod(values.shape), found)
+            yield Compared(Location(source.name, array), path, prod(values.shape), found)
         yield from compare_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:

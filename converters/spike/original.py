@@ -16,6 +16,7 @@ from unistore.converters.spike.export import frames
 from unistore.converters.spike.frames import IMAGE_ROLES
 from unistore.converters.spike.images import read_image_header
 from unistore.converters.spike.layouts import format_of
+from unistore.errors import Location
 from unistore.schemas.spike.fields import FRAMES, voxel_path
 from unistore.schemas.store_view import StoreView
 
@@ -36,7 +37,9 @@ class Originals:
         files = dict(zip(detail["roles"], source.files, strict=True))
 
         def compared(path: Path, stored: NDArray[Any], original: NDArray[Any]) -> Compared:
-            return Compared(f"{source.name}: {path.name}", path, original.size, difference(stored, original))
+            return Compared(
+                Location(source.name, path.name), path, original.size, difference(stored, original)
+            )
 
         if "spike" in files:
             yield compared(files["spike"], frame.spikes(), self._spikes(files["spike"], detail["spike"]))

@@ -147,7 +147,7 @@ def find_left_out(
     `used` are the files of all frames, `roles` those that are converted, `folders` the folder name of each
     role. What `exclusion` covers is reported elsewhere.
     """
-    reported = Exclusion(name for each in found.problems for name in (each.source, each.location))
+    reported = Exclusion(name for each in found.problems for name in (each.source, each.file))
     real_used = set(resolve_files(used))
     role_of = {name: role for role, name in folders.items()}
     seen: set[Path] = set()

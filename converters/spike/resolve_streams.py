@@ -59,7 +59,7 @@ def resolve_streams(
     decided, problems = detect_layout(streams, wanted, height, width)
     if decided is None:
         return ResolvedStreams({}, wanted, (), tuple(problems))
-    refused = {problem.location for problem in problems}
+    refused = {problem.file for problem in problems}
     left: dict[str, list[StreamSource]] = {}
     for name, each in recordings.items():
         if sound := [stream for stream in each if stream.location not in refused]:

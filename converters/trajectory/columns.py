@@ -20,7 +20,7 @@ from unistore.converters.trajectory.images import decode_frame, encoding_of, fra
 from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core, is_ignored
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Array, Group
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
 
 Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable"]
@@ -99,7 +99,7 @@ def _columns(arrays: Mapping[str, Array], naming: Naming) -> dict[str, str]:
 
 
 def describe(
-    group: Group, location: str, naming: Naming, colour: Colour, excluded: Collection[str]
+    group: Group, location: Location, naming: Naming, colour: Colour, excluded: Collection[str]
 ) -> Episode:
     """Find the columns of one group of an open file, which messages call `location`.
 
@@ -149,7 +149,7 @@ def _length(arrays: Mapping[str, Array], columns: Mapping[str, str]) -> int:
 
 
 def _length_problems(
-    arrays: Mapping[str, Array], columns: Mapping[str, str], length: int, location: str
+    arrays: Mapping[str, Array], columns: Mapping[str, str], length: int, location: Location
 ) -> list[Problem]:
     """One Problem with a table of lengths if datasets that must be per step have different ones."""
     lengths = {
@@ -161,7 +161,7 @@ def _length_problems(
         return []
     message = f"datasets have different numbers of steps:\n{length_table(lengths)}\n   "
     cure = "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out"
-    return [Problem(location, message, cure, "length")]
+    return [Problem.at(location, message, cure, "length")]
 
 
 def _bytes(array: Array) -> int:
@@ -177,15 +177,16 @@ def _keep_small(episode: Episode, path: str, array: Array) -> None:
         episode.values.append(path)
 
 
-def _name_problem(column: str, location: str, taken: str | None) -> Problem | None:
-    path = location.rpartition(": ")[2]
-    cure = f"choose another column, as in --map {shlex.quote(printable(f'other={path}'))}"
+def _name_problem(column: str, location: Location, taken: str | None) -> Problem | None:
+    cure = f"choose another column, as in --map {shlex.quote(f'other={location.dataset}')}"
     if taken is not None:
-        return Problem(location, f"would be column {column!r}, and so would {taken!r}", cure, "name")
+        return Problem.at(location, f"would be column {column!r}, and so would {taken!r}", cure, "name")
     reason = "the format uses it" if column in RESERVED else name_problem(column)
     if reason is None:
         return None
-    return Problem(location, f"cannot be stored under the name {printable(column)!r}: {reason}", cure, "name")
+    return Problem.at(
+        location, f"cannot be stored under the name {printable(column)!r}: {reason}", cure, "name"
+    )
 
 
 def _feature(path: str, column: str, array: Array, colour: Colour) -> Feature | Sequence[Problem]:
@@ -197,11 +198,11 @@ def _feature(path: str, column: str, array: Array, colour: Colour) -> Feature | 
     if problems := array.problems():
         return problems
     if not storable(array.dtype):
-        return [Problem(location, f"has dtype {array.dtype}, which cannot be stored", kind="dtype")]
+        return [Problem.at(location, f"has dtype {array.dtype}, which cannot be stored", kind="dtype")]
     shape = array.shape[1:]
     if column in ("terminated", "truncated"):
         if shape not in ((), (1,)):
-            return [Problem(location, f"has shape {array.shape}, expected one flag a step", kind="shape")]
+            return [Problem.at(location, f"has shape {array.shape}, expected one flag a step", kind="shape")]
         return Feature(path, "flag", Column("|b1"))
     if column == "reward" and shape == (1,):
         return Feature(path, "squeezed", Column(array.dtype.str))
@@ -227,11 +228,13 @@ def _encoded(path: str, array: Array, colour: Colour) -> Feature | Sequence[Prob
         return None
     image = decode_frame(first, colour)
     if image is None:
-        return [Problem(array.location, "its first frame cannot be decoded", "get the file again", "damaged")]
+        return [
+            Problem.at(array.location, "its first frame cannot be decoded", "get the file again", "damaged")
+        ]
     return Feature(path, kind, Column(image.dtype.str, image.shape))
 
 
-def flags(values: NDArray[Any], location: str, lo: int) -> NDArray[np.bool_]:
+def flags(values: NDArray[Any], location: Location, lo: int) -> NDArray[np.bool_]:
     """Rows of a flag dataset, (n,) or (n, 1), as bool.
 
     Raises
@@ -244,5 +247,5 @@ def flags(values: NDArray[Any], location: str, lo: int) -> NDArray[np.bool_]:
     if wrong.size:
         message = f"row {lo + int(wrong[0])} is {flat[wrong[0]]}, expected 0 or 1"
         cure = "choose another dataset with --map terminated=DATASET, or --ignore it"
-        raise InputError(Problem(location, message, cure, "value"))
+        raise InputError(Problem.at(location, message, cure, "value"))
     return np.asarray(flat != 0)

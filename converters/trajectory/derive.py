@@ -176,7 +176,7 @@ def _emit_frames(
                 block = list(frames(array, feature, first, stop))
                 for row, frame in enumerate(block, first):
                     if not is_complete(frame):
-                        raise damaged_frame(frame, f"{array.location} row {row}")
+                        raise damaged_frame(frame, array.location._replace(row=row))
                 sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
                 emit(table, "data", np.concatenate(block))
     collected.check()

@@ -141,14 +141,17 @@ class EpisodeIndex:
 
 def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str]) -> list[Problem]:
     """Problems of a file; `Problem.source` is set to the episode whose group the location lies in, if any."""
-    episodes = {location_prefix(name, group): location_of(name, group) for group in groups}
     found = []
     for problem in problems:
-        owner = [source for prefix, source in episodes.items() if f"{problem.location}/".startswith(prefix)]
-        found.append(replace(problem, source=owner[0]) if owner else problem)
+        owner = next((group for group in groups if lies_in(problem, name, group)), None)
+        source = problem.source if owner is None else str(location_of(name, owner))
+        found.append(replace(problem, source=source))
     return found
 
 
-def location_prefix(name: str, group: str) -> str:
-    """Prefix of the locations of everything in a group of a file."""
-    return location_of(name, f"{group}/x")[:-1]
+def lies_in(problem: Problem, name: str, group: str) -> bool:
+    """Whether a problem is about a group of a file or about something in it."""
+    file, path, _ = location_of(name, group)
+    if problem.file != file or not problem.dataset:
+        return False
+    return not path or f"{problem.dataset}/".startswith(f"{path}/")

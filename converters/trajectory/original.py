@@ -19,6 +19,7 @@ from unistore.converters.protocol import Scan
 from unistore.converters.trajectory.export import Run, is_resized, masks_of, runs
 from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.source import Format, Rows
+from unistore.errors import Location
 from unistore.schemas.store_view import StoreView
 from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
 
@@ -54,7 +55,7 @@ class Originals:
                         values = run.values(path, own_dtype=False)
                         count = prod(values.shape)
                         found = blocks_difference(values, partial(self._rows, rows, kind, values))
-                    yield Compared(f"{source.name}: {name}", source.path, count, found)
+                    yield Compared(Location(source.name, name), source.path, count, found)
         yield from compare_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:
@@ -73,7 +74,9 @@ class Originals:
         with self._format(number).open_original(self._scan.sources[number].path) as file:
             stored = masks_of(self._store, runs)
             taken |= {
-                mask.location for mask in file.masks if set(mask.episodes) == set(stored.get(mask.name, ()))
+                mask.location.dataset
+                for mask in file.masks
+                if set(mask.episodes) == set(stored.get(mask.name, ()))
             }
             groups = {run.group for run in runs}
             skipped = {"", *groups, *(group.rpartition("/")[0] for group in groups)}

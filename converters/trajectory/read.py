@@ -19,7 +19,7 @@ from unistore.converters.trajectory.images import decode_frame, frame_of, is_com
 from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Array, EpisodeSource
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 from unistore.schemas.trajectory.fields import FINAL, NEXT, OBSERVATION, STEPS
 
 BLOCK = 16 << 20
@@ -103,7 +103,7 @@ class Reader:
         stop, location = first + len(out), array.location
         if feature.encoded:
             for row, frame in enumerate(frames(array, feature, first, stop)):
-                out[row] = self._decoded(frame, f"{location} row {first + row}", out.shape[1:])
+                out[row] = self._decoded(frame, location._replace(row=first + row), out.shape[1:])
         elif feature.kind == "flag":
             out[...] = flags(array.read(first, stop), location, first)
         elif feature.kind == "channels_first":
@@ -116,20 +116,20 @@ class Reader:
                 rows = array.read(first + lo, first + hi)
                 np.copyto(out[lo:hi], rows.reshape(hi - lo, *out.shape[1:]), casting="same_kind")
 
-    def _decoded(self, frame: NDArray[np.uint8], location: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _decoded(self, frame: NDArray[np.uint8], location: Location, shape: tuple[int, ...]) -> NDArray[Any]:
         image = decode_frame(frame, self.colour) if frame.size else None
         if image is None or not is_complete(frame):
             raise damaged_frame(frame, location)
         if image.shape != shape:
             message = f"the frame is {image.shape}, the first one {shape}"
-            raise InputError(Problem(location, message, "keep frames of mixed sizes apart", "shape"))
+            raise InputError(Problem.at(location, message, "keep frames of mixed sizes apart", "shape"))
         return image
 
 
-def damaged_frame(frame: NDArray[np.uint8], location: str) -> InputError:
+def damaged_frame(frame: NDArray[np.uint8], location: Location) -> InputError:
     """What to raise for a frame that is not complete."""
     message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
-    return InputError(Problem(location, message, "get or write the file again", "damaged"))
+    return InputError(Problem.at(location, message, "get or write the file again", "damaged"))
 
 
 def feature_column(table: str, column: str) -> str:
@@ -157,6 +157,6 @@ def frames(array: Array, feature: Feature, lo: int, hi: int) -> Iterator[NDArray
         frame = frame_of(array, row, feature.kind)
         if frame is None:
             raise InputError(
-                Problem(f"{array.location} row {row}", "is not a compressed frame", kind="dtype")
+                Problem.at(array.location._replace(row=row), "is not a compressed frame", kind="dtype")
             )
         yield frame

@@ -15,12 +15,12 @@ from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.parts import Candidate, Part, Scanned
 from unistore.converters.trajectory.columns import Episode, describe, flags, not_per_step
 from unistore.converters.trajectory.derive import summary_in_scan
-from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, location_prefix, with_episodes
+from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, lies_in, with_episodes
 from unistore.converters.trajectory.layouts import format_of
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Contents, Group, Mask, SourceFile
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 from unistore.schemas.tables import name_problem
 
 
@@ -55,7 +55,9 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         look = SourceFile(file, part.name)
         layout = format_of(look, mapped=bool(naming.renamed))
         contents = layout.describe(look)
-        groups = [each for each in contents.groups if not exclusion.covers(location_of(part.name, each.path))]
+        groups = [
+            each for each in contents.groups if not exclusion.covers(str(location_of(part.name, each.path)))
+        ]
         found = _Episodes(part.name, joined=layout.joined)
         inside = found.divide_problems(contents, groups)
         namings = [replace(naming, bare=group.bare) for group in groups]
@@ -97,17 +99,15 @@ class _Episodes:
         self.left_out: dict[str, str] = {}
         self.problems: list[Problem] = []
         self._notes: list[str] = []
-        self._without_steps: list[str] = []
+        self._without_steps: list[Location] = []
         self._count_not_finite = 0
 
     def divide_problems(self, contents: Contents, groups: Sequence[Group]) -> dict[str, list[Problem]]:
         """Problems in `contents` by the group that they lie in; the others are added to `problems`."""
         found: dict[str, list[Problem]] = {group.path: [] for group in groups}
-        starts = {
-            group.path: location_prefix(self._name, group.path) for group in contents.groups if group.path
-        }
+        paths = [group.path for group in contents.groups if group.path]
         for problem in contents.problems:
-            owner = next((path for path, start in starts.items() if problem.location.startswith(start)), None)
+            owner = next((path for path in paths if lies_in(problem, self._name, path)), None)
             if owner is None:
                 self.problems.append(problem)
             elif owner in found:
@@ -121,7 +121,7 @@ class _Episodes:
         for mask in masks:
             if (reason := name_problem(f"mask/{mask.name}")) is not None:
                 message = f"cannot name a mask of the store: {reason}"
-                self.problems.append(Problem(mask.location, message, "rename it", "name"))
+                self.problems.append(Problem.at(mask.location, message, "rename it", "name"))
                 continue
             absent = [entry for entry in mask.episodes if entry not in known]
             if absent:
@@ -130,7 +130,7 @@ class _Episodes:
             listed[mask.name] = [entry for entry in mask.episodes if entry in known]
         return listed
 
-    def add(self, group: Group, episode: Episode, location: str) -> None:
+    def add(self, group: Group, episode: Episode, location: Location) -> None:
         """Add the episodes of a group if they are sound and have steps."""
         if episode.problems:
             self.problems += episode.problems
@@ -149,7 +149,7 @@ class _Episodes:
             name = f"{group.name}:{count}" if len(firsts) > 1 else group.name
             self.sound.append((name, group.path, first, stop - first, number))
 
-    def _first_rows(self, group: Group, episode: Episode, location: str) -> list[int]:
+    def _first_rows(self, group: Group, episode: Episode, location: Location) -> list[int]:
         """First rows of the episodes in a group, which terminal and timeout flags end."""
         ends = np.zeros(episode.length, bool)
         flag_datasets = []

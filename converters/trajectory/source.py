@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.parts import Candidate
 from unistore.converters.scan import Source
-from unistore.errors import Problem, printable
+from unistore.errors import Location, Problem, printable
 
 if TYPE_CHECKING:
     from unistore.converters.common.exported import File, Values
@@ -100,7 +100,7 @@ class Array(Protocol):
     """One array of an open file. Reading errors raise `InputError`."""
 
     @property
-    def location(self) -> str:
+    def location(self) -> Location:
         """What messages call it: file and dataset."""
         ...
 
@@ -153,7 +153,7 @@ class Mask(NamedTuple):
     """A named list of episode names in a file; `location` is what messages call it."""
 
     name: str
-    location: str
+    location: Location
     episodes: Sequence[Any]
 
 

@@ -5,7 +5,8 @@
     volumes/image                    (V, D, H, W), padded to the largest extent
     volumes/extent                   (V, 3): true D, H, W; what lies beyond is padding
     volumes/{name, source_dtype, info, metadata}    text
-    volumes/{spacing, origin, direction, nan}       where known
+    volumes/{spacing, origin, direction}            where known: see `unistore.schemas.ct.geometry`
+    volumes/nan                                     voxels that are not a number, of float images
     windows/<name>/offsets           (V + 1): points of volume v are offsets[v]:offsets[v + 1]
     windows/<name>/{coords, values}  points in C order of their volume, as np.argwhere gives them
     windows/<name>/mask              the same points as bits, instead of coords and values
@@ -34,13 +35,17 @@ MASKS = "masks"
 LABELS = "labels"
 SDF = "sdf"
 
+IMAGE = f"{VOLUMES}/image"
+INFO = f"{VOLUMES}/info"
+NAN = f"{VOLUMES}/nan"
+
 _DHW = ["depth", "height", "width"]
 
 
 def image_field(dtype: str, row_shape: tuple[int, ...], tile: tuple[int, int, int]) -> Field:
     """Field of ``volumes/image``, (V, D, H, W)."""
     return Field(
-        path=f"{VOLUMES}/image",
+        path=IMAGE,
         dtype=dtype,
         row_shape=row_shape,
         axes=("volume", "depth", "height", "width"),

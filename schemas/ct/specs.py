@@ -12,6 +12,7 @@ from unistore.errors import Problem
 from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec, Limit
 from unistore.schemas.array_specs import ArraySpecs
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.schemas.ct.geometry import LENGTHS
 from unistore.schemas.rules import Rule, View, broken, first_row
 
 _ROWS = (SAMPLES, 0)
@@ -27,6 +28,8 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         limits += [Limit(each, (1, 2, 3), 8) for each in sorted(paths) if _is_mask(each)]
         limits += [Limit(each, (1, 2, 3)) for each in sorted(paths) if _is_label(each)]
         return ArraySpec(dtypes=("int32",), row_shape=(3,), rows=_ROWS, least=0, limits=tuple(limits))
+    if group == VOLUMES and name in LENGTHS:
+        return ArraySpec(dtypes=("float64",), row_shape=(LENGTHS[name],), rows=_ROWS)
     if group == VOLUMES or name == "present":
         return ArraySpec(dtypes=("bool",) if name == "present" else (), rows=_ROWS)
     if path.partition("/")[0] not in (WINDOWS, MASKS, LABELS, SDF):

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from unistore.errors import InputError, Problem
 
@@ -53,6 +54,42 @@ PRESETS: Mapping[str, Window] = {
     )
 }
 """Windows that are known by name."""
+
+
+ValueSource = Literal["volume", "sparse", "scaled", "mask"]
+"""Where the values of a window's points come from.
+
+``volume``: the image. ``sparse``: files of points; 1 for volumes whose window is a mask. ``scaled``: windows
+of floats scaled to 0…1. ``mask``: nothing has values, all are 1."""
+
+OWN_VALUES: tuple[ValueSource, ...] = ("sparse", "scaled")
+"""Where points have values that neither an image nor the window tells."""
+
+VALUE_SENTENCES: Mapping[ValueSource, str] = {
+    "volume": "volumes/image at the point",
+    "sparse": "as in the sparse file; 1 where the source is a mask",
+    "scaled": "as in the scaled window",
+    "mask": "1",
+}
+"""What the attribute ``values`` of a window says to people."""
+
+
+def value_source(attributes: Mapping[str, Any]) -> ValueSource:
+    """Return where the values of a window's points come from, by the attributes of its group.
+
+    Older stores have no ``value_source`` but only the sentence.
+
+    Raises
+    ------
+    ValueError
+        If the attributes have neither a word nor a sentence of these.
+    """
+    word = attributes.get("value_source")
+    for source, sentence in VALUE_SENTENCES.items():
+        if word == source or (word is None and attributes["values"] == sentence):
+            return source
+    msg = f"a window whose values are {word or attributes['values']!r} is not known"
+    raise ValueError(msg)
 
 
 def parse_window(text: str) -> Window:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import stat
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.real_ct import write_lung, write_volume
 from unistore.converters.protocol import Converter, Facts, Finalized, Scan
 from unistore.converters.scanning import scan_sources
 from unistore.schemas.tables import Field, Table, name_problem
@@ -290,11 +292,12 @@ def check_contract() -> Callable[..., Converted]:
 
 
 @pytest.fixture(scope="session")
-def samples() -> Path:
-    """Folder of real sample files beside the checkout; skips where it is absent."""
-    folder = Path(__file__).resolve().parents[3] / "shared" / "samples"
-    if not folder.is_dir():
-        pytest.skip(f"real samples are not at {folder}")
+def ct_samples(bundled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the real CT files: NIfTI, DICOM, and the volume and a mask of its lung window as .npy."""
+    folder = tmp_path_factory.mktemp("ct_samples")
+    for path in (bundled / "samples" / "ct").iterdir():
+        shutil.copy(path, folder)
+    write_lung(folder, write_volume(folder))
     return folder
 
 

@@ -14,7 +14,7 @@ from unistore.errors import InputError
 
 
 def volumes(folder: Path) -> None:
-    np.save(folder / "a.npy", np.zeros((3, 4, 5), "i2"))
+    np.save(folder / "a.npy", np.full((3, 4, 5), -1000, "i2"))
 
 
 def nifti(folder: Path) -> None:

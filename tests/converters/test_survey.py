@@ -228,7 +228,10 @@ def test_an_exclusion_that_matches_nothing_is_refused(folder: Path) -> None:
     assert scan_sources(make_converter("ct", {"exclude": ("gone",)}), [folder], must_exclude=()).sources
 
 
-def test_real_files_of_all_families_in_one_folder(samples: Path) -> None:
+def test_real_files_of_all_families_in_one_folder(bundled: Path, ct_samples: Path, tmp_path: Path) -> None:
+    samples = tmp_path / "samples"
+    shutil.copytree(bundled / "samples", samples)
+    shutil.copytree(ct_samples, samples / "ct", dirs_exist_ok=True)
     surveyed = survey([samples])
     files = surveyed.counts()
     assert files.keys() == {"trajectory", "point_cloud", "spike", "ct"}

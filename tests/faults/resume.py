@@ -57,25 +57,39 @@ class Case:
     options: dict[str, Any]
     labels: NDArray[np.int64] | None
     order: Any = field(repr=False)
+    drawn: str = ""
+    """Key of what is random in a sample, where there are no labels."""
 
     def serial(self, epoch: int) -> NDArray[np.int64]:
         """Marks (n,) of the samples of an epoch, in order."""
         indices = self.order(epoch)
         if self.labels is not None:
             return self.labels[indices]
-        return np.array([_mark(self.dataset[At(index, epoch)]["image"]) for index in indices], np.int64)
+        samples = (self.dataset[At(index, epoch)] for index in indices)
+        return np.array([_mark(sample[self.drawn]) for sample in samples], np.int64)
 
     def marks(self, batch: Any) -> NDArray[np.int64]:
         """Marks (B,) of the samples of a batch."""
         if self.labels is not None:
             found: NDArray[np.int64] = batch["label"].numpy()
             return found
-        return np.array([_mark(image) for image in batch["image"]], np.int64)
+        return np.array([_mark(values) for values in batch[self.drawn]], np.int64)
 
 
-def _mark(image: torch.Tensor) -> int:
+def _mark(values: torch.Tensor) -> int:
     """Hash of a sample."""
-    return xxhash.xxh3_64_intdigest(image.numpy().tobytes()) >> 1
+    return xxhash.xxh3_64_intdigest(values.numpy().tobytes()) >> 1
+
+
+def draw_globally(sample: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Draw from the three global generators."""
+    numbers = [float(sample["label"]), random.random(), np.random.random(), float(torch.rand(()))]  # noqa: NPY002
+    return {"drawn": torch.tensor(numbers, dtype=torch.float64)}
+
+
+def draw_from(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, torch.Tensor]:
+    """Draw from the generator of the sample."""
+    return {"drawn": torch.tensor([float(sample["label"]), rng.random()], dtype=torch.float64)}
 
 
 def _sampler(dataset: unistore.Dataset) -> Any:
@@ -102,6 +116,8 @@ def make_cases(folder: Path) -> dict[str, Case]:
     unistore.convert([DATA / "ct" / f"totalseg_{name}_hu.npy" for name in "ab"], volumes, "ct")
     rows, both = unistore.Dataset(stores[0]), unistore.Dataset(stores)
     shares = unistore.Dataset(stores, weights=[3, 1])
+    globally = unistore.Dataset(stores[0], transform=draw_globally, seed=SEED)
+    by_rng = unistore.Dataset(stores[0], transform=draw_from, seed=SEED)
     patches = unistore.Dataset(volumes, unistore.Patches(8, per_volume=150), fields=["image"], seed=SEED)
     weights = np.random.default_rng(SEED).random(ROWS)
     offsets = both.block_offsets()
@@ -120,7 +136,9 @@ def make_cases(folder: Path) -> dict[str, Case]:
         ),
         "stores": Case(both, {"shuffle": True}, labels, _sampler(both)),
         "shares": Case(shares, {"shuffle": True}, labels, _sampler(shares)),
-        "random patches": Case(patches, {"shuffle": True}, None, _sampler(patches)),
+        "random patches": Case(patches, {"shuffle": True}, None, _sampler(patches), "image"),
+        "random transform": Case(globally, {"shuffle": True}, None, _sampler(globally), "drawn"),
+        "transform with rng": Case(by_rng, {"shuffle": True}, None, _sampler(by_rng), "drawn"),
     }
 
 

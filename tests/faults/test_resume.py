@@ -1,4 +1,4 @@
-"""The short form of ``resume.py``: a few interruptions of two orders, with changing workers and ranks."""
+"""The short form of ``resume.py``: a few interruptions of three cases, with changing workers and ranks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ SCRIPT = Path(__file__).with_name("resume.py")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes over the workers of killed processes")
 def test_interrupted_runs_deliver_what_one_serial_pass_does() -> None:
-    command = [sys.executable, str(SCRIPT), "--interruptions", "4", "--case", "blocks", "--case", "shares"]
+    cases = ["blocks", "shares", "random transform"]
+    command = [sys.executable, str(SCRIPT), "--interruptions", "4"]
+    for case in cases:
+        command += ["--case", case]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = re.findall(r"^(\w+): 4 interruptions .* in the middle of an epoch; ", done.stdout, re.MULTILINE)
-    assert found == ["blocks", "shares"]
+    found = re.findall(
+        r"^([a-z ]+): 4 interruptions .* in the middle of an epoch; ", done.stdout, re.MULTILINE
+    )
+    assert found == cases

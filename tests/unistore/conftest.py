@@ -39,6 +39,7 @@ class StoreMaker:
         *,
         count: int,
         table: str = "rows",
+        main_table: str | None = None,
         chunks: Mapping[str, tuple[int, ...]] | None = None,
         splits: Mapping[str, Sequence[int]] | None = None,
         axes: Mapping[str, Sequence[str]] | None = None,
@@ -64,10 +65,19 @@ class StoreMaker:
             "format_version": 1,
             "family": family,
             "samples": {"count": count, "table": table},
-            "fields": {name: {"axes": (axes or {}).get(name, [])} for name in written},
+            **({"main_table": main_table} if main_table else {}),
+            "fields": {name: {"axes": (axes or {}).get(name) or _axes(name)} for name in written},
             "seal": SEAL,
         }
         return path
+
+
+def _axes(path: str) -> list[str]:
+    """The axis of the rows of an array, named as converters name it."""
+    table, _, column = path.rpartition("/")
+    if column in ("offsets", "data") and not table.startswith("rows"):
+        return [f"{table.rpartition('/')[2]}_{'bound' if column == 'offsets' else 'byte'}"]
+    return [table.partition("/")[0].removesuffix("s")]
 
 
 def _write(root: zarr.Group, path: str, value: Any, chunks: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -194,6 +204,7 @@ def make_cloud(make_store: StoreMaker) -> Callable[..., Cloud]:
             arrays,
             count=len(samples),
             table="segments",
+            main_table="points",
             chunks={"points/xyz": (1024, 3)},
             splits=splits,
         )

@@ -14,7 +14,7 @@ from tests.golden import SOURCES, STORES
 from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
 
-LARGEST, TOGETHER = 100_000, 600_000
+LARGEST, TOGETHER = 100_000, 900_000
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -29,6 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "progress": {"errors", "system", "remote"},
     "config": {"errors", "system", "converters"},
     "converters": LOW,
+    "plugin": {"converters"},
     "remote": {"errors", "system", "zarr3"},
     "store": (STORES - {"store"}) | {"converters", "pictures"},
     "data": STORES | {"memory", "order", "converters", "pictures"},
@@ -40,6 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "unistore": STORES | {"order", "data", "loader", "conversion", "exporting", "integrity", "report"},
     "cli": STORES
     | {"converters", "config", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
+    "testing": {"errors", "converters", "unistore"},
     "__main__": {"cli"},
 }
 """For each room, the other rooms of unistore that it may import, in functions and for types too."""

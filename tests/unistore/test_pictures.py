@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 import unistore
 from tests.cases import REAL
-from unistore.converters.preview import Preview, evenly, parts_of
+from unistore.converters.preview import Preview, evenly, parts_of, preview_of
 from unistore.errors import InputError, StoreError
 from unistore.pictures import MARK, notebook_html, pictures_html, sample_picture
 from unistore.store.reader import Store
@@ -56,9 +57,36 @@ def test_voxels_labels_and_axes_are_where_they_belong(tmp_path: Path) -> None:
     unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "ct")
     image = pixels(sample_picture(Store(tmp_path / "a.zarr"), 0))[:, :, 0]
     dark = np.flatnonzero((image < 60).mean(axis=0) > 0.3)  # columns of pixels that cross the dark half
-    axial = image[:, dark[0] : dark[0] + 1]
+    first = image[:, dark[0] : dark[0] + 1]
     assert len(dark) > 100
-    assert (axial > 200).any()
+    assert (first > 200).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "planes", "size"),
+    [
+        ({}, ["", "", ""], "spacing unknown"),
+        ({"info_order": "xyz"}, [", sagittal", ", coronal", ", axial"], "3 × 0.7 × 0.6 mm"),
+    ],
+)
+def test_planes_are_named_only_where_a_direction_says_so(
+    tmp_path: Path, options: dict[str, str], planes: list[str], size: str
+) -> None:
+    from matplotlib.figure import Figure
+
+    (tmp_path / "in" / "case").mkdir(parents=True)
+    np.save(tmp_path / "in" / "case" / "ct_original.npy", np.arange(120, dtype="i2").reshape(4, 5, 6))
+    info = {"spacing": [0.6, 0.7, 3], "direction": [0, 0, 1, 0, 1, 0, -1, 0, 0]}
+    (tmp_path / "in" / "case" / "info.json").write_text(json.dumps(info))
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", **options)
+    store, figure = Store(tmp_path / "a.zarr"), Figure()
+    preview_of(store).draw(store, 0, figure)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [
+        f"axis {axis} of 3{plane}: plane {extent // 2} of {extent}"
+        for axis, (plane, extent) in enumerate(zip(planes, (4, 5, 6), strict=True))
+    ]
+    assert size in figure.get_suptitle()
 
 
 def test_an_image_of_a_row_is_that_image(tmp_path: Path) -> None:

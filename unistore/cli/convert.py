@@ -198,6 +198,11 @@ def report_text(report: Report) -> str:
     )
 
 
+def _place_in_file(entry: Mapping[str, Any]) -> str:
+    row = f" row {entry['row']}" if "row" in entry else ""
+    return f"{entry['dataset']}{row}"
+
+
 def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Table of what was left out, with reasons."""
     if not entries:
@@ -206,7 +211,7 @@ def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
     left_out = len({entry["left_out"] for entry in entries})
     rows = [
-        (entry["file"], entry["dataset"], shortened(entry["reason"], MAX_REASON))
+        (entry["file"], _place_in_file(entry), shortened(entry["reason"], MAX_REASON))
         for entry in entries[:MAX_ROWS]
     ]
     lines = [f"  left out because of problems: {left_out} (listed in unistore-report.json)"]

@@ -14,7 +14,7 @@ from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate, provisional_tables
 from unistore.conversion.executors.local import Executor, Job, largest_need
 from unistore.conversion.fingerprint import Fingerprints, sizes_of
-from unistore.conversion.finish import check_schema, seal, source_digests
+from unistore.conversion.finish import seal, source_digests
 from unistore.conversion.job import DeriveJob, ShardJob, source_batches
 from unistore.conversion.keys import Keys, source_keys, task_keys
 from unistore.conversion.memory import reading_memory
@@ -23,6 +23,7 @@ from unistore.conversion.plan import Plan, json_digest
 from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
 from unistore.conversion.row_cache import RowCache
+from unistore.conversion.schema_checks import bounded_columns, check_plan
 from unistore.conversion.space import check_space
 from unistore.conversion.spill import Spill, SpilledBatch
 from unistore.conversion.splits import Shares
@@ -88,7 +89,7 @@ class Conversion:
         keys, sizes = source_keys(self.scan, self.fingerprints), sizes_of(self.fingerprints)
         planned, spill, row_cache = self._plan(keys, sizes, codec, shares)
         plan = planned.plan
-        check_schema(plan, planned.attributes)
+        check_plan(plan, planned.attributes["samples"]["count"], planned.arrays)
         resumed = self._write_shards(keys, planned, spill, row_cache)
         sealed = seal(
             self.build.target,
@@ -158,6 +159,7 @@ class Conversion:
             plan=plan,
             spilled=spilled,
             reading=reading_memory(self.scan),
+            bounded=bounded_columns(plan),
             row_cache=row_cache,
         )
 

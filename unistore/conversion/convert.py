@@ -300,9 +300,12 @@ def _unknown_options(family: Family, unknown: Sequence[str], own: Sequence[str])
 
 def _classes(found: Family) -> tuple[Any, type[Options]]:
     """Converter and options classes of a family, checked to match."""
-    converter, taken = found.part("converter"), found.part("options")
+    converter: Any = found.part("converter")
+    taken = found.part("options")
     if not issubclass(taken, Options):
         message = f"{found.options} does not inherit Options"
+    elif not hasattr(converter, "__mro__"):  # what makes the converter of a class of a package
+        return converter, taken
     elif not issubclass(converter, taken):
         message = f"{found.converter} does not inherit {found.options}"
     elif converter.family != found.name:

@@ -20,10 +20,8 @@ from unistore.conversion.splits import Codes
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Files, Target
 from unistore.converters.protocol import Finalized, Scan
-from unistore.converters.registry import get_family
 from unistore.converters.verdicts import TAKEN
 from unistore.errors import ConversionError
-from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.tables import Field, IndexValues, lazy_text_arrays
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
@@ -112,22 +110,6 @@ def root_attributes(
         "plan_digest": plan.digest,
         "created_with": dict(plan.versions),
     }
-
-
-def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
-    """Check the planned arrays against the family's schema, before anything is written.
-
-    Raises
-    ------
-    ConversionError
-        Naming every violated rule: a bug of the converter.
-    """
-    arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
-    problems = get_family(plan.family).part("specs").problems(arrays, attributes["samples"]["count"])
-    if problems:
-        listed = "\n  ".join(str(problem) for problem in problems)
-        msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {listed}"
-        raise ConversionError(msg)
 
 
 def seal(

@@ -20,6 +20,7 @@ from unistore.conversion.keys import Keys
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask, json_digest
 from unistore.conversion.row_cache import RowCache
+from unistore.conversion.schema_checks import broken_rows
 from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
@@ -27,6 +28,7 @@ from unistore.conversion.target import Folder, Target
 from unistore.converters.common.exclusion import with_source
 from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.errors import InputError, Problem, first_few
+from unistore.schemas.array_spec import ArraySpec
 from unistore.schemas.tables import Table
 from unistore.zarr3.threads import OrderedMap, serial_map
 from unistore.zarr3.writer import content_digest
@@ -148,6 +150,8 @@ class ShardJob:
     spilled: Mapping[str, Table]
     reading: int = 0
     """From `reading_memory`."""
+    bounded: Mapping[str, ArraySpec] = field(default_factory=dict)
+    """From `bounded_columns`."""
     blocks: BlockPool = field(default_factory=BlockPool, compare=False)
     """Reused memory for rows."""
     row_cache: RowCache = field(default_factory=RowCache, compare=False)
@@ -275,6 +279,9 @@ class ShardJob:
                             self._fill(table.name, piece.source, piece.lo, piece.hi, out)
                 except InputError as error:
                     return _problems(error, name)
+                broken = broken_rows(self.plan, self.bounded, name, table.name, piece.lo, out)
+                if problems := list(broken):
+                    return tuple(with_source(name, problems))
             digests[at] = [content_digest(rows) for rows in out.values()]
             return ()
 
@@ -296,6 +303,8 @@ class ShardJob:
                 self.converter.read_planes(self.scan, table, number, lo, hi, {column: block})
         except InputError as error:
             raise InputError(_problems(error, name)) from error
+        if problems := list(broken_rows(self.plan, self.bounded, name, table, 0, {column: block})):
+            raise InputError(with_source(name, problems))
 
     def pieces(self, task: ShardTask, columns: Sequence[Column]) -> str:
         """Digests of the pieces of a task, one after the other, after iteration of all its columns."""

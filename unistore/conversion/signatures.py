@@ -47,12 +47,18 @@ class _Ct(_Shared, total=False):
         Chunk of an image in voxels. Default: (32, 32, 32).
     resolution
         Which ct_original_N.npy to take where a case has several.
+    values
+        What images of few whole values in 0…255 hold: hu. Else a window of them is refused.
+    info_order
+        Order of spacing, origin, direction in info.json: zyx as the array's axes, xyz as ITK.
     """
 
     window: str | Sequence[str]
     sparse: Literal["auto", "coords", "mask"]
     tile: tuple[int, int, int]
     resolution: int | None
+    values: Literal["hu"] | None
+    info_order: Literal["zyx", "xyz"] | None
 
 
 class _PointCloud(_Shared, total=False):

@@ -181,17 +181,17 @@ class Skipping:
         return self._converter, with_skipped(self._scan, entries)
 
 
-def entry_of(problem: Problem) -> dict[str, str]:
-    """Entry of the report: file, dataset (may be empty), reason, cure, kind, and what was left out."""
-    file, _, dataset = problem.location.partition(": ")
-    return {
-        "file": file,
-        "dataset": dataset,
+def entry_of(problem: Problem) -> dict[str, Any]:
+    """Return the report's entry; it has a row only where the problem names one."""
+    entry = {
+        "file": problem.file,
+        "dataset": problem.dataset,
         "reason": problem.message,
         "cure": problem.cure,
         "kind": problem.kind,
         "left_out": problem.source,
     }
+    return entry if problem.row is None else {**entry, "row": problem.row}
 
 
 def with_skipped(scan: Scan, entries: Sequence[Mapping[str, Any]]) -> Scan:
@@ -225,4 +225,4 @@ def _without(converter: Converter, problems: Iterable[Problem]) -> Converter:
         return converter
     given: Any = converter
     excluded = sorted({*given.exclude, *names}, key=natural_key)
-    return cast("Converter", replace(given, exclude=tuple(excluded)))
+    return cast("Converter", given).excluding(tuple(excluded))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in_blocks
-from unistore.data.kinds.protocol import INDEX, Picks, SampleKind, SampleReader
+from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
     bind_parts,
@@ -32,6 +32,7 @@ from unistore.data.sample import Sample, Samples
 from unistore.data.tensors import Memory
 from unistore.errors import InputError, StoreError, first_few
 from unistore.order.permutation import At
+from unistore.order.seeding import RandomFunction
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch
@@ -64,11 +65,16 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Kind of samples: ``Segments(max_points=4096)``, ``Patches(96)``, …; None: the default kind of the
         family (`Rows`, `Segments`, `Volumes`, …).
     fields
-        Keys to read; None: the default keys of the kind. Its documentation lists further ones.
+        Keys to read; None: the default keys of the kind. Its documentation lists further ones. ``"epoch"`` is
+        the epoch that a sample is read for, int64, unless the store has a field of this name.
     split
         Name of a split, or several; None: all samples.
     transform
-        Called with every sample, a dict of tensors; its result replaces the sample.
+        Called with every sample, a dict of tensors; its result replaces the sample. One that has a parameter
+        ``rng`` gets a ``numpy.random.Generator`` made of (`seed`, epoch, index). For any other, the global
+        generators of ``random``, numpy and torch are seeded from the same three before each call, wherever
+        the epoch is known: with indices of type `At`, and after `set_epoch`. Outside of worker processes they
+        are restored afterwards.
     seed
         Seed of random parts of samples.
     names
@@ -99,7 +105,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         samples: SampleKind | None = None,
         fields: Sequence[str] | None = None,
         split: str | Sequence[str] | None = None,
-        transform: Callable[[Sample], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         seed: int = 0,
         *,
         names: Mapping[str, str] | None = None,
@@ -123,10 +129,13 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         self.parts = open_parts([os.fspath(each) for each in paths], samples, self.splits, cache)
         self.samples = self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
+        requested = [fields] if isinstance(fields, str) else fields or ()
+        self._adds_epoch = EPOCH in requested and EPOCH not in self.fields
         self.names = checked_names(names, self.fields)
         self.transform = transform
         self.seed = int(seed)
         self.epoch = 0
+        self._epoch_is_set = False
         self.weights = None if weights is None else checked_weights(weights, self.parts)
         self._reader: SampleReader | None = None
         self._expected_bytes = 0
@@ -173,9 +182,19 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None, "_expected_bytes": 0}
 
+    @property
+    def transform(self) -> Callable[..., Any] | None:
+        """Function that is called with every sample; None: samples are delivered as they are read."""
+        return None if self._transform is None else self._transform.function
+
+    @transform.setter
+    def transform(self, function: Callable[..., Any] | None) -> None:
+        self._transform = None if function is None else RandomFunction(function)
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of indices without one."""
         self.epoch = checked_epoch(epoch)
+        self._epoch_is_set = True
 
     def __len__(self) -> int:
         return len(self.reader)
@@ -187,20 +206,38 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         ------
         IndexError
             If there is no such sample; names the range.
+        TypeError
+            If `index` is no whole number, such as a slice or a list.
         """
-        sample = Samples(self.read_batch([index]), Memory())[0]
-        return sample if self.transform is None else self.transform(sample)
+        picks = self._picks([_checked_index(index)])
+        sample = Samples(self._read(picks, np.empty), Memory())[0]
+        return self._transformed([sample], [index], picks)[0]
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
         """Samples of a batch, read together; `unistore.collate` collates them without a copy."""
         memory = Memory(self._expected_bytes)
-        found = Samples(self.read_batch(indices, memory.allocate), memory)
+        picks = self._picks(indices)
+        found = Samples(self._read(picks, memory.allocate), memory)
         self._expected_bytes = max(
             memory.used + memory.used // 8, self._expected_bytes - self._expected_bytes // 8
         )
         if self.transform is None:
             return found
-        return [_keep_ragged(self.transform(sample), found) for sample in found]
+        return [_keep_ragged(result, found) for result in self._transformed(found, indices, picks)]
+
+    def _transformed(
+        self, samples: Sequence[Sample], indices: Sequence[Index], picks: Picks
+    ) -> Sequence[Any]:
+        """Results of the transform, with random numbers that depend on (seed, epoch, index) alone.
+
+        A transform that draws from the global generators is left to torch's own seeds where nobody said the
+        epoch, as its results would be the same in every epoch.
+        """
+        if self._transform is None:
+            return samples
+        if self._transform.takes_rng or self._epoch_is_set or _have_epochs(indices):
+            return self._transform.map(samples, self.seed, picks.epoch, picks.index)
+        return [self._transform.function(sample) for sample in samples]
 
     def read_batch(
         self, indices: Sequence[Index] | NDArray[np.integer], allocate: Allocate = np.empty
@@ -228,16 +265,20 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         StoreError
             If the samples do not fit into memory.
         """
-        picks = self._picks(indices)
+        return self._read(self._picks(indices), allocate)
+
+    def _read(self, picks: Picks, allocate: Allocate) -> Batch:
         try:
-            batch = self.reader.read(picks, allocate)
+            values = self.reader.read(picks, allocate)
         except MemoryError as error:
             stores = ", ".join(part.store.path for part in self.parts)
             msg = f"{stores}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
             raise StoreError(msg) from error
-        return {INDEX: packed_copy(picks.index, allocate)} | {
-            self.names.get(key, key): batch[key] for key in self.fields
-        }
+        batch = {INDEX: packed_copy(picks.index, allocate)}
+        batch |= {self.names.get(key, key): values[key] for key in self.fields}
+        if self._adds_epoch:
+            batch[EPOCH] = packed_copy(picks.epoch, allocate)
+        return batch
 
     def arrays(self) -> list[Array]:
         """Arrays of all its stores, each opened once."""
@@ -320,7 +361,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     @property
     def repeats(self) -> bool:
         """Whether samples are the same in every epoch and share nothing, see `SampleKind`."""
-        return bool(getattr(self.samples, "repeats", False))
+        return bool(getattr(self.samples, "repeats", False)) and not self._adds_epoch
 
     @property
     def digest(self) -> str:
@@ -381,6 +422,27 @@ def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> 
         return indices.astype(np.int64)
     msg = f"indices must be integers (B,) or (B, 2) with epochs, found {indices.dtype} {indices.shape}"
     raise IndexError(msg)
+
+
+def _checked_index(index: Index) -> Index:
+    """The index of one sample; raises a TypeError for slices and lists, with what reads several samples."""
+    if not isinstance(index, tuple):
+        try:
+            operator.index(index)
+        except TypeError:
+            msg = (
+                f"a Dataset is indexed with one whole number, got {index!r:.60}: read_batch([0, 1, …]) reads "
+                "several samples as arrays, torch.utils.data.Subset(dataset, range(4)) is a part of a Dataset"
+            )
+            raise TypeError(msg) from None
+    return index
+
+
+def _have_epochs(indices: Sequence[Index] | NDArray[np.integer]) -> bool:
+    """Whether every index carries its epoch."""
+    if isinstance(indices, np.ndarray):
+        return indices.ndim == 2
+    return all(isinstance(index, tuple) for index in indices)
 
 
 def _keep_ragged(result: Any, samples: Samples) -> Any:

@@ -120,6 +120,9 @@ def write(file: File, path: Path) -> None:
     if file.form == "zarr":
         _write_zarr(file, path)
         return
+    if file.write is not None:
+        file.write(path)
+        return
     with path.open("xb") as out:
         if file.form == "npz":
             _write_npz(file.values, out)

@@ -23,7 +23,12 @@ from unistore.converters.common.originals import Compared, difference
 from unistore.converters.protocol import Scan
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError
-from unistore.integrity.recorded import RecordedConversion, differences, plan_recorded_conversion
+from unistore.integrity.recorded import (
+    RecordedConversion,
+    differences,
+    is_later,
+    plan_recorded_conversion,
+)
 from unistore.integrity.steps import StepJob, T, run_in_order
 from unistore.schemas.tables import IndexValues
 from unistore.store.reader import Store
@@ -221,7 +226,7 @@ class _Comparison:
         # not compared: the size of a source's file, which may differ where its values do not
         skipped = {"sources/bytes"} if complete else {"sources/bytes", "sources/digest"}
         for described, values in planned.index(digests):
-            if described.path not in skipped:
+            if described.path not in skipped and not is_later(store, described.path):
                 _compare_block(store, described.path, (0,), values, found)
         if complete and not _equal_json(merged_statistics(plan, records), store.attributes["statistics"]):
             message = "its statistics are not those of the sources"
@@ -238,7 +243,7 @@ class _Comparison:
                 found.files.add(compared.file)
                 if compared.difference is not None:
                     message = f"{compared.difference} (store, source)"
-                    found.problems.append(Problem(compared.location, message, _CURE, "source"))
+                    found.problems.append(Problem.at(compared.location, message, _CURE, "source"))
             found.left_out |= set(record["left_out"])
 
     def _run(

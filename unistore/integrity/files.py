@@ -14,7 +14,7 @@ import xxhash
 from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.job import Outcome
 from unistore.conversion.lock import owner_of
-from unistore.errors import Problem, StoreError
+from unistore.errors import Location, Problem, StoreError
 from unistore.exporting.temporary_folder import temporary_folder_path
 from unistore.integrity.steps import run_in_order
 from unistore.remote.storage import local_path, open_storage
@@ -33,6 +33,8 @@ BATCH_BYTES = 64 << 20
 """Bytes of files that one step checks."""
 CURE = "repair it from its sources: unistore verify STORE --repair SRC..."
 _EXTRA = "extra"
+UNKNOWN_FAMILY = "family"
+"""Kinds of problems that leave the content of a store intact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ class CheckedFiles:
 
 def is_warning(problem: Problem) -> bool:
     """Whether a problem leaves the content of the store intact."""
-    return problem.kind == _EXTRA
+    return problem.kind in (_EXTRA, UNKNOWN_FAMILY)
 
 
 def read_root(path: str) -> RootDocument:
@@ -190,7 +192,9 @@ def _check_manifest(
         if not isinstance(entry, str):
             entries[entry.key] = entry
         elif intact:
-            problems.append(Problem(f"{MANIFEST}: line {number}", f"is damaged ({entry})", CURE, "manifest"))
+            problems.append(
+                Problem.at(Location(MANIFEST, f"line {number}"), f"is damaged ({entry})", CURE, "manifest")
+            )
     return entries, intact and root.intact
 
 

@@ -23,7 +23,7 @@ from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem, StoreError, printable
 from unistore.integrity.steps import T, run_in_order
-from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
+from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 from unistore.zarr3.presets import codec_chain
@@ -136,6 +136,8 @@ def differences(store: Store, planned: Planned) -> list[str]:
         return lines
     forms = {array.field.path: f"{array.field.dtype} {array.shape}" for array in plan.arrays()}
     for path in sorted({*forms, *store.paths()}):
+        if is_later(store, path):
+            continue
         if path not in forms or not store.has(path):
             lines.append(f"array {path}: only {'the store' if store.has(path) else 'now'} has it")
             continue
@@ -147,6 +149,11 @@ def differences(store: Store, planned: Planned) -> list[str]:
         if form != forms[path]:
             lines.append(f"array {path}: {form} in the store, {forms[path]} now")
     return lines
+
+
+def is_later(store: Store, path: str) -> bool:
+    """Return whether stores had no such array when this one was made. It says nothing of values."""
+    return path.startswith(f"{SOURCE_FILES}/") and not store.has(path)
 
 
 def _source_lines(store: Store, planned: Planned) -> list[str]:

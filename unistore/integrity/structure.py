@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -11,7 +12,9 @@ import numpy as np
 
 from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
+from unistore.integrity.files import UNKNOWN_FAMILY
 from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.array_specs import GENERAL
 from unistore.store.manifest import Entry, consolidated_problems, make_seal, manifest_bytes
 from unistore.store.names import REPORT, ROOT
 from unistore.zarr3.array import Array
@@ -126,15 +129,14 @@ def _schema_problems(
     metadata: Mapping[str, ArrayMetadata], attributes: Mapping[str, Any]
 ) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
+    specs = GENERAL
     try:
-        problems = (
-            get_family(attributes["family"]).part("specs").problems(arrays, attributes["samples"]["count"])
-        )
+        specs = get_family(attributes["family"]).part("specs")
     except InputError as unknown:
-        yield from (Problem(ROOT, str(each), each.cure, "family") for each in unknown.problems)
-        return
-    for problem in problems:
-        yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")
+        for problem in unknown.problems:
+            yield Problem(ROOT, str(problem), problem.cure, UNKNOWN_FAMILY)
+    for problem in specs.problems(arrays, attributes["samples"]["count"]):
+        yield replace(problem, cure=problem.cure or _CURE, kind="schema")
 
 
 def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor
-from unistore.converters.registry import get_family
+from unistore.converters.registry import find_family
 from unistore.errors import Problem, StoreError, UnsupportedError, first_few
 from unistore.integrity.compare import Receipt, compare
 from unistore.integrity.files import CheckedFiles, check_files, is_warning
@@ -40,7 +40,7 @@ class Verified:
     files, bytes
         Files that the manifest lists, and their bytes.
     problems
-        Everything that is wrong; those of kind ``"extra"`` are warnings.
+        Everything that is wrong; those of kinds ``"extra"`` and ``"family"`` are warnings.
     unchecked
         Value rules that could not be checked, as arrays are damaged or contradict each other.
     receipt
@@ -136,10 +136,11 @@ def verify_with(
     damaged = {owning_array(key, store.paths()) or "" for key in set(checked.entries) - checked.sound}
     problems: list[Problem] = []
     unchecked: list[str] = []
-    if not structure:
+    if all(map(is_warning, structure)):
         view = View(store, frozenset(damaged | _below_damaged_groups(store, checked)))
-        family = get_family(store.family)
-        for rules in (RULES, family.part("rules") if family.rules else ()):
+        # Without the package of its family, a store is held against the rules of every store.
+        family = None if structure else find_family(store.family)
+        for rules in (RULES, family.part("rules") if family is not None and family.rules else ()):
             if problems:  # rules of the family read the rows that indices give
                 unchecked += [rule.__name__ for rule in rules]
             else:
@@ -158,9 +159,9 @@ def _located(root: str, checked: CheckedFiles) -> tuple[Problem, ...]:
     fields = (checked.root.attributes or {}).get("fields", {})
     problems = list(checked.problems)
     for number, problem in enumerate(problems):
-        path = owning_array(problem.location, fields if isinstance(fields, dict) else {})
+        path = owning_array(problem.file, fields if isinstance(fields, dict) else {})
         if path and problem.kind in ("checksum", "size") and f"{path}/{ROOT}" in checked.sound:
-            where = locate_damage(storage, path, problem.location)
+            where = locate_damage(storage, path, problem.file)
             if where:
                 problems[number] = replace(problem, message=f"{problem.message}; {where}")
     return tuple(problems)

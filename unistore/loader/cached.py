@@ -18,7 +18,7 @@ from unistore.data.packed import Allocate, Batch
 from unistore.errors import InputError, Problem
 from unistore.loader.cache import CacheFile, CacheRegion
 from unistore.loader.cached_samples import dump_pickled, dump_sample, load_pickled, load_sample
-from unistore.loader.fetch import BatchFetch, Collate, Fetch, SampleFetch, choose_fetch
+from unistore.loader.fetch import BatchFetch, Fetch, SampleFetch
 
 _VERSION = 3
 """Version of the layout of chunks in the file; part of its name."""
@@ -37,7 +37,7 @@ def check_cacheable(dataset: Any) -> None:
         raise InputError(Problem("cache", message, "leave cache out", "option"))
 
 
-def cache_file(dataset: Any, collate: Collate | None, capacity: int) -> CacheFile:
+def cache_file(dataset: Any, fetch: Fetch, capacity: int) -> CacheFile:
     """Make or open the cache file of a dataset's chunks or samples.
 
     Loaders share one by its name, which stands for the stores that the dataset was opened from, by the same
@@ -48,7 +48,7 @@ def cache_file(dataset: Any, collate: Collate | None, capacity: int) -> CacheFil
         return CacheFile(len(dataset), capacity)
     stores = [(part.store.path, part.store.attributes["seal"]) for part in dataset.parts]
     identity = [_VERSION, str(Path.cwd()), stores, capacity]
-    if _keeps_samples(dataset, choose_fetch(dataset, collate)):
+    if _keeps_samples(dataset, fetch):
         identity += [dataset.digest, dataset.fields, dataset.names]
         return CacheFile(len(dataset), capacity, _digest(identity))
     counts, offsets = _layout(dataset.arrays())
@@ -72,9 +72,8 @@ def _layout(arrays: Sequence[Any]) -> tuple[list[int], list[int]]:
     return counts, offsets
 
 
-def cached(dataset: Any, collate: Collate | None, region: CacheRegion) -> Fetch:
-    """Return a `Fetch` that reads through the cache."""
-    fetch = choose_fetch(dataset, collate)
+def cached(dataset: Any, fetch: Fetch, region: CacheRegion) -> Fetch:
+    """Return a `Fetch` of the same batches that reads through the cache."""
     if _keeps_samples(dataset, fetch):
         return CachedBatches(fetch, region)
     if _has_chunks(dataset):
@@ -102,7 +101,7 @@ class CachedBatches:
         The cache.
     """
 
-    packed = True
+    packed = on_any_thread = True
 
     def __init__(self, fetch: Fetch, region: CacheRegion) -> None:
         self._fetch = fetch
@@ -154,7 +153,7 @@ class CachedChunks:
 
     def __init__(self, fetch: Fetch, dataset: Any, region: CacheRegion) -> None:
         self._fetch = fetch
-        self.packed = fetch.packed
+        self.packed, self.on_any_thread = fetch.packed, fetch.on_any_thread
         arrays = dataset.arrays()
         starts = zip(arrays, *_layout(arrays), strict=False)
         self._chunks = [_ArrayChunks(region, array, first, offset) for array, first, offset in starts]
@@ -201,6 +200,8 @@ class _ArrayChunks:
 class CachedSamples:
     """A cache in front of any map-style dataset: samples are kept pickled, before they are collated.
 
+    Every sample is that of epoch 0, so that an epoch does not depend on what the cache has room for.
+
     Parameters
     ----------
     fetch
@@ -209,7 +210,7 @@ class CachedSamples:
         The cache.
     """
 
-    packed = False
+    packed = on_any_thread = False
 
     def __init__(self, fetch: SampleFetch, region: CacheRegion) -> None:
         self._fetch = fetch
@@ -222,7 +223,7 @@ class CachedSamples:
         missing = [index for index, offset in wanted if not offset]
         self.hits += len(wanted) - len(missing)
         self.misses += len(missing)
-        read = iter(self._fetch.samples(missing, epoch) if missing else ())
+        read = iter(self._fetch.samples(missing, 0) if missing else ())
         samples = []
         for index, offset in wanted:
             if offset:
@@ -232,4 +233,4 @@ class CachedSamples:
             samples.append(sample)
             if not self._region.full:
                 self._region.add(index, dump_pickled(sample))
-        return self._fetch.collated(samples, allocate)
+        return self._fetch.collated(samples, epoch, indices[:1], allocate)

@@ -1,12 +1,9 @@
-"""The environment of user code in a worker: seeded generators, one thread, ``get_worker_info()``."""
+"""The environment of user code in a worker: one thread, ``get_worker_info()``, memory of the slab."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import random
 import signal
-import struct
 import sys
 from typing import Any
 
@@ -15,14 +12,13 @@ import numpy as np
 from unistore.data.packed import Allocate
 from unistore.system.malloc import keep_freed_memory
 
-_SEEDS = struct.Struct("<QIq")
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Environment:
-    """Reseeds ``random``, numpy and torch before every batch, from (seed, epoch, first position) alone.
+    """Prepares torch for user code in a worker.
 
-    Torch is prepared once user code has imported it: one thread, ``get_worker_info()``, and shared memory
+    That happens once user code has imported it: one thread, ``get_worker_info()``, and shared memory
     that collation functions allocate, as torch's ``default_collate`` does in a worker, is memory of the slab.
 
     Parameters
@@ -45,18 +41,8 @@ class Environment:
     def lend(self, allocate: Allocate) -> None:
         """Allocate the shared memory of torch with `allocate` from now on."""
         self._allocate = allocate
-
-    def reseed(self, epoch: int, position: int) -> None:
-        """Reseed for the batch that starts at a position of an epoch."""
-        key = f"{self._info[2]} {epoch} {position}".encode()
-        seeds = _SEEDS.unpack(hashlib.blake2b(key, digest_size=_SEEDS.size).digest())
-        random.seed(seeds[0])
-        np.random.seed(seeds[1])  # noqa: NPY002 - the generator that user code draws from
         if self._torch is None:
             self.prepare_torch()
-        if self._torch is not None:
-            # not torch.manual_seed: it queues one more call for every accelerator each time
-            self._torch.default_generator.manual_seed(seeds[2])
 
     def prepare_torch(self) -> None:
         """Prepare torch, if it has been imported."""

@@ -136,7 +136,7 @@ class Requests:
     def _request(self, number: int) -> Request:
         in_epoch = next(each for each in self._epochs if number < each.stop)
         start, stop = in_epoch.share.span(number - in_epoch.first)
-        return Request(number, in_epoch.epoch, start, in_epoch.positions(start, stop))
+        return Request(number, in_epoch.epoch, in_epoch.positions(start, stop))
 
 
 class Iteration:

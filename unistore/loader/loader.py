@@ -60,11 +60,14 @@ class Loader:
         yields. ``set_epoch`` of a sampler sets the loader's epoch, and is not needed.
     num_workers
         Number of processes. ``"auto"``: from the usable cores. 0: a thread of this process reads ahead, or
-        batches are read when they are asked for if reading ahead would not be faster. Random numbers that
-        samples draw from global generators are reseeded in processes only.
+        batches are read when they are asked for if reading ahead would not be faster. Functions that may draw
+        from the global generators, and datasets without ``read_batch``, then run inside ``next()``, and the
+        generators are as before afterwards.
     collate_fn
         From a list of samples to a batch; runs in the workers. None: packed batches of a
-        `unistore.Dataset`, else as ``torch.utils.data.default_collate``.
+        `unistore.Dataset`, else as ``torch.utils.data.default_collate``. With a parameter ``rng`` it gets a
+        ``numpy.random.Generator`` made of (`seed`, epoch, index of the batch's first sample); else the global
+        generators of ``random``, numpy and torch are seeded from these.
     pin_memory
         Copy tensors into pinned memory, for asynchronous copies to an accelerator.
     drop_last
@@ -85,7 +88,8 @@ class Loader:
         Arguments of torch's DataLoader that have no meaning here: anything but torch's default is refused,
         with what to write instead.
     seed
-        Seed of the order, and of the generators that workers reseed before every batch.
+        Seed of the order, and of random numbers in `collate_fn`, in `worker_init_fn` and in samples of a
+        dataset without ``read_batch``. A `unistore.Dataset` has its own seed.
     rank, world_size
         This process among those that share each step. None: from ``torch.distributed`` where it is
         initialised, else from the environment (``RANK``, ``WORLD_SIZE``), else 0 of 1.
@@ -100,7 +104,7 @@ class Loader:
     cache
         Bytes (``"4GB"``) or ``"all"``: keep decoded chunks in a file, in the folder for temporary files,
         that all workers map, and all ranks of the machine, until it is full. What is random is drawn from
-        them anew. Samples of a plain dataset are kept as they are the first time, by this loader alone.
+        them anew. Samples of a plain dataset are those of epoch 0, and kept by this loader alone.
         None: no cache.
     log_every
         Report one line every so many batches; 0: never.
@@ -173,7 +177,7 @@ class Loader:
             world_size=world_size,
             dataset=dataset,
         )
-        fetch = choose_fetch(dataset, collate_fn)
+        fetch = choose_fetch(dataset, collate_fn, int(seed))
         self._packed = fetch.packed
         if cache is not None:
             check_cacheable(dataset)

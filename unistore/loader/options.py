@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any
 from unistore.errors import InputError, Problem
 from unistore.loader.samplers import is_distributed
 from unistore.system.arguments import MAX_WORKERS, Arguments
+from unistore.system.ranks import resolve_ranks
 from unistore.system.workers import environment_number, plan
 
 DEFAULT_PREFETCH = 4
@@ -87,13 +87,10 @@ def resolve_placement(
         if rank is not None or world_size is not None:
             check.refuse("rank", "DistributedSampler says the rank, too", "leave out rank and world_size")
         rank, world_size = sampler.rank, sampler.num_replicas
-    ranks = check.integer("rank", rank, none=True), check.integer("world_size", world_size, 1, none=True)
-    found_rank, found_size = _ranks(rank, world_size) if all(ranks) else (0, 1)
-    if not 0 <= found_rank < found_size:
-        check.refuse("rank", f"rank {found_rank} of {found_size}: must be at least 0 and below")
+    own_rank, ranks = resolve_ranks(check, rank, world_size)
     check.raise_problems()
     prefetch = DEFAULT_PREFETCH if prefetch_factor is None else int(prefetch_factor)
-    return Placement(rank=found_rank, world_size=found_size, start_method=method, prefetch=prefetch)
+    return Placement(rank=own_rank, world_size=ranks, start_method=method, prefetch=prefetch)
 
 
 def _start_method(check: Arguments, context: str | BaseContext | None, dataset: Any) -> str:
@@ -106,17 +103,6 @@ def _start_method(check: Arguments, context: str | BaseContext | None, dataset: 
     expected = f"one of {listed}, or a context of multiprocessing"
     check.expect("multiprocessing_context", context, method in known, expected)
     return str(method)
-
-
-def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if rank is not None or world_size is not None:
-        return rank or 0, 1 if world_size is None else world_size
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return environment_number("RANK", 0, least=0), environment_number("WORLD_SIZE", 1)
-    return 0, 1
 
 
 def workers_for(num_workers: int | str, samples: int) -> int:
@@ -137,4 +123,6 @@ def workers_for(num_workers: int | str, samples: int) -> int:
             return num_workers
         return plan(num_workers, ranks, samples, quiet=True).train
     except InputError as error:
-        raise InputError([replace(each, location="num_workers") for each in error.problems]) from error
+        raise InputError(
+            [replace(each, file="num_workers", dataset="") for each in error.problems]
+        ) from error

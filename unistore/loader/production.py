@@ -16,15 +16,14 @@ class Request(NamedTuple):
     ----------
     number
         Its index among the batches that were requested.
-    epoch, position
-        Epoch, and the position in it of the first sample.
+    epoch
+        Epoch that it belongs to.
     indices
         (B,) int64 samples.
     """
 
     number: int
     epoch: int
-    position: int
     indices: NDArray[np.int64]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from unistore.loader.cache import CacheFile
 from unistore.loader.cached import cache_file, cached
-from unistore.loader.fetch import Fetch, choose_fetch
+from unistore.loader.fetch import choose_fetch
 from unistore.loader.options import Placement
 from unistore.loader.production import Producer
 from unistore.loader.thread import ReadingThread
@@ -47,9 +47,8 @@ def make_producer(
     cache
         Capacity of the cache in bytes; None: no cache.
     """
-    file = None
-    if cache is not None:
-        file = cache_file(dataset, collate, cache)
+    fetch = choose_fetch(dataset, collate, seed)
+    file = None if cache is None else cache_file(dataset, fetch, cache)
     ring = SlabRing(
         in_flight=placement.prefetch * max(1, workers),
         held=HELD_BATCHES,
@@ -57,7 +56,9 @@ def make_producer(
         least=max(1, workers),
     )
     if workers == 0:
-        return _with_cache(file, ReadingThread(_own_fetch(dataset, collate, file), dataset, ring))
+        if file is not None:
+            fetch = cached(dataset, fetch, file.region(file.descriptor))
+        return _with_cache(file, ReadingThread(fetch, dataset, ring))
     # needs sockets that carry descriptors, and poll: not on every platform
     from unistore.loader.worker import WorkerConfig
     from unistore.loader.worker_pool import WorkerPool
@@ -78,10 +79,3 @@ def _with_cache(file: CacheFile | None, producer: Producer) -> Producer:
     if file is not None:
         weakref.finalize(producer, file.close)
     return producer
-
-
-def _own_fetch(dataset: Any, collate: Callable[[Any], Any] | None, file: CacheFile | None) -> Fetch:
-    """Fetch of this process, with its cache."""
-    if file is None:
-        return choose_fetch(dataset, collate)
-    return cached(dataset, collate, file.region(file.descriptor))

@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from unistore.errors import SampleError
 from unistore.loader.fetch import Fetch, batch_error, sample_error
 from unistore.loader.production import Arrival, Request
@@ -52,8 +50,8 @@ class ReadingThread:
     slabs as the ring can spare, batches get memory of their own.
 
     The thread reads while the consumer computes. Where that saves less than handing batches over and waiting
-    for the GIL costs, the consumer itself reads, when it takes a batch. Datasets without ``read_batch`` are
-    always read by the thread, as what they open may belong to one thread.
+    for the GIL costs, the consumer itself reads, when it takes a batch. It also makes every batch for which a
+    function of the user may draw from the global generators.
 
     Parameters
     ----------
@@ -69,7 +67,7 @@ class ReadingThread:
         self._generation = [0]
         self._pending: deque[_Job] = deque()
         self._under_way = 0
-        self._ahead = True
+        self._ahead = fetch.on_any_thread
         self._away = self._making = 0.0
         self._left: float | None = None
         self._ready: dict[int, tuple[_Done, bool]] = {}
@@ -126,7 +124,7 @@ class ReadingThread:
 
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""
-        if self._fetch.packed and self._left is not None:
+        if self._fetch.on_any_thread and self._left is not None:
             self._away += SMOOTHING * (time.perf_counter() - self._left - self._away)
             self._ahead = thread_helps(self._away, self._making)
             if self._ahead:
@@ -219,14 +217,12 @@ def _make(fetch: Fetch, dataset: Any, job: _Job, leases: list[_SlabLease]) -> _D
     try:
         batch = fetch(indices, request.epoch, arena.allocate)
     except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the consumer raises it
-        failed = sample_error(error, fetch, dataset, indices, request.epoch, np.empty)
-        failed.__cause__ = error
+        failed = sample_error(error, fetch, dataset, indices, request.epoch)
         return _Done(job.generation, request.number, room, error=failed)
-    except BaseException as error:  # sys.exit in a dataset: without the thread its consumer waits for ever
+    except BaseException as error:  # sys.exit in a transform: without the thread its consumer waits for ever
         if threading.current_thread() is threading.main_thread():
             raise
         failed = batch_error(error, indices, request.epoch)
-        failed.__cause__ = error
         return _Done(job.generation, request.number, room, error=failed)
     spent = time.perf_counter() - started
     hits, misses = fetch.hits - hits, fetch.misses - misses

@@ -9,7 +9,6 @@ import os
 import select
 import socket
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,11 +22,12 @@ from unistore.loader.cache import CacheFile
 from unistore.loader.cached import cached
 from unistore.loader.channel import Channel
 from unistore.loader.environment import Environment, prepare_process
-from unistore.loader.failures import Failure, pack_failure
-from unistore.loader.fetch import Collate, Fetch, choose_fetch, sample_error
+from unistore.loader.failures import Failure, caused, in_one_line, pack_failure
+from unistore.loader.fetch import Collate, choose_fetch, sample_error
 from unistore.loader.imports import release_import_lock
 from unistore.loader.wire import Message, decode, encode
 from unistore.memory.segments import Arena, Segment, SharedGrowth
+from unistore.order.seeding import seed_worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,8 @@ class Task(NamedTuple):
         Iteration it belongs to; tasks of an abandoned one are answered without work.
     number
         Its index among the batches that were requested.
-    epoch, position
-        Epoch, and the position in it of the batch's first sample.
+    epoch
+        Epoch that it belongs to.
     indices
         int64 sample indices, as bytes.
     """
@@ -72,7 +72,6 @@ class Task(NamedTuple):
     generation: int
     number: int
     epoch: int
-    position: int
     indices: bytes
 
 
@@ -141,15 +140,13 @@ class _WorkerState:
         self._slabs: dict[int, Segment] = {}
         self._lent: list[SlabLease] = []
         self._dataset = config.dataset
-        self._fetch: Fetch
-        if config.cache is None or cache is None:
-            self._fetch = choose_fetch(config.dataset, config.collate)
-        else:
-            self._fetch = cached(config.dataset, config.collate, config.cache.region(cache))
+        self._fetch = choose_fetch(config.dataset, config.collate, config.seed)
+        if config.cache is not None and cache is not None:
+            self._fetch = cached(config.dataset, self._fetch, config.cache.region(cache))
         self._environment = Environment(worker, config.workers, config.seed, config.dataset)
         self._environment.prepare_torch()
+        seed_worker(config.seed, worker)
         if config.worker_init_fn is not None:
-            self._environment.reseed(0, worker)
             config.worker_init_fn(worker)
 
     def take_slabs(self, forget: tuple[int, ...], leases: list[SlabLease], descriptors: list[int]) -> None:
@@ -182,20 +179,16 @@ class _WorkerState:
                 self._slabs[lease.slab] = made(lease.size)
             arena = Arena(self._slabs[lease.slab] if lease else None, growth)
             self._environment.lend(arena.allocate)
-            self._environment.reseed(task.epoch, task.position)
             batch = self._fetch(indices, task.epoch, arena.allocate)
         except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the parent raises it
             growth.close()
-            failed = sample_error(error, self._fetch, self._dataset, indices, task.epoch, np.empty)
-            failed.__cause__ = error
+            failed = sample_error(error, self._fetch, self._dataset, indices, task.epoch)
             return Answer(*plain, bool(made.sizes), pack_failure(failed))
         try:
             message = encode(batch, arena)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything
             growth.close()
-            text = "".join(traceback.format_exception(error))
-            failed = SampleError(f"the batch cannot be sent: {type(error).__name__}: {error}", None, "", text)
-            failed.__cause__ = error
+            failed = caused(SampleError(f"the batch cannot be sent: {in_one_line(error)}"), error)
             return Answer(*plain, bool(made.sizes), pack_failure(failed))
         spent = time.perf_counter() - started
         hits, misses = self._fetch.hits - hits, self._fetch.misses - misses
@@ -221,16 +214,13 @@ def _set_up(
         assert config is not None
         return _WorkerState(worker, config, np.frombuffer(page, np.int64), cache), early
     except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
-        text = "".join(traceback.format_exception(error))
-        kind = f"{type(error).__name__}: {error}"
+        kind = in_one_line(error)
         if "'__main__'" in kind or "__mp_main__" in kind:
             kind += (
                 "; new workers cannot see what a notebook or an interactive session defines: "
                 "move it into a file.py beside it and import it from there"
             )
-        failed = SampleError(f"worker {worker} could not start: {kind}", None, "", text)
-        failed.__cause__ = error
-        return failed, early
+        return caused(SampleError(f"worker {worker} could not start: {kind}"), error), early
     finally:
         for descriptor in (control, *descriptors):
             os.close(descriptor)

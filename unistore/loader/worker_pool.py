@@ -119,7 +119,7 @@ class WorkerPool:
                 worker.lent[slab.number] = slab
                 leases.append(SlabLease(slab.number, slab.size, new))
             indices = np.ascontiguousarray(request.indices, np.int64).tobytes()
-            tasks.append(Task(self._generation, request.number, request.epoch, request.position, indices))
+            tasks.append(Task(self._generation, request.number, request.epoch, indices))
             worker.tasks[self._generation, request.number] = request
             worker.queued += size
             accepted += 1

@@ -20,6 +20,16 @@ _MASK_RATIO = 32
 """Up to this ratio of population to draws, a mask over the population is faster than sorting the draws."""
 
 
+class _PhiloxKey(np.random.bit_generator.ISeedSequence):
+    """Hands Philox its key; given as ``key=``, numpy reads entropy of the system that it does not use."""
+
+    def __init__(self, words: NDArray[np.uint64]) -> None:
+        self._words = words
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[np.uint64]:  # noqa: ARG002
+        return self._words
+
+
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's output function (Steele, Lea and Flood 2014): a bijection that scatters 64-bit words."""
     z = values ^ (values >> _S30)
@@ -52,7 +62,8 @@ def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
     """Counter-based generator (Philox 4x64) of one sample."""
     key = np.array([seed & _U64, 0], np.uint64)  # Philox would convert a list of large integers to float64
     counter = np.array([0, 0, epoch & _U64, index], np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+    philox = np.random.Philox(_PhiloxKey(key), counter=counter)  # type: ignore[arg-type]  # lacks interface
+    return np.random.Generator(philox)
 
 
 def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:

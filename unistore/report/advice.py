@@ -83,8 +83,9 @@ def advise(machine: Machine, store: StoreFacts | None) -> list[Advice]:
         Advice("batch_size", *_batch_size(speed)),
         Advice("shuffle", *_shuffle(store)),
         Advice("num_workers", *_workers(machine, store)),
-        Advice("multiprocessing_context", *_start_method(machine, store)),
     ]
+    if machine.start_methods:
+        found.append(Advice("multiprocessing_context", *_start_method(machine, store)))
     if machine.accelerator is not None:
         reason = f"an {machine.accelerator} accelerator is here: copies from pinned memory are asynchronous"
         found.append(Advice("pin_memory", True, reason))
@@ -135,6 +136,8 @@ def _shuffle(store: StoreFacts | None) -> tuple[bool | str, str]:
 
 
 def _workers(machine: Machine, store: StoreFacts | None) -> tuple[int, str]:
+    if not machine.start_methods:
+        return 0, "this process is daemonic, as dask workers are: it starts no others"
     cores, samples = machine.usable_cores, None if store is None else store.samples
     if cores < 2:
         return 0, f"{cores:g} usable cores: a thread reads ahead, a process would only take turns"

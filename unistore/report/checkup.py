@@ -142,7 +142,8 @@ def doctor(
         arguments = {each.name: each.value for each in advice}
         batch_size, workers = arguments.pop("batch_size"), arguments.pop("num_workers")
         arguments.pop("cache", None)
-        doubling = [1 << power for power in range(int(machine.usable_cores).bit_length())]
+        powers = range(int(machine.usable_cores).bit_length()) if machine.start_methods else ()
+        doubling = [1 << power for power in powers]
         budget = machine.available_memory // 4
         fits = facts.samples * facts.speed.sample_bytes <= budget
         cache = "all" if fits else f"{budget // 10**6}MB"
@@ -209,12 +210,15 @@ def _machine_facts(machine: Machine) -> list[tuple[str, str]]:
         shared = f"{size(machine.shared_memory_free)} free of {size(machine.shared_memory)} in /dev/shm"
     others = [method for method in machine.start_methods if method != machine.start_method]
     alternatives = f" (also: {', '.join(others)})" if others else ""
+    start_method = f"{machine.start_method}{alternatives}"
+    if not machine.start_methods:
+        start_method = "none: this process is daemonic"
     return [
         ("cores", f"{machine.usable_cores:g} usable of {machine.all_cores}{affinity}, {version}: {quota}"),
         ("memory", f"{size(machine.available_memory)} available{total}, {version}: {limit}"),
         ("shared memory", f"{shared}, {'memfd' if machine.memfd else 'no memfd: temporary files'}"),
         ("open files", "?" if machine.descriptors is None else f"{machine.descriptors:,}"),
-        ("start method", f"{machine.start_method}{alternatives}"),
+        ("start method", start_method),
         ("accelerator", machine.accelerator or "none"),
     ]
 

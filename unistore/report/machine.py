@@ -46,7 +46,7 @@ class Machine:
     descriptors
         Limit of open files of a process.
     start_methods, start_method
-        Start methods of multiprocessing, and the Loader's default.
+        Start methods of multiprocessing, none in a daemonic process, and the Loader's default.
     accelerator
         Vendor of the GPU: ``"NVIDIA"`` or ``"AMD"``; None: no GPU.
     """
@@ -71,7 +71,8 @@ class Machine:
 def inspect_machine() -> Machine:
     """Facts of this machine, for this process."""
     shared = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - not written to
-    methods = tuple(multiprocessing.get_all_start_methods())
+    daemonic = multiprocessing.current_process().daemon
+    methods = () if daemonic else tuple(multiprocessing.get_all_start_methods())
     return Machine(
         all_cores=os.cpu_count() or 1,
         affinity=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -86,7 +87,7 @@ def inspect_machine() -> Machine:
         memfd=_has_memfd(),
         descriptors=_descriptors(),
         start_methods=methods,
-        start_method="fork" if sys.platform == "linux" and "fork" in methods else "spawn",
+        start_method="fork" if sys.platform == "linux" else "spawn",
         accelerator=next((name for path, name in ACCELERATORS.items() if Path(path).exists()), None),
     )
 

@@ -67,7 +67,7 @@ def link_blocks(path: Path, problems: Sequence[Problem]) -> list[Block]:
     """Commands that follow links out of a path; empty unless all problems are such links."""
     if any(each.kind != "link" for each in problems):
         return []
-    folders = [str(each) for each in folders_of_targets((Path(each.location) for each in problems), [path])]
+    folders = [str(each) for each in folders_of_targets((Path(each.file) for each in problems), [path])]
     more = [word for folder in folders for word in ("--follow-links-to", folder)]
     following = [each.name for each in families().values() if each.follows_links]
     commands = [(f"files of {name.replace('_', ' ')}", _command(name, path, more=more)) for name in following]

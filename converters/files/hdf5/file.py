@@ -30,7 +30,7 @@ from unistore.converters.files.hdf5.chunks import chunks_of, creation_of, native
 from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.safety import check_safe_to_open, check_safe_to_read
 from unistore.converters.files.hdf5.virtual import check_sources
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Location, Problem, printable
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 """File name endings taken from folders."""
@@ -43,9 +43,10 @@ FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 """What h5py raises where a file is damaged."""
 
 
-def location_of(name: str, item: str = "") -> str:
-    """Name of an object of a file in messages: ``"scans/a.h5: data/x"``."""
-    return f"{printable(name)}: {printable(item.strip('/'))}" if item.strip("/") else printable(name)
+def location_of(name: Location | str, item: str = "") -> Location:
+    """Place of an object by its path in a file, or below a group of it."""
+    file, group, _ = Location(name) if isinstance(name, str) else name
+    return Location(printable(file), printable(f"{group}/{item}".strip("/")))
 
 
 @contextmanager
@@ -98,36 +99,38 @@ def file_of(item: h5py.Group | h5py.Dataset | PlainGroup | PlainDataset) -> Path
     return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
 
 
-def _diagnose(path: Path, location: str, message: str) -> Problem:
+def _diagnose(path: Path, location: Location, message: str) -> Problem:
     if not path.exists():
-        return Problem(location, "does not exist", "check the path", "missing")
+        return Problem.at(location, "does not exist", "check the path", "missing")
     if path.is_dir():
-        return Problem(location, "is a folder, not an HDF5 file", kind="format")
+        return Problem.at(location, "is a folder, not an HDF5 file", kind="format")
     try:
         with path.open("rb") as stream:
             head = stream.read(32)
     except OSError as error:
-        return Problem(location, f"cannot be read: {error.strerror}", "check the rights", "unreadable")
+        return Problem.at(location, f"cannot be read: {error.strerror}", "check the rights", "unreadable")
     size = path.stat().st_size
     if size == 0:
-        return Problem(location, "is empty (0 bytes)", "download or write it again", "empty")
+        return Problem.at(location, "is empty (0 bytes)", "download or write it again", "empty")
     if (pointer := lfs_pointer_problem(head, location)) is not None:
         return pointer
     if "signature not found" in message:
         found = "its beginning was never written" if not any(head) else f"it begins with {head[:8]!r}"
-        return Problem(location, f"is not an HDF5 file: {found}", "check what wrote it", "format")
+        return Problem.at(location, f"is not an HDF5 file: {found}", "check what wrote it", "format")
     if "truncated" in message:
-        return Problem(location, f"is truncated: {size} bytes; {message}", "download it again", "truncated")
+        return Problem.at(
+            location, f"is truncated: {size} bytes; {message}", "download it again", "truncated"
+        )
     if "bad object header" in message or "addr overflow" in message or "bad heap" in message:
         cause = "cut short in download, or its writer was killed"
-        return Problem(location, f"is damaged ({cause}): {message}", "get or write it again", "truncated")
+        return Problem.at(location, f"is damaged ({cause}): {message}", "get or write it again", "truncated")
     if "already open for write" in message:
         cure = "wait for the writer, or if it died: `h5clear -s`"
-        return Problem(location, f"was not closed by its writer: {message}", cure, "unclosed")
-    return Problem(location, f"cannot be opened as HDF5: {message}", kind="unreadable")
+        return Problem.at(location, f"was not closed by its writer: {message}", cure, "unclosed")
+    return Problem.at(location, f"cannot be opened as HDF5: {message}", kind="unreadable")
 
 
-def names_in(members: Iterable[str | bytes], location: str) -> list[str]:
+def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
     """Names of the members of a group, or of attributes.
 
     Raises
@@ -141,13 +144,13 @@ def names_in(members: Iterable[str | bytes], location: str) -> list[str]:
             found.append(name)
         else:
             message = f"holds a name that is not UTF-8: {name!r}"
-            wrong.append(Problem(location, message, "rename it", "name"))
+            wrong.append(Problem.at(location, message, "rename it", "name"))
     if wrong:
         raise InputError(wrong)
     return found
 
 
-def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = False) -> list[Problem]:
+def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bool = False) -> list[Problem]:
     """Problems that make a dataset's values unusable; the values are not read.
 
     Of kinds ``"dtype"`` (object or variable length unless `allow_object`, no values), ``"unwritten"`` and
@@ -157,10 +160,10 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
         return []
     shape, dtype = dataset.shape, dataset.dtype
     if shape is None:
-        return [Problem(location, "has no values (a null dataspace)", kind="dtype")]
+        return [Problem.at(location, "has no values (a null dataspace)", kind="dtype")]
     if dtype.kind == "O" and not allow_object:
         message = "has a variable-length or object dtype"
-        return [Problem(location, message, "store fixed-size numbers", "dtype")]
+        return [Problem.at(location, message, "store fixed-size numbers", "dtype")]
     creation = creation_of(dataset)
     storage = creation.get_layout()
     if 0 in shape or storage == h5py.h5d.VIRTUAL or creation.get_external_count():
@@ -169,13 +172,13 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
     stored = dataset.id.get_storage_size()
     if stored == 0:
         message = f"was allocated as {shape} but never written; it would read as zeros"
-        return [Problem(location, message, cure, "unwritten")]
+        return [Problem.at(location, message, cure, "unwritten")]
     if storage != h5py.h5d.CHUNKED:
         expected = math.prod(shape) * dtype.itemsize
         if stored == expected or dtype.hasobject:
             return []
         message = f"is stored in {stored} bytes, but {shape} values take {expected}"
-        return [Problem(location, message, "get or write the file again", "damaged")]
+        return [Problem.at(location, message, "get or write the file again", "damaged")]
     if creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
         return []
     chunks = zip(shape, creation.get_chunk(), strict=True)
@@ -183,7 +186,7 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
     written = dataset.id.get_num_chunks() if expected > 1 else 1
     if written < expected:
         message = f"holds {written} of {expected} chunks; the rest was never written and would read as zeros"
-        return [Problem(location, message, cure, "unwritten")]
+        return [Problem.at(location, message, cure, "unwritten")]
     return []
 
 
@@ -201,7 +204,11 @@ def chunk_memory(dataset: h5py.Dataset) -> int:
 
 
 def read_rows(
-    dataset: h5py.Dataset, location: str, lo: int = 0, hi: int | None = None, out: NDArray[Any] | None = None
+    dataset: h5py.Dataset,
+    location: Location,
+    lo: int = 0,
+    hi: int | None = None,
+    out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Rows ``lo:hi`` of a dataset in native byte order, to the end if `hi` is None.
 
@@ -245,7 +252,7 @@ def read_rows(
     return out
 
 
-def read_reversed(dataset: h5py.Dataset, location: str, lo: int, hi: int) -> NDArray[Any]:
+def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -> NDArray[Any]:
     """Entries ``lo:hi`` of the last axis, with all axes reversed: (hi - lo, …), in native byte order."""
     if dataset.ndim < 2:
         return read_rows(dataset, location, lo, hi)
@@ -262,7 +269,7 @@ def read_reversed(dataset: h5py.Dataset, location: str, lo: int, hi: int) -> NDA
     return np.ascontiguousarray(out.T)
 
 
-def read_objects(dataset: h5py.Dataset, location: str, row: int | None = None) -> Any:
+def read_objects(dataset: h5py.Dataset, location: Location, row: int | None = None) -> Any:
     """One row of a dataset, or all of it, as h5py returns it: text, variable length, scalars.
 
     Raises
@@ -290,5 +297,5 @@ def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
         check_safe_to_read(dataset, lo, hi)
 
 
-def _damaged(location: str, message: str) -> InputError:
-    return InputError(Problem(location, message, "get or write the file again", "damaged"))
+def _damaged(location: Location, message: str) -> InputError:
+    return InputError(Problem.at(location, message, "get or write the file again", "damaged"))

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.left_out import names_without_numbers
-from unistore.converters.common.originals import Compared, difference, open_with_h5py
+from unistore.converters.common.originals import Compared, difference, objects_in, open_with_h5py
 from unistore.converters.files.hdf5.attributes import parse_attributes
+from unistore.errors import Location
 
 
 def compare_attributes(source: str, path: Path, text: str) -> Iterator[Compared]:
@@ -31,7 +32,7 @@ def compare_attributes(source: str, path: Path, text: str) -> Iterator[Compared]
         for item, entries in kept.items():
             for name, stored in entries.items():
                 found = _difference(file, item, name, stored)
-                location = f"{source}: attribute {name} of {item or '/'}"
+                location = Location(source, f"attribute {name} of {item or '/'}")
                 yield Compared(location, path, int(getattr(stored, "size", 0) or 0), found)
 
 
@@ -53,15 +54,12 @@ def attributes_left_out(
     kept = parse_attributes(text)
     found: list[str] = []
 
-    def visit(path: str, item: Any) -> None:
+    for path, item in [("", file), *objects_in(file)]:
         if isinstance(item, h5py.Group) or stored(path):
             known = kept.get(path, {})
             names = [name for name in item.attrs if name not in known and not otherwise(path, item, name)]
             shown = (name if isinstance(name, str) else repr(name) for name in names)
             found.extend(f"attribute {name} of {path or '/'}" for name in shown)
-
-    visit("", file)
-    file.visititems(visit)
     return names_without_numbers(found)
 
 

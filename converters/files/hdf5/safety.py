@@ -20,7 +20,7 @@ from unistore.converters.files.hdf5.helper_process import HelperDiedError, Helpe
 from unistore.converters.files.hdf5.plain import PlainGroup, read_plain
 from unistore.converters.files.hdf5.structure import FAILURES
 from unistore.converters.files.paths import file_version
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 
 _TIMEOUT = 120.0
 """Seconds for a request, besides one for each 100 kB; the process itself limits its processor time."""
@@ -36,7 +36,7 @@ _helper = HelperProcess("unistore.converters.files.hdf5.trial_process")
 stop = _helper.stop
 
 
-def check_safe_to_open(path: Path, location: str) -> PlainGroup | None:
+def check_safe_to_open(path: Path, location: Location | str) -> PlainGroup | None:
     """Check that the HDF5 library can open, walk and describe a file without hanging or crashing.
 
     Parameters
@@ -79,12 +79,12 @@ def check_safe_to_open(path: Path, location: str) -> PlainGroup | None:
             else:
                 _sound.add(hash(version))
     except ChildProcessError as error:
-        raise InputError(Problem(location, str(error), "run again", "unreadable")) from error
+        raise InputError(Problem.at(location, str(error), "run again", "unreadable")) from error
     finally:
         os.close(file)
     if defect:
         message = f"is damaged: looking at it {defect}"
-        raise InputError(Problem(location, message, "get or write it again", "damaged"))
+        raise InputError(Problem.at(location, message, "get or write it again", "damaged"))
     return None
 
 

@@ -19,7 +19,7 @@ from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.safety import check_safe_to_open
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.converters.files.paths import is_inside, real_path
-from unistore.errors import Problem, printable
+from unistore.errors import Location, Problem, printable
 
 _PANDAS_AXES = re.compile(r"axis\d+|block\d+_items|index")
 """Column names and index of a pandas object, beside its ``values`` or ``block0_values``."""
@@ -54,7 +54,10 @@ class Tree:
 
 
 def walk(
-    group: h5py.Group | PlainGroup, name: str, roots: Sequence[Path], skip: Collection[str] = frozenset()
+    group: h5py.Group | PlainGroup,
+    name: Location | str,
+    roots: Sequence[Path],
+    skip: Collection[str] = frozenset(),
 ) -> Tree:
     """Find all groups and datasets below a group, each group once; links are followed inside the roots.
 
@@ -99,7 +102,9 @@ def _add_members(tree: Tree, group: PlainGroup, prefix: str, skip: Collection[st
 class _Walker:
     """Fills a `Tree`. A recursive closure would be a reference cycle, which keeps linked files open."""
 
-    def __init__(self, name: str, roots: Sequence[Path], skip: Collection[str], own_file: int) -> None:
+    def __init__(
+        self, name: Location | str, roots: Sequence[Path], skip: Collection[str], own_file: int
+    ) -> None:
         self.tree = Tree()
         self._name, self._roots, self._skip, self._own_file = name, roots, skip, own_file
         self._visited: set[object] = set()
@@ -143,7 +148,9 @@ def _bookkeeping(group: h5py.Group, keys: Sequence[str]) -> set[str]:
     return found | axes if axes and "pandas_type" in group.attrs else found
 
 
-def _add_dataset(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> None:
+def _add_dataset(
+    tree: Tree, path: str, dataset: h5py.Dataset, location: Location, roots: Sequence[Path]
+) -> None:
     """Add a dataset and the files of its values, or a virtual dataset without values to ``broken``."""
     names = [entry[0] for entry in dataset.external or ()]
     if dataset.is_virtual:
@@ -163,13 +170,13 @@ def _add_dataset(tree: Tree, path: str, dataset: h5py.Dataset, location: str, ro
         try:
             tree.files |= check_sources(dataset, roots=roots)
         except FAILURES as error:
-            tree.problems.append(Problem(location, str(error), "replace it by the data", "link"))
+            tree.problems.append(Problem.at(location, str(error), "replace it by the data", "link"))
             tree.broken.append(path)
             return
     tree.datasets[path] = dataset
 
 
-def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) -> object:
+def follow(group: h5py.Group, key: str, location: Location, roots: Sequence[Path]) -> object:
     """Open a member of a group, unless a link leads out of the roots.
 
     Returns
@@ -179,7 +186,7 @@ def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) ->
     """
     kind = group.id.links.get_info(key.encode("utf-8", "surrogateescape")).type
     if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL):
-        return Problem(location, "is a link of a user-defined kind", "replace it by the data", "link")
+        return Problem.at(location, "is a link of a user-defined kind", "replace it by the data", "link")
     if kind == h5py.h5l.TYPE_EXTERNAL:
         target = file_of(group).parent / group.get(key, getlink=True).filename
         if (problem := _check_target(target, location, "is a link into", roots)) is not None:
@@ -190,9 +197,9 @@ def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) ->
     except FAILURES as error:
         reason = error.args[0] if error.args else type(error).__name__
         if kind == h5py.h5l.TYPE_HARD:
-            return Problem(location, f"cannot be opened: {reason}", "get the file again", "damaged")
+            return Problem.at(location, f"cannot be opened: {reason}", "get the file again", "damaged")
         wanted = group.get(key, getlink=True).path
-        return Problem(location, f"is a link to {wanted!r}, which cannot be opened: {reason}", kind="link")
+        return Problem.at(location, f"is a link to {wanted!r}, which cannot be opened: {reason}", kind="link")
     if kind == h5py.h5l.TYPE_HARD:
         return item
     # A link may lead through further links: what counts is the file that was reached.
@@ -213,11 +220,11 @@ def unlinked(group: h5py.Group, *names: str) -> h5py.HLObject | None:
         return None
 
 
-def _check_target(target: Path, location: str, what: str, roots: Sequence[Path]) -> Problem | None:
+def _check_target(target: Path, location: Location, what: str, roots: Sequence[Path]) -> Problem | None:
     shown = printable(str(target))
     if not is_inside(target, roots):
         cure = "give the folder of the target too, or copy the data"
-        return Problem(location, f"{what} {shown}, outside the given paths", cure, "link")
+        return Problem.at(location, f"{what} {shown}, outside the given paths", cure, "link")
     if not target.is_file():
-        return Problem(location, f"{what} {shown}, which does not exist", kind="link")
+        return Problem.at(location, f"{what} {shown}, which does not exist", kind="link")
     return None

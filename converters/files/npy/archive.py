@@ -25,7 +25,7 @@ from unistore.converters.files.npy.header import (
     truncated,
     unreadable,
 )
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 
 _BLOCK = 1 << 20
 """Bytes decompressed at a time."""
@@ -66,12 +66,11 @@ def npz_members(path: Path, location: str | None = None) -> dict[str, NpzMember]
                 if not info.filename.endswith(".npy"):
                     continue
                 name = info.filename[: -len(".npy")]
+                member = Location(where, name)
                 try:
                     if name in members:
-                        raise InputError(
-                            Problem(f"{where}: {name}", "is there twice", "save it again", "invalid")
-                        )
-                    members[name] = _member(file, archive, info, f"{where}: {name}")
+                        raise InputError(Problem.at(member, "is there twice", "save it again", "invalid"))
+                    members[name] = _member(file, archive, info, member)
                 except InputError as error:
                     problems += error.problems
     except OSError as error:
@@ -91,7 +90,7 @@ def open_member(path: Path, member: NpzMember, location: str | None = None) -> N
     InputError
         If the compressed content is damaged.
     """
-    where = f"{location or path}: {member.name}"
+    where = Location(location or str(path), member.name)
     header = member.header
     if not member.compressed:
         return map_values(path, header, where)
@@ -118,7 +117,8 @@ def member_runs(
     InputError
         If the file is damaged, or ends early.
     """
-    where, dtype = f"{location or path}: {member.name}", member.header.dtype
+    where = Location(location or str(path), member.name)
+    dtype = member.header.dtype
     if not member.compressed:
         with open_flat(path, member.header, where) as read:
             for first in range(start, stop, count):
@@ -143,7 +143,7 @@ def member_runs(
 
 
 @contextmanager
-def _decompressed(path: Path, member: NpzMember, where: str) -> Iterator[Any]:
+def _decompressed(path: Path, member: NpzMember, where: Location | str) -> Iterator[Any]:
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{member.name}.npy") as content:
             yield content
@@ -153,18 +153,24 @@ def _decompressed(path: Path, member: NpzMember, where: str) -> Iterator[Any]:
         raise _damaged(where, error) from error
 
 
-def _allocate(count: int, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+def _allocate(count: int, dtype: np.dtype[Any], where: Location | str) -> NDArray[Any]:
     """Memory for as many values as the file claims to have."""
     try:
         return np.empty(count, dtype)
     except MemoryError as error:
         message = f"says that it holds {count} values of {dtype}, more than there is memory for"
-        raise InputError(Problem(where, message, "save it uncompressed, with np.savez", "memory")) from error
+        raise InputError(
+            Problem.at(where, message, "save it uncompressed, with np.savez", "memory")
+        ) from error
 
 
-def _member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> NpzMember:
+def _member(
+    file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: Location | str
+) -> NpzMember:
     if info.flag_bits & 0x1:
-        raise InputError(Problem(where, "is encrypted", "unpack it and save it with np.savez", "encrypted"))
+        raise InputError(
+            Problem.at(where, "is encrypted", "unpack it and save it with np.savez", "encrypted")
+        )
     name = info.filename[: -len(".npy")]
     try:
         with archive.open(info) as content:
@@ -179,7 +185,7 @@ def _member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, wh
             message = (
                 f"says that it holds {info.file_size} bytes, which its {packed} compressed ones cannot give"
             )
-            raise InputError(Problem(where, message, "copy or make it again", "corrupt"))
+            raise InputError(Problem.at(where, message, "copy or make it again", "corrupt"))
         return NpzMember(name, header, compressed=True)
     # Local file header (PKWARE APPNOTE 4.3.7): 30 fixed bytes, with the two lengths at the end.
     file.seek(info.header_offset)
@@ -191,16 +197,16 @@ def _member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, wh
     return NpzMember(name, header, compressed=False)
 
 
-def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
+def _bad_zip(path: Path, where: Location | str, error: Exception) -> Problem:
     with path.open("rb") as file:
         head = file.read(32)
     if not head:
-        return Problem(where, "is empty (0 bytes)", "copy or make it again", "empty")
+        return Problem.at(where, "is empty (0 bytes)", "copy or make it again", "empty")
     if head.startswith(b"PK"):
-        return Problem(where, f"is truncated or damaged: {error}", "copy or make it again", "truncated")
+        return Problem.at(where, f"is truncated or damaged: {error}", "copy or make it again", "truncated")
     message = f"is no .npz file: it begins with {head[:8]!r}"
-    return lookalike_problem(head, where) or Problem(where, message, "save it with np.savez", "format")
+    return lookalike_problem(head, where) or Problem.at(where, message, "save it with np.savez", "format")
 
 
-def _damaged(where: str, error: Exception) -> InputError:
-    return InputError(Problem(where, f"is damaged: {error}", "copy or make it again", "corrupt"))
+def _damaged(where: Location | str, error: Exception) -> InputError:
+    return InputError(Problem.at(where, f"is damaged: {error}", "copy or make it again", "corrupt"))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.npy.header import NpyHeader, check_size, parse_header, unreadable
 from unistore.converters.files.paths import file_version
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 
 K = TypeVar("K")
 
@@ -93,7 +93,7 @@ def open_npy(path: Path, location: str | None = None) -> NDArray[Any]:
 
 @contextmanager
 def open_flat(
-    path: Path, header: NpyHeader, location: str | None = None
+    path: Path, header: NpyHeader, location: Location | str | None = None
 ) -> Iterator[Callable[[int, NDArray[Any]], None]]:
     """Open a file for reading values in file order: ``read(start, out)``.
 
@@ -112,14 +112,16 @@ def open_flat(
         yield flat_reader(file, header, where)
 
 
-def _opened(path: Path, where: str) -> BufferedReader:
+def _opened(path: Path, where: Location | str) -> BufferedReader:
     try:
         return open(path, "rb")  # noqa: PTH123  half of the time: many files are tiny
     except OSError as error:
         raise InputError(unreadable(where, error)) from error
 
 
-def flat_reader(file: BufferedReader, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
+def flat_reader(
+    file: BufferedReader, header: NpyHeader, where: Location | str
+) -> Callable[[int, NDArray[Any]], None]:
     """Function that reads values from an open file, as that of `open_flat`."""
 
     def read(start: int, out: NDArray[Any]) -> None:
@@ -135,12 +137,12 @@ def flat_reader(file: BufferedReader, header: NpyHeader, where: str) -> Callable
         if missing:
             message = f"ended {missing} bytes early while it was read"
             cure = "it changed during the conversion: run again when it is complete"
-            raise InputError(Problem(where, message, cure, "truncated"))
+            raise InputError(Problem.at(where, message, cure, "truncated"))
 
     return read
 
 
-def map_values(path: Path, header: NpyHeader, where: str) -> NDArray[Any]:
+def map_values(path: Path, header: NpyHeader, where: Location | str) -> NDArray[Any]:
     """Memory-map the values that a header describes, read-only."""
     order: Literal["F", "C"] = "F" if header.fortran_order else "C"
     if header.nbytes == 0:

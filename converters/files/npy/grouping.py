@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from unistore.converters.common.columns import promote, storable
 from unistore.converters.files.arrays import NPY_NAME
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.npy.array import read_header
 from unistore.converters.files.pairs import images_of_label, may_be_label
 from unistore.errors import InputError, Problem, first_few
@@ -102,7 +101,7 @@ def _group_folder(
         group = FileGroup(_joint_name(files, split), files, tuple(split[path][0] for _, path in files))
         if sorted(group.arrays or ()) != sorted(bases):
             message = f"is not one file each of {first_few(bases, _LISTED)}, which lie in the same folder"
-            problems.append(Problem(location_of(group.name), message, _CURE, "parts", group.name))
+            problems.append(Problem(group.name, message, _CURE, "parts", group.name))
         else:
             groups.append(group)
     if not groups and pairs:

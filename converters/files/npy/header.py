@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from unistore.converters.files.formats import NPY_SIGNATURE, lookalike_problem
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 
 _MAX_HEADER = 1 << 16
 _SPACE = " \t\r\n"
@@ -54,7 +54,7 @@ class NpyHeader:
         return self.count * self.dtype.itemsize
 
 
-def parse_header(file: IO[bytes], where: str) -> NpyHeader:
+def parse_header(file: IO[bytes], where: Location | str) -> NpyHeader:
     """Read a header from the current position on; its ``offset`` is relative to that position.
 
     Raises
@@ -64,19 +64,19 @@ def parse_header(file: IO[bytes], where: str) -> NpyHeader:
     """
     magic = file.read(8)
     if not magic:
-        raise InputError(Problem(where, "is empty (0 bytes)", "copy or make it again", "empty"))
+        raise InputError(Problem.at(where, "is empty (0 bytes)", "copy or make it again", "empty"))
     if not magic.startswith(NPY_SIGNATURE[: len(magic)]):
         head = magic + file.read(32)
         message = f"is no .npy file: it begins with {head[:8]!r}"
         raise InputError(
-            lookalike_problem(head, where) or Problem(where, message, "save it with np.save", "format")
+            lookalike_problem(head, where) or Problem.at(where, message, "save it with np.save", "format")
         )
     if len(magic) < 8:
         raise InputError(_cut_short(where))
     version = (magic[6], magic[7])
     if version not in ((1, 0), (2, 0), (3, 0)):
         message = f"has npy version {version[0]}.{version[1]}, expected 1.0, 2.0 or 3.0"
-        raise InputError(Problem(where, message, "save it again with np.save", "version"))
+        raise InputError(Problem.at(where, message, "save it again with np.save", "version"))
     layout = "<H" if version == (1, 0) else "<I"
     width = struct.calcsize(layout)
     (length,) = struct.unpack(layout, exactly(file, width, where))
@@ -96,7 +96,7 @@ def _cached_literal(text: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
     return _parse_literal(text, "")
 
 
-def _parse_literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+def _parse_literal(text: str, where: Location | str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
     try:
         try:
             found = ast.literal_eval(text.strip(_SPACE))
@@ -112,9 +112,11 @@ def _parse_literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any
     if dtype.hasobject:
         message = "is an array of Python objects (a pickle), which is never opened"
         cure = "load it where it was made and save numbers: np.save(path, np.stack(list(array)))"
-        raise InputError(Problem(where, message, cure, "object"))
+        raise InputError(Problem.at(where, message, cure, "object"))
     if dtype.itemsize == 0:
-        raise InputError(Problem(where, f"has dtype {dtype}, which has no bytes", "save it as text", "dtype"))
+        raise InputError(
+            Problem.at(where, f"has dtype {dtype}, which has no bytes", "save it as text", "dtype")
+        )
     try:
         np.empty((0, *shape), dtype)  # allocates nothing, but checks the shape
     except (ValueError, OverflowError) as error:
@@ -122,11 +124,11 @@ def _parse_literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any
     return shape, dtype, fortran_order
 
 
-def _wrong(where: str, message: str) -> InputError:
-    return InputError(Problem(where, message, "save it again with np.save", "header"))
+def _wrong(where: Location | str, message: str) -> InputError:
+    return InputError(Problem.at(where, message, "save it again with np.save", "header"))
 
 
-def check_size(header: NpyHeader, size: int, where: str) -> None:
+def check_size(header: NpyHeader, size: int, where: Location | str) -> None:
     """Refuse a file, or the content of a member, if its `size` in bytes contradicts its header."""
     expected = header.offset + header.nbytes
     if size < expected:
@@ -136,10 +138,10 @@ def check_size(header: NpyHeader, size: int, where: str) -> None:
             f"holds {size} bytes, {size - expected} more than its header {header.shape} {header.dtype} says"
         )
         cure = "several arrays in one file? save each with np.save, or all with np.savez"
-        raise InputError(Problem(where, message, cure, "trailing"))
+        raise InputError(Problem.at(where, message, cure, "trailing"))
 
 
-def exactly(file: IO[bytes], count: int, where: str) -> bytes:
+def exactly(file: IO[bytes], count: int, where: Location | str) -> bytes:
     """Read exactly `count` bytes of a header."""
     data = file.read(count)
     if len(data) < count:
@@ -147,18 +149,18 @@ def exactly(file: IO[bytes], count: int, where: str) -> bytes:
     return data
 
 
-def _cut_short(where: str) -> Problem:
-    return Problem(where, "ends inside its header", "copy or make it again", "truncated")
+def _cut_short(where: Location | str) -> Problem:
+    return Problem.at(where, "ends inside its header", "copy or make it again", "truncated")
 
 
-def truncated(where: str, size: int, expected: int) -> Problem:
+def truncated(where: Location | str, size: int, expected: int) -> Problem:
     """Problem: the file has `size` bytes of `expected`."""
-    return Problem(
+    return Problem.at(
         where, f"is truncated: holds {size} of {expected} bytes", "copy or make it again", "truncated"
     )
 
 
-def unreadable(where: str, error: Exception) -> Problem:
+def unreadable(where: Location | str, error: Exception) -> Problem:
     """Problem: the operating system cannot read the file."""
     reason = getattr(error, "strerror", None) or str(error)
-    return Problem(where, f"cannot be read: {reason}", "", "unreadable")
+    return Problem.at(where, f"cannot be read: {reason}", "", "unreadable")

@@ -72,26 +72,26 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     data = datasets["data"]
     count, per_segment, width = data.shape
     problems = lengths_problems({path: datasets[path].shape for path in ("data", *stored)}, name)
-    problems += column_problems(Column(data.dtype.str), location_of(name, "data"), coordinate=True)
+    problems += column_problems(Column(data.dtype.str), name, "data", coordinate=True)
     columns: dict[str, tuple[str, Column]] = {}
     whole: dict[str, tuple[str, Column]] = {}
     if width > 3:
         columns[FEATURES] = ("data", Column(data.dtype.str, (width - 3,)))
     for path, key in stored.items():
-        location, shape = location_of(name, path), datasets[path].shape
+        shape = datasets[path].shape
         by_point = shape[1:2] == (per_segment,) and per_segment != 1
         if not by_point and shape[1:2] not in ((), (1,)) and key in _POINTWISE:
             message = f"has shape {shape}, expected ({count},), ({count}, 1) or ({count}, {per_segment}, …)"
-            problems.append(Problem(location, message, "write the file again", "length"))
+            problems.append(Problem.at(location_of(name, path), message, "write the file again", "length"))
         row_shape = shape[2:] if by_point else shape[1:]
         form = Column(datasets[path].dtype.str, () if row_shape == (1,) else row_shape)
-        problems += column_problems(form, location)
+        problems += column_problems(form, name, path)
         (columns if by_point else whole)[key] = (path, form)
     problems += name_problems({key: path for key, (path, _) in (columns | whole).items()}, (), name)
     for key in whole:
         if key in (*segment_fields(None), "name"):
             message, cure = f"{key!r} is kept for the index", "rename it with --map NEW=OLD"
-            problems.append(Problem(location_of(name, whole[key][0]), message, cure, "name"))
+            problems.append(Problem.at(location_of(name, whole[key][0]), message, cure, "name"))
     if problems:
         raise InputError(problems)
     mapped = [source.strip("/") for source in mapping.values()]
@@ -119,7 +119,9 @@ def _stored_names(tree: Tree, name: str, mapping: Mapping[str, str]) -> tuple[di
     """Stored names by dataset, of the datasets at the root except ``data``, and of mapped ones."""
     wanted = {source.strip("/"): key for key, source in mapping.items() if source}
     problems = [
-        Problem(location_of(name, source), f"is not there, but --map {key}={source} names it", kind="missing")
+        Problem.at(
+            location_of(name, source), f"is not there, but --map {key}={source} names it", kind="missing"
+        )
         for source, key in wanted.items()
         if source not in tree.datasets
     ]

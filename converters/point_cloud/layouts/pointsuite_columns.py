@@ -30,7 +30,7 @@ from unistore.converters.point_cloud.datasets import (
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
 from unistore.converters.point_cloud.source import Layout, Match, Original, PointSource, Ranges, column_paths
 from unistore.converters.scan import Source
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 from unistore.schemas.tables import offsets_of
 
 __all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
@@ -129,7 +129,7 @@ class _InSegments(PointSource):
             number += 1
         return rows
 
-    def _dataset(self, number: int, path: str) -> tuple[h5py.Dataset, str] | None:
+    def _dataset(self, number: int, path: str) -> tuple[h5py.Dataset, Location] | None:
         """A dataset of a segment and its location; None if it has a problem, which is kept."""
         base, row_shape = self._forms[path]
         shape = (int(self._lengths[number]), *row_shape)
@@ -139,7 +139,7 @@ class _InSegments(PointSource):
             self._problems[dataset] = None
         elif dataset.shape != shape or native(dataset.dtype) != base:
             message = f"is {dataset.dtype} {dataset.shape}, expected {base} {shape} as the segment's others"
-            self._problems[Problem(location, message, CURE, "length")] = None
+            self._problems[Problem.at(location, message, CURE, "length")] = None
         else:
             return dataset, location
         return None
@@ -177,7 +177,9 @@ def _lengths(groups: Segments, key: str) -> Ints:
                 if found
             )
             message = f"{said}, unlike the first segment, which holds {', '.join(sorted(known))}"
-            problems.append(Problem(location_of(groups.name, f"segments/{name}"), message, CURE, "columns"))
+            problems.append(
+                Problem.at(location_of(groups.name, f"segments/{name}"), message, CURE, "columns")
+            )
         dataset = groups.member(number, key)
         if isinstance(dataset, Problem):
             problems.append(dataset)

@@ -29,7 +29,7 @@ from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Seg
 from unistore.converters.point_cloud.source import Indices, Layout, Match, Original, column_paths
 from unistore.converters.point_cloud.workspace import STEP
 from unistore.converters.scan import Source
-from unistore.errors import Problem
+from unistore.errors import Location, Problem
 
 __all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
 
@@ -110,7 +110,7 @@ def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:
             problems.append(dataset)
         elif dataset.dtype.kind not in "iu" or dataset.ndim != 1:
             message = f"is {dataset.dtype} {dataset.shape}, expected integers (n,)"
-            problems.append(Problem(location, message, CURE, "dtype"))
+            problems.append(Problem.at(location, message, CURE, "dtype"))
         else:
             yield _ascending(dataset, location, rows, wrong)
     raise_first(problems, groups.name)
@@ -118,7 +118,7 @@ def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:
 
 
 def _ascending(
-    dataset: h5py.Dataset, location: str, rows: int, wrong: dict[str, list[Problem]]
+    dataset: h5py.Dataset, location: Location, rows: int, wrong: dict[str, list[Problem]]
 ) -> Iterator[Ints]:
     """Row numbers, a step at a time; problems are added to `wrong` by kind."""
     found: dict[str, Problem] = {}
@@ -127,7 +127,7 @@ def _ascending(
         hi = min(lo + STEP, len(dataset))
         index = hdf5.read_rows(dataset, location, lo, hi).astype(np.int64, copy=False)
         for message, kind in _not_ascending(np.concatenate((last, index)) if lo else index, rows):
-            found[kind] = Problem(location, message, CURE, kind)
+            found[kind] = Problem.at(location, message, CURE, kind)
         last = index[-1:]
         yield index
     for kind, problem in found.items():

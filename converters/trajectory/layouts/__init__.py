@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.trajectory.layouts.act import Act
 from unistore.converters.trajectory.layouts.flat import D4rl, Flat
 from unistore.converters.trajectory.layouts.robomimic import Robomimic
@@ -71,5 +70,5 @@ def format_of(file: SourceFile, *, mapped: bool) -> Format:
         cure = (
             f"name the actions, as in --map {shlex.quote(printable(f'action={names[0]}'))}" if names else ""
         )
-        raise InputError(Problem(location_of(file.name), message, cure, "layout"))
+        raise InputError(Problem(file.name, message, cure, "layout"))
     return found

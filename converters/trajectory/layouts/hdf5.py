@@ -46,7 +46,7 @@ from unistore.converters.trajectory.source import (
     SourceFile,
     to_json,
 )
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 
 if TYPE_CHECKING:
     from unistore.converters.common.exported import File
@@ -76,7 +76,7 @@ def members(group: h5py.Group | PlainGroup) -> dict[str, str]:
     return found
 
 
-def _location(group: h5py.Group) -> str:
+def _location(group: h5py.Group) -> Location:
     return location_of(file_of(group).name, group.name)
 
 
@@ -138,7 +138,7 @@ class Hdf5Array:
     """`Array` of a dataset."""
 
     dataset: h5py.Dataset
-    location: str
+    location: Location
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 

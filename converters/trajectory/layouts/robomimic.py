@@ -95,7 +95,8 @@ class Robomimic(hdf5.Hdf5Format):
         for path in dataset_paths(file):
             if path.startswith(f"{_MASK}/"):
                 episodes = to_json(np.atleast_1d(file[path][()]))
-                masks.append(Mask(path.removeprefix(f"{_MASK}/"), path, episodes))
+                location = location_of(file.filename, path)
+                masks.append(Mask(path.removeprefix(f"{_MASK}/"), location, episodes))
         return masks
 
     def group_of(self, episode: str) -> str:

@@ -92,9 +92,9 @@ def test_other_formats_are_named(tmp_path: Path, name: str, kind: str) -> None:
         assert "np.save" in problem.cure
 
 
-def test_real_other_formats(samples: Path) -> None:
+def test_real_other_formats(ct_samples: Path) -> None:
     for name in ("totalseg_ct_cropped.nii.gz", "pydicom_CT_small.dcm"):
-        (problem,) = scan_problems(samples / "ct" / name).values()
+        (problem,) = scan_problems(ct_samples / name).values()
         assert ".npy" in problem.message
 
 

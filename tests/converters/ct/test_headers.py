@@ -37,7 +37,7 @@ def parts(*paths: Path) -> dict[str, Part]:
 
 def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:
     (part,) = parts(write_case(tmp_path / "case")).values()
-    scanned = CtConverter().scan(part)
+    scanned = CtConverter(info_order="xyz").scan(part)
     assert scanned.image is not None
     assert (scanned.image.path.name, scanned.image.location) == (
         "ct_original_512.npy",
@@ -56,7 +56,10 @@ def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:
         ["bone"],
         ["liver"],
     )
-    assert (scanned.geometry, scanned.stated_by) == ({"spacing": [1, 2, 3]}, {"spacing": "info.json"})
+    assert (scanned.geometry, scanned.stated_by) == ({"spacing": [3, 2, 1]}, {"spacing": "info.json"})
+    assert CtConverter(info_order="zyx").scan(part).geometry == {"spacing": [1, 2, 3]}
+    unordered = CtConverter().scan(part)
+    assert (unordered.geometry, unordered.unordered) == ({}, ("spacing",))
     assert (scanned.problems, scanned.excluded) == ((), ())
 
 

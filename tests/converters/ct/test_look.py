@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.detection import detect
+from tests.real_ct import LUNG, VOLUME
 from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.parts import Candidate, LeftOut, Refused, Taken, Verdict
@@ -334,13 +335,12 @@ def test_detected(
     assert found.reason.startswith(f"{name.rpartition('/')[2]} ")
 
 
-def test_real_files(samples: Path) -> None:
-    folder = samples / "ct"
+def test_real_files(ct_samples: Path) -> None:
     for name, called in (("totalseg_ct_cropped.nii.gz", "NIfTI"), ("pydicom_CT_small.dcm", "DICOM")):
-        assert called in left_out(folder / name, folder)
-    assert taken(folder / "derived_ct_cropped_lung_w1500_l-600.npy", folder) == NAMED
-    assert taken(folder / "derived_ct_cropped_hu_int16_fortran.npy", folder)[0] == "files"
-    found = detect([folder])
+        assert called in left_out(ct_samples / name, ct_samples)
+    assert taken(ct_samples / LUNG, ct_samples) == NAMED
+    assert taken(ct_samples / VOLUME, ct_samples)[0] == "files"
+    found = detect([ct_samples])
     assert found is not None
     assert found.family == "ct"
-    assert detect([samples / "none"]) is None
+    assert detect([ct_samples / "none"]) is None

@@ -46,8 +46,8 @@ def segments_of(converted) -> list[tuple[int, int, int, int]]:
     )
 
 
-def test_indices_layout(samples: Path, check_contract) -> None:
-    paths = [samples / "pointcloud" / f"derived_pointsuite_thin-{number}.h5" for number in (2, 1)]
+def test_indices_layout(bundled: Path, check_contract) -> None:
+    paths = [bundled / "samples" / "pointcloud" / f"derived_pointsuite_thin-{number}.h5" for number in (2, 1)]
     converted = check_contract(PointCloudConverter(voxel_size=(50.0,)), paths)
     arrays = converted.arrays
     assert [source.name for source in converted.scan.sources] == [
@@ -119,8 +119,8 @@ def test_bundled_points_of_some_segments(bundled: Path, check_contract) -> None:
     assert last == len(arrays["points/xyz"])
 
 
-def test_columns_inside_segments(samples: Path, check_contract) -> None:
-    path = samples / "pointcloud" / "derived_pointsuite_thin-1_fast.h5"
+def test_columns_inside_segments(bundled: Path, check_contract) -> None:
+    path = bundled / "samples" / "pointcloud" / "derived_pointsuite_thin-1_fast.h5"
     converted = check_contract(PointCloudConverter(), [path])
     assert converted.arrays["points/xyz"].dtype == np.float64, "no scale in this header"
     np.testing.assert_array_equal(converted.arrays["points/source_row"], np.arange(5327))
@@ -134,8 +134,8 @@ def test_columns_inside_segments(samples: Path, check_contract) -> None:
     assert converted.finalized.samples == 43
 
 
-def test_quantised_beside_unquantised_is_restored_to_the_bit(samples: Path, check_contract) -> None:
-    folder = samples / "pointcloud"
+def test_quantised_beside_unquantised_is_restored_to_the_bit(bundled: Path, check_contract) -> None:
+    folder = bundled / "samples" / "pointcloud"
     paths = [folder / "derived_pointsuite_thin-1.h5", folder / "derived_pointsuite_thin-1_fast.h5"]
     with pytest.raises(InputError, match="columns differ"):
         scan_sources(PointCloudConverter(), paths)
@@ -151,8 +151,8 @@ def test_quantised_beside_unquantised_is_restored_to_the_bit(samples: Path, chec
     np.testing.assert_array_equal(bits(first), bits(arrays["points/xyz"][5327:]), "both hold the same points")
 
 
-def test_columns_in_a_group_as_one_segment(samples: Path, check_contract) -> None:
-    path = samples / "pointcloud" / "pdal_autzen.h5"
+def test_columns_in_a_group_as_one_segment(bundled: Path, check_contract) -> None:
+    path = bundled / "pointcloud" / "pdal_autzen.h5"
     converted = check_contract(PointCloudConverter(), [path])
     with h5py.File(path) as file:
         group = file["autzen"]
@@ -165,8 +165,8 @@ def test_columns_in_a_group_as_one_segment(samples: Path, check_contract) -> Non
     assert converted.fields["points/xyz"].unit is None
 
 
-def test_windows_of_a_file_without_segments(samples: Path, check_contract) -> None:
-    path = samples / "pointcloud" / "pdal_autzen.h5"
+def test_windows_of_a_file_without_segments(bundled: Path, check_contract) -> None:
+    path = bundled / "pointcloud" / "pdal_autzen.h5"
     converter = PointCloudConverter(segment="window:500", min_points=20, max_points=100)
     converted = check_contract(converter, [path])
     with h5py.File(path) as file:
@@ -190,8 +190,8 @@ def test_windows_of_a_file_without_segments(samples: Path, check_contract) -> No
     assert converted.finalized.samples == len(real) == len(segments_of(converted)) - 1
 
 
-def test_map_names_the_coordinates(samples: Path, check_contract) -> None:
-    path = samples / "pointcloud" / "pdal_twoPoints.h5"
+def test_map_names_the_coordinates(bundled: Path, check_contract) -> None:
+    path = bundled / "pointcloud" / "pdal_twoPoints.h5"
     with pytest.raises(InputError, match=r"has no x, y, z; datasets: elevation, .*--map x="):
         scan_sources(PointCloudConverter(), [path])
     names = {"x": "longitude", "y": "latitude", "z": "elevation", "pitch": "instrument_parameters/pitch"}
@@ -206,14 +206,14 @@ def test_map_names_the_coordinates(samples: Path, check_contract) -> None:
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [
-        ("derived_pointsuite_thin-1.h5", "pointsuite_indices"),
-        ("derived_pointsuite_thin-1_fast.h5", "pointsuite_columns"),
-        ("pdal_autzen.h5", "columns"),
-        ("pdal_twoPoints.h5", None),
+        ("samples/pointcloud/derived_pointsuite_thin-1.h5", "pointsuite_indices"),
+        ("samples/pointcloud/derived_pointsuite_thin-1_fast.h5", "pointsuite_columns"),
+        ("pointcloud/pdal_autzen.h5", "columns"),
+        ("pointcloud/pdal_twoPoints.h5", None),
     ],
 )
-def test_look(samples: Path, name: str, verdict: str | None) -> None:
-    path = samples / "pointcloud" / name
+def test_look(bundled: Path, name: str, verdict: str | None) -> None:
+    path = bundled / name
     with Candidate(path, [path]) as file:
         found = PointCloudConverter().look(file)
     assert isinstance(found, LeftOut if verdict is None else Taken)

@@ -266,6 +266,16 @@ def test_splits_from_names(tmp_path: Path, convert_in_memory) -> None:
     assert splits == {"test/a.npy": "test", "train/a.npy": "train", "train/b.npy": "train"}
 
 
+def test_a_file_of_scalars_alone(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["version"] = 3
+        file["scale"] = 0.5
+    with pytest.raises(InputError, match="scalar") as caught:
+        scan_sources(RowsConverter(), [tmp_path / "a.h5"])
+    (problem,) = caught.value.problems
+    assert problem.cure == "save arrays whose axis 0 counts the rows"
+
+
 def test_bundled_rows(bundled: Path, check_contract) -> None:
     path = bundled / "rows" / "autzen_returns.h5"
     with h5py.File(path) as file:

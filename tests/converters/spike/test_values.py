@@ -84,8 +84,8 @@ def test_real_stream_decodes_to_its_picture(data: Path, convert_in_memory: Calla
     assert np.corrcoef(spikes[:, ::-1].mean(axis=0).ravel(), truth.ravel())[0, 1] < 0.5, "flip matters"
 
 
-def test_whole_real_recordings(samples: Path, check_contract: Callable[..., Any]) -> None:
-    folder = samples / "spike"
+def test_whole_real_recordings(bundled: Path, check_contract: Callable[..., Any]) -> None:
+    folder = bundled / "samples" / "spike"
     raw = np.fromfile(folder / "spikezoo_data.dat", np.uint8)
     dat = np.unpackbits(raw, bitorder="little").reshape(301, 250, 400)[:, ::-1]
     spk = np.load(folder / "spikezoo_uhsr.npz")["spk"]
@@ -99,7 +99,7 @@ def test_whole_real_recordings(samples: Path, check_contract: Callable[..., Any]
             "frames/spike_extent": np.array([[250, 400], [250, 250]], np.int32),
         },
     )
-    truth = cv2.imread(str(folder / "spikezoo_data.png"), cv2.IMREAD_GRAYSCALE)
+    truth = cv2.imread(str(bundled / "spike" / "reds_truth.png"), cv2.IMREAD_GRAYSCALE)
     mean = bits(converted.arrays["frames/spike"][0, 140:163], 400).mean(axis=0)
     assert np.corrcoef(mean.ravel(), truth.ravel())[0, 1] >= 0.95
     assert any("301 x 250 x 400" in note for note in converted.scan.notes)

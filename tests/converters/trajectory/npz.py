@@ -28,7 +28,7 @@ from unistore.converters.trajectory.source import (
     RestoredFile,
     SourceFile,
 )
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def opened(path: Path, name: str = "") -> Iterator[Any]:
 class NpzArray:
     """A member."""
 
-    location: str
+    location: Location
     values: NDArray[Any]
 
     @property
@@ -81,7 +81,7 @@ class Episode(EpisodeSource):
 
     def array(self, group: str, dataset: str) -> Array:
         assert group == ""
-        return NpzArray(f"{self.name}: {dataset}", self.members[dataset])
+        return NpzArray(Location(self.name, dataset), self.members[dataset])
 
     def group_attributes(self, group: str) -> Mapping[str, Any]:
         return {"members": len(self.members.files)}
@@ -108,7 +108,7 @@ class Npz(Format):
     def describe(self, look: SourceFile) -> Contents:
         members = look.opened(opened)
         arrays: dict[str, Array] = {
-            name: NpzArray(f"{look.name}: {name}", members[name]) for name in members.files
+            name: NpzArray(Location(look.name, name), members[name]) for name in members.files
         }
         return Contents(
             groups=[Group(name=look.path.stem, path="", arrays=arrays)],

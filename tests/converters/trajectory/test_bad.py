@@ -28,6 +28,17 @@ def robomimic(path: Path, demos: int = 2) -> Path:
     return path
 
 
+def test_colons_in_the_names_of_file_and_dataset(tmp_path: Path) -> None:
+    with h5py.File(robomimic(tmp_path / "run: 1.h5", demos=1), "r+") as file:
+        file["data/demo_0/obs/__a: b"] = np.ones((6, 2))
+    with pytest.raises(InputError, match="cannot be stored under the name") as caught:
+        scan_sources(TrajectoryConverter(), [tmp_path / "run: 1.h5"])
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.dataset) == ("run: 1.h5", "data/demo_0/obs/__a: b")
+    assert problem.cure.endswith("--map 'other=data/demo_0/obs/__a: b'")
+    assert problem.source == "run: 1.h5: data/demo_0"
+
+
 def test_different_lengths_are_one_table(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["observations/left_image"] = np.zeros((694, 4, 4, 3), np.uint8)

@@ -49,16 +49,16 @@ def check_schema(converted) -> None:
 # Real files -----------------------------------------------------------------------------------------------
 
 REAL = {
-    "robosuite030_SawyerLift_demo.hdf5": [1058, 837],
-    "robosuite030_BaxterPegInHole_demo.hdf5": [1382, 1138],
-    "robosuite100_lift_panda_demo.hdf5": [412],
-    "robosuite100_door_panda_demo.hdf5": [261],
+    "samples/trajectory/robosuite030_SawyerLift_demo.hdf5": [1058, 837],
+    "samples/trajectory/robosuite030_BaxterPegInHole_demo.hdf5": [1382, 1138],
+    "trajectory/robosuite100_lift_panda_demo.hdf5": [412],
+    "trajectory/robosuite100_door_panda_demo.hdf5": [261],
 }
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_robosuite_files_value_for_value(samples: Path, check_contract, name: str) -> None:
-    path = samples / "robot" / name
+def test_real_robosuite_files_value_for_value(bundled: Path, check_contract, name: str) -> None:
+    path = bundled / name
     oracle: dict[str, list[np.ndarray]] = {}
     empty = {}
     with h5py.File(path) as file:
@@ -89,15 +89,15 @@ def test_real_robosuite_files_value_for_value(samples: Path, check_contract, nam
     assert json.loads(text(converted, "sources/attributes")[0])["env"] == env
 
 
-def test_real_file_without_actions_gets_none(samples: Path) -> None:
-    path = samples / "robot" / "robosuite030_BaxterPegInHole_demo.hdf5"
+def test_real_file_without_actions_gets_none(bundled: Path) -> None:
+    path = bundled / "samples" / "trajectory" / "robosuite030_BaxterPegInHole_demo.hdf5"
     scan = scan_sources(TrajectoryConverter(), [path])
     assert "steps/action" not in {field.path for table in scan.tables for field in table.fields}
     assert any(note.startswith("no action: the sources name none") for note in scan.notes)
 
 
-def test_real_columns_take_roles_by_map(samples: Path, check_contract) -> None:
-    path = samples / "robot" / "robosuite030_SawyerLift_demo.hdf5"
+def test_real_columns_take_roles_by_map(bundled: Path, check_contract) -> None:
+    path = bundled / "samples" / "trajectory" / "robosuite030_SawyerLift_demo.hdf5"
     roles = {"action": "joint_velocities", "observation/state": "states"}
     with h5py.File(path) as file:
         oracle = {

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import pytest
 
+from tests.golden import STORES
 from unistore.converters.registry import get_family
 from unistore.errors import InputError
 from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.ct.fields import coords_field, mask_field
-from unistore.schemas.ct.windows import PRESETS, Window, parse_window
+from unistore.schemas.ct.windows import PRESETS, VALUE_SENTENCES, Window, parse_window, value_source
 
+GOLDEN = {
+    "ct.zarr": {"lung": "volume"},
+    "ct_windows.zarr": {"lung": "scaled", "bone": "sparse", "brain": "mask"},
+}
 STORE = {
     "volumes/image": ArrayInfo((2, 8, 9, 10), "int16"),
     "volumes/extent": ArrayInfo((2, 3), "int32"),
@@ -182,3 +188,18 @@ def test_mask_rows_are_whole_bytes() -> None:
     field = mask_field("windows/w", (4, 5, 17), (32, 32, 32), "")
     assert field.row_shape == (4, 5, 3)
     assert field.tile == (64, 64, 8)
+
+
+def test_where_values_come_from() -> None:
+    """By a word, and in older stores, of which there is a golden one, by a sentence."""
+    for store, sources in GOLDEN.items():
+        for window, source in sources.items():
+            document = json.loads((STORES / store / "windows" / window / "zarr.json").read_text())
+            assert ("value_source" in document["attributes"]) == (store != "ct.zarr")
+            assert value_source(document["attributes"]) == source
+    for source, sentence in VALUE_SENTENCES.items():
+        assert value_source({"values": sentence}) == source
+        assert value_source({"values": "whatever", "value_source": source}) == source
+    for attributes in ({"values": "whatever"}, {"values": "1", "value_source": "file"}, {"values": None}):
+        with pytest.raises(ValueError, match="is not known"):
+            value_source(attributes)

@@ -1,16 +1,22 @@
-"""A converter whose arrays are not those of its family's schema: nothing is sealed."""
+"""Arrays and values that break the schema of their family: nothing is sealed."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import unistore
-from unistore.errors import ConversionError
+from unistore.conversion.runner import run
+from unistore.errors import ConversionError, InputError
 from unistore.schemas.array_spec import SAMPLES, ArraySpec
 from unistore.schemas.array_specs import ArraySpecs
+from unistore.schemas.ct import specs as ct_specs
 from unistore.schemas.rows import fields as specs
 
 OTHERS = ArraySpecs(
@@ -35,3 +41,66 @@ def test_arrays_of_other_specs_are_refused_before_anything_is_written(
     ]
     assert not (tmp_path / "a.zarr").exists()
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and "/c/" in path.as_posix()]
+
+
+def test_rows_below_the_bound_of_their_column_name_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, values in (("a", [7, 8, 9]), ("b", [9, 8, 2, 1])):
+        np.save(tmp_path / f"{name}.npy", np.array(values, np.int16))
+    bounded = ArraySpecs(arrays={"rows/data": ArraySpec(rows=(SAMPLES, 0), least=5)})
+    monkeypatch.setattr(specs, "SPECS", bounded)
+    with pytest.raises(InputError, match=r"b\.npy: data: row 2 is 2, expected 5 or more \(correct the file"):
+        unistore.convert(tmp_path, tmp_path.with_suffix(".zarr"), "rows")
+    report = unistore.convert(tmp_path, tmp_path.with_suffix(".zarr"), "rows", on_error="skip")
+    assert [entry["file"] for entry in report.skipped] == ["b.npy"]
+    assert zarr.open(tmp_path.with_suffix(".zarr"))["rows/data"][:].tolist() == [7, 8, 9]
+
+
+def test_planes_below_the_bound_of_their_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = np.full((9, 8, 8), 40, np.int16)
+    volume[6, 5, 4] = -3
+    np.save(tmp_path / "a.npy", volume)
+    monkeypatch.setattr("unistore.conversion.columns.LARGE", 0)
+    whole = ct_specs.SPECS
+    image = ArraySpec(row_shape=(None, None, None), rows=(SAMPLES, 0), least=0)
+
+    def bounded(path: str, paths: Collection[str]) -> ArraySpec:
+        return image if path == "volumes/image" else whole.others(path, paths)
+
+    monkeypatch.setattr(ct_specs, "SPECS", replace(whole, others=bounded))
+    with pytest.raises(InputError, match=r"a\.npy: image: row 0 is .*expected 0 or more"):
+        unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "ct")
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_an_index_that_breaks_its_rule_is_not_sealed(
+    tmp_path: Path, toy: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(
+        tmp_path / "a.npz", value=np.ones((4, 3)), image=np.ones((4, 2, 2), np.uint8), label=np.arange(4)
+    )
+    wrong = {"points/offsets": ArraySpec(offsets_of="points/xyz"), "labels/name/offsets": ArraySpec(least=1)}
+    monkeypatch.setattr(specs, "SPECS", ArraySpecs(arrays=wrong))
+    with pytest.raises(ConversionError, match=r"labels/name/offsets: row 0 is 0, expected 1 or more"):
+        run(toy(), [tmp_path], tmp_path.with_suffix(".zarr"))
+    assert not tmp_path.with_suffix(".zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rows/data": ArraySpec(rows=("rows/data", 0))}, "rows/data: its spec refers to itself"),
+        (
+            {"rows/data": ArraySpec(ascending=True)},
+            "rows/data: has a rule over all rows, and is written shard",
+        ),
+    ],
+)
+def test_specs_that_no_reader_could_hold(
+    wrong: dict[str, ArraySpec], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "a.npy", np.arange(12))
+    monkeypatch.setattr(specs, "SPECS", ArraySpecs(arrays=wrong))
+    with pytest.raises(ConversionError, match=message):
+        unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import h5py
 import numpy as np
 import pytest
@@ -219,6 +220,38 @@ def test_the_store_says_what_was_left_out(tmp_path: Path, family: str) -> None:
     assert sorted(attributes["options"]["exclude"]) == sorted(bad)
     lines = parse_manifest((tmp_path / "out/unistore-manifest.jsonl").read_bytes(), "out")
     assert REPORT in {line.key for line in lines}
+
+
+def test_a_colon_in_the_name_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_rows(folder)
+    (folder / "1.h5").rename(folder / "run: 1.h5")
+    (folder / "3.h5").rename(folder / "run: 3.h5")
+    report = convert(folder, tmp_path / "out", "rows", on_error="skip")
+    written = json.loads((tmp_path / "out" / REPORT).read_text())["problems"]
+    for entries in (report.skipped, written):
+        places = {(entry["file"], entry["dataset"], entry["left_out"]) for entry in entries}
+        assert places == {("run: 1.h5", "", "run: 1.h5"), ("run: 3.h5", "data", "run: 3.h5")}
+    with pytest.raises(SystemExit):
+        main(["convert", "rows", str(folder), str(tmp_path / "refused"), "--json"])
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["file"], problem["dataset"], problem["row"]) == ("run: 1.h5", "", None)
+
+
+def test_the_row_of_a_damaged_frame(tmp_path: Path) -> None:
+    frame = cv2.imencode(".png", RNG.integers(0, 255, (8, 8, 3), "u1"))[1]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, size in (("run: 1.hdf5", len(frame) - 20), ("b.hdf5", len(frame))):
+        with h5py.File(folder / name, "w") as file:
+            file["action"] = RNG.random((3, 2))
+            frames = file.create_dataset("observations/images/top", (3,), h5py.vlen_dtype("u1"))
+            frames[0] = frames[2] = frame
+            frames[1] = frame[:size]
+    report = convert(folder, tmp_path / "out.zarr", "trajectory", images="keep", on_error="skip")
+    (entry,) = report.skipped
+    assert (entry["file"], entry["dataset"], entry["row"]) == ("run: 1.hdf5", "observations/images/top", 1)
 
 
 def test_interrupted_at_every_step_the_same_command_ends_the_same(

@@ -110,7 +110,7 @@ def test_fields_select_and_unknown_ones_are_listed(rows: Path) -> None:
     assert list(sample) == ["index", "label", "source"]
     assert sample["source"] == "b.npz"
     assert unistore.Dataset(rows, fields=["index"])[3].keys() == {"index"}
-    told = r"unknown field 'colour': samples have .*data.*on request: source"
+    told = r"unknown field 'colour': samples have .*data.*on request: epoch, source"
     with pytest.raises(InputError, match=rf"^{re.escape(str(rows))}: {told}"):
         unistore.Dataset(rows, fields=["label", "colour"])
 
@@ -178,8 +178,52 @@ def test_what_is_no_kind_of_samples(make_store: Any, kind: Any) -> None:
 
 
 def test_a_kind_of_another_family_is_refused(rows: Path) -> None:
-    with pytest.raises(InputError, match="Segments reads point_cloud stores, and this is a rows store"):
+    with pytest.raises(InputError, match=r"Segments reads points/xyz, .* this rows store has no points/xyz"):
         unistore.Dataset(rows, unistore.Segments())
+
+
+def test_a_kind_asks_for_arrays_and_not_for_the_family(make_store: Any) -> None:
+    voxels = np.random.default_rng(0).integers(-1000, 1000, (2, 8, 8, 8)).astype(np.int16)
+    path = make_store(
+        "nifti",
+        {"volumes/image": voxels, "volumes/extent": np.full((2, 3), 8, np.int32), "volumes/name": ["a", "b"]},
+        count=2,
+        table="volumes",
+    )
+    volumes = unistore.Dataset(path, unistore.Volumes())
+    assert np.array_equal(volumes[1]["image"].numpy(), voxels[1])
+    patch = unistore.Dataset(path, unistore.Patches(4))[0]
+    z, y, x = patch["corner"].tolist()
+    assert np.array_equal(patch["image"].numpy(), voxels[0, z : z + 4, y : y + 4, x : x + 4])
+
+
+def test_rows_of_the_main_table_of_any_store(make_store: Any) -> None:
+    force = np.arange(36.0).reshape(12, 3)
+    path = make_store(
+        "arm",
+        {
+            "steps/force": force,
+            "episodes/offsets": np.array([0, 5, 5, 12]),
+            "sources/path": ["one.h5", "two.h5"],
+            "sources/first_row": np.array([0, 5]),
+        },
+        count=3,
+        table="episodes",
+        main_table="steps",
+        splits={"train": [0, 1], "val": [2]},
+    )
+    steps = unistore.Dataset(path, unistore.Rows(), fields=["force", "source"])
+    assert [steps[index]["source"] for index in (4, 5)] == ["one.h5", "two.h5"]
+    assert steps.read_batch(range(12))["force"].values.tolist() == force.tolist()
+    held_out = unistore.Dataset(path, unistore.Rows(), split="val")
+    assert held_out.read_batch(range(7))["force"].values.tolist() == force[5:].tolist()
+
+
+def test_rows_of_a_split_that_divides_no_rows(make_cloud: Callable[..., Any]) -> None:
+    cloud = make_cloud((5, 3, 9, 2), splits={"train": [0], "val": [1]})
+    dataset = unistore.Dataset(cloud.path, unistore.Rows(), split="val")
+    with pytest.raises(InputError, match="do not belong to one sample each, so Rows reads no split"):
+        len(dataset)
 
 
 def test_no_store(tmp_path: Path) -> None:

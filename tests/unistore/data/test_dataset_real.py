@@ -12,20 +12,11 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
-
-SAMPLES = Path(__file__).parents[4] / "shared" / "samples"
-BUNDLED = Path(__file__).parents[2] / "data" / "ct"
-
-
-def sample_file(name: str) -> Path:
-    path = SAMPLES / name
-    if not path.exists():
-        pytest.skip(f"{name} is not among the shared samples of this machine ({SAMPLES})")
-    return path
+from tests.cases import DATA
 
 
 def test_pointsuite_segments(tmp_path: Path) -> None:
-    sources = [sample_file(f"pointcloud/derived_pointsuite_thin-{part}.h5") for part in (1, 2)]
+    sources = [DATA / f"samples/pointcloud/derived_pointsuite_thin-{part}.h5" for part in (1, 2)]
     unistore.convert(sources, tmp_path / "cloud.zarr")
     dataset = unistore.Dataset(
         tmp_path / "cloud.zarr",
@@ -53,25 +44,25 @@ def test_pointsuite_segments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sparse", ["coords", "mask"])
 def test_ct_windows(tmp_path: Path, sparse: str) -> None:
     windows = {"lung": (1500, -600), "bone": (1500, 300), "soft_tissue": (400, 50), "brain": (80, 35)}
-    unistore.convert(BUNDLED, tmp_path / "ct.zarr", "ct", window=list(windows), sparse=sparse)
+    unistore.convert(DATA / "ct", tmp_path / "ct.zarr", "ct", window=list(windows), sparse=sparse)
     for name, (width, level) in windows.items():
         points = unistore.Dataset(
             tmp_path / "ct.zarr", unistore.SparsePoints(name), ["coords", "values", "source"]
         )
         assert len(points) == 2
         for sample in points:
-            volume = np.load(BUNDLED / sample["source"])
+            volume = np.load(DATA / "ct" / sample["source"])
             inside = (volume >= level - width / 2) & (volume <= level + width / 2)
             assert np.array_equal(sample["coords"].numpy(), np.argwhere(inside))
             assert np.array_equal(sample["values"][:, 0].numpy(), volume[inside])
     for sample in unistore.Dataset(tmp_path / "ct.zarr", fields=["image", "brain", "source"]):
-        volume = np.load(BUNDLED / sample["source"])
+        volume = np.load(DATA / "ct" / sample["source"])
         assert np.array_equal(sample["image"].numpy(), volume)
         assert np.array_equal(sample["brain"].numpy(), (volume >= -5) & (volume <= 75))
 
 
 def test_vidar_recording(tmp_path: Path) -> None:
-    source = sample_file("spike/spikezoo_data.dat")
+    source = DATA / "samples/spike/spikezoo_data.dat"
     unistore.convert(source, tmp_path / "spike.zarr", "spike", height=250, width=400, voxel_bins=(5,))
     raw = np.fromfile(source, np.uint8)
     spikes = np.unpackbits(raw, bitorder="little").reshape(-1, 250, 400)[:, ::-1]
@@ -92,7 +83,7 @@ def test_vidar_recording(tmp_path: Path) -> None:
 
 
 def test_robosuite_demonstrations(tmp_path: Path) -> None:
-    source = sample_file("robot/robosuite100_lift_panda_demo.hdf5")
+    source = DATA / "trajectory/robosuite100_lift_panda_demo.hdf5"
     unistore.convert(source, tmp_path / "robot.zarr")
     with h5py.File(source) as file:
         actions, states = (file[f"data/demo_1/{name}"][()] for name in ("actions", "states"))

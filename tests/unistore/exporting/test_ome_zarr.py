@@ -24,8 +24,8 @@ from unistore.zarr3.writer import pad_chunk
 MM = {"type": "space", "unit": "millimeter"}
 IDENTITY = [1, 0, 0, 0, 1, 0, 0, 0, 1]
 INFOS: dict[str, dict[str, Any]] = {
-    "plane_first": {"spacing": [0.7, 0.7, 2.5], "origin": [1, 2, 3], "direction": IDENTITY},
-    "depth_first": {"spacing": [2.5, 0.7, 0.6], "origin": [3, 2, 1]},
+    "straight": {"spacing": [0.6, 0.7, 2.5], "origin": [1, 2, 3], "direction": IDENTITY},
+    "undirected": {"spacing": [0.6, 0.7, 2.5], "origin": [1, 2, 3]},
     "turned": {"spacing": [1, 1, 1], "origin": [4, 5, 6], "direction": [-1, *IDENTITY[1:]]},
     "wrong": {"spacing": [1, 0, 1], "origin": [4, 5, 6]},
     "silent": {},
@@ -65,7 +65,7 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Scans:
             (case / "info.json").write_text(json.dumps(info))
         images[name] = image
         labels[name] = {**found, "lung": (image >= -1350) & (image <= 150)}
-    unistore.convert(folder / "sources", folder / "store.zarr", family="ct", window=("lung",))
+    unistore.convert(folder / "sources", folder / "store.zarr", family="ct", window="lung", info_order="xyz")
     done = unistore.export(folder / "store.zarr", folder / "export", to="ome-zarr")
     return Scans(folder / "store.zarr", folder / "export", done, images, labels)
 
@@ -93,17 +93,17 @@ def test_every_volume_is_a_valid_image_with_its_values(scans: Scans) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "scale", "translation", "read_as"),
+    ("name", "scale", "translation"),
     [
-        ("plane_first", [2.5, 0.7, 0.7], [3, 2, 1], "xyz"),
-        ("depth_first", [2.5, 0.7, 0.6], [3, 2, 1], "zyx"),
-        ("turned", [1, 1, 1], None, "zyx"),
-        ("wrong", None, None, None),
-        ("silent", None, None, None),
+        ("straight", [2.5, 0.7, 0.6], [3, 2, 1]),
+        ("undirected", [2.5, 0.7, 0.6], None),
+        ("turned", [1, 1, 1], None),
+        ("wrong", None, None),
+        ("silent", None, None),
     ],
 )
 def test_where_voxels_lie(
-    scans: Scans, name: str, scale: list[float] | None, translation: list[float] | None, read_as: str | None
+    scans: Scans, name: str, scale: list[float] | None, translation: list[float] | None
 ) -> None:
     attributes = scans.image(name).attrs
     (multiscale,) = attributes["ome"]["multiscales"]
@@ -114,15 +114,17 @@ def test_where_voxels_lie(
         expected.append({"type": "translation", "translation": translation})
     assert multiscale["datasets"] == [{"path": "0", "coordinateTransformations": expected}]
     about = attributes["unistore"]
-    assert about.get("read_as") == read_as
+    assert about["frame"] == "LPS"
     assert about["source"] == name
     assert json.loads(about.get("info", "{}")) == INFOS[name]
-    for key in ("spacing", "origin", "direction"):
-        assert about[key] == INFOS[name].get(key)
+    assert about["spacing"] == scale
+    for key in ("origin", "direction"):
+        numbers = INFOS[name].get(key)
+        assert about[key] == (numbers and numbers[::-1])
 
 
 def test_what_is_remarked_and_counted(scans: Scans) -> None:
-    assert [note.split(" ")[0] for note in sorted(scans.done.notes)] == ["origins", "spacing", "volumes"]
+    assert [note.split(" ")[0] for note in sorted(scans.done.notes)] == ["origins", "volumes"]
     files = [path for path in scans.export.rglob("*") if path.is_file()]
     assert scans.done.files == len(files)
     assert scans.done.bytes == sum(path.stat().st_size for path in files)
@@ -214,6 +216,6 @@ def test_the_command(scans: Scans, tmp_path: Path, capsys: pytest.CaptureFixture
         main(["export", str(scans.store), str(tmp_path / "out"), "--to", "ome-zarr"])
     assert left.value.code == 0
     said = capsys.readouterr().out
-    assert "read as depth, height, width; as x, y, z where" in said
+    assert "origins of volumes are left out" in said
     assert f"{scans.done.files} files" in said
     Image.from_zarr(zarr.open_group(tmp_path / "out" / "turned.ome.zarr", mode="r"))

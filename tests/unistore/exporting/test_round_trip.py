@@ -13,7 +13,14 @@ import zarr
 
 from unistore import export
 
-OF_THE_FILES = ("sources/bytes", "sources/path", "sources/layout", "sources/digest", "sources/header")
+OF_THE_FILES = (
+    "sources/bytes",
+    "sources/path",
+    "sources/files",
+    "sources/layout",
+    "sources/digest",
+    "sources/header",
+)
 """Arrays that describe the source files themselves."""
 ATTRIBUTES = "sources/hdf5_attributes"
 """The same if the files are of another layout, which has attributes of its own."""

@@ -11,7 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
+import unistore
 from unistore import export
+from unistore.errors import StoreError
 
 Make = Callable[[str], Any]
 
@@ -124,8 +126,7 @@ def test_numpy_files(name: str, make_case: Make, tmp_path: Path) -> None:
     compared = 0
     for path in (path for path in before.rglob("*.np?") if path.is_file()):
         relative = path.relative_to(before)
-        target = after / relative.with_name(relative.name.replace("ct_original_512", "ct_original"))
-        one, two = np.load(path), np.load(target)
+        one, two = np.load(path), np.load(after / relative)
         pairs = [(one[key], two[key]) for key in one.files] if path.suffix == ".npz" else [(one, two)]
         if name == "ct_sparse":  # points come in C order
             order = np.lexsort(one["indices"].T[::-1])
@@ -143,19 +144,35 @@ def test_ct_files_beside_the_volumes(make_case: Make, tmp_path: Path) -> None:
     for number in range(2):
         case = ["train/case_0", "test/case_1"][number]
         assert (after / case / "info.json").read_bytes() == (before / case / "info.json").read_bytes()
-        image = np.load(after / case / "ct_original.npy")
+        image = np.load(after / case / "ct_original_512.npy")
         lung = np.load(after / case / "windows" / "lung_w1500_l-600.npy")
         assert lung.dtype == np.uint8
         np.testing.assert_array_equal(lung, (image >= -1350) & (image <= 150))
 
 
-def test_windows_that_were_computed(make_case: Make, tmp_path: Path) -> None:
+def test_loose_volumes_have_their_own_names_and_computed_windows(make_case: Make, tmp_path: Path) -> None:
     before, after = exported("ct_real", make_case, tmp_path)
-    for path in before.glob("*.npy"):
+    assert len(list(after.rglob("*"))) == 3 * len(list(before.iterdir()))
+    for path in before.iterdir():
         image = np.load(path)
-        np.testing.assert_array_equal(np.load(after / path.stem / "ct_original.npy"), image)
-        mine = np.load(after / path.stem / "windows" / "mine_w300_l40.npy")
+        np.testing.assert_array_equal(np.load(after / path.name), image)
+        mine = np.load(after / f"{path.stem}_mine_w300_l40.npy")
         np.testing.assert_array_equal(mine, (image >= -110) & (image <= 190))
+
+
+@pytest.mark.parametrize(
+    ("part", "instead", "reason"),
+    [('"totalseg_a', '"../alseg_a', "not written"), ('"volumes/image"', '"volumes/imag3"', "volumes/imag3")],
+)
+def test_names_of_ct_files_are_not_trusted(
+    copy_case: Make, forge: Any, tmp_path: Path, part: str, instead: str, reason: str
+) -> None:
+    _, store = copy_case("ct_real")
+    text = "".join(unistore.Store(store).text("sources/files"))
+    forge(store, {"sources/files/data": np.frombuffer(text.replace(part, instead).encode(), np.uint8)})
+    with pytest.raises(StoreError, match=reason):
+        export(store, tmp_path / "export")
+    assert [path.name for path in tmp_path.iterdir()] == [store.name]
 
 
 @pytest.mark.parametrize(

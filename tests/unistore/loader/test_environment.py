@@ -23,11 +23,11 @@ def drawn(loader):
     return found
 
 
-def test_generators_depend_on_seed_epoch_and_batch_alone(data):
+def test_generators_depend_on_seed_epoch_and_sample_alone(data):
     runs = []
-    for workers, prefetch in ((1, 1), (2, 4), (3, 2)):
+    for workers, prefetch, batch_size in ((1, 1, 6), (2, 4, 6), (3, 2, 7)):
         with Loader(
-            data.Random(60), 6, shuffle=True, seed=5, num_workers=workers, prefetch_factor=prefetch
+            data.Random(60), batch_size, shuffle=True, seed=5, num_workers=workers, prefetch_factor=prefetch
         ) as loader:
             runs.append([drawn(loader), drawn(loader)])
     assert runs[0] == runs[1] == runs[2]
@@ -38,14 +38,14 @@ def test_generators_depend_on_seed_epoch_and_batch_alone(data):
         assert drawn(loader) != first
 
 
-def test_resumed_batches_draw_the_same(data):
+def test_resumed_samples_draw_the_same(data):
     with Loader(data.Random(60), 6, shuffle=True, seed=5, num_workers=1) as loader:
         whole = drawn(loader)
     with Loader(data.Random(60), 6, shuffle=True, seed=5, num_workers=1) as loader:
         batches = iter(loader)
         early = {i for _ in range(4) for i in next(batches)["index"].tolist()}
         state = loader.state_dict()
-    with Loader(data.Random(60), 6, shuffle=True, seed=5, num_workers=2) as loader:
+    with Loader(data.Random(60), 9, shuffle=True, seed=5, num_workers=2) as loader:
         loader.load_state_dict(state)
         rest = drawn(loader)
     assert rest == {index: values for index, values in whole.items() if index not in early}

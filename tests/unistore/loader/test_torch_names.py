@@ -140,5 +140,5 @@ def test_whole_batches_by_default_only_where_ranks_share_a_shuffle(data: Any) ->
 
 def test_our_collations_read_whole_batches(data: Any) -> None:
     for collate in (None, unistore.collate, unistore.Collate("list")):
-        assert isinstance(choose_fetch(data.Batched(), collate), BatchFetch)
-    assert not isinstance(choose_fetch(data.Batched(), unistore.Collate("padded")), BatchFetch)
+        assert isinstance(choose_fetch(data.Batched(), collate, 0), BatchFetch)
+    assert not isinstance(choose_fetch(data.Batched(), unistore.Collate("padded"), 0), BatchFetch)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,24 @@ def test_start_methods(checkup: Checkup) -> None:
     assert "client of object stores" in argument(checkup, "multiprocessing_context", fork_safe=False)[1]
     elsewhere = replace(checkup.machine, start_method="spawn")
     assert argument(checkup, "multiprocessing_context", elsewhere)[0] == "spawn"
+
+
+def measured_line(store: Path, sent: Connection) -> None:
+    sent.send(doctor(store, measure=True, seconds=0.02).line)
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+def test_in_a_daemonic_process(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
+    received, sent = multiprocessing.Pipe(duplex=False)
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=measured_line, args=(store, sent), daemon=True)
+    process.start()
+    assert received.poll(60)
+    line = received.recv()
+    process.join()
+    assert "num_workers=0" in line
+    assert "multiprocessing_context" not in line
 
 
 def test_workers_accelerators_and_caches(checkup: Checkup) -> None:

@@ -368,7 +368,7 @@ def test_all_problems_of_sources(tmp_path: Path) -> None:
     found = unistore.inspect(tmp_path)
     about = found.to_json()
     assert about["kind"] == "source"
-    assert {problem["location"] for problem in about["problems"]} == {"empty.h5", "lfs.h5", "cut.h5"}
+    assert {problem["file"] for problem in about["problems"]} == {"empty.h5", "lfs.h5", "cut.h5"}
     assert all(problem["message"] and problem["kind"] for problem in about["problems"])
     assert not found.is_good
     assert "3 problems to solve before converting" in str(found)

@@ -13,7 +13,7 @@ from unistore.data.kinds.cropped import CroppedField, CroppedMask, common_size
 from unistore.data.kinds.crops import Crop
 from unistore.data.kinds.frames import frame_field, frame_fields
 from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
-from unistore.data.kinds.protocol import SOURCE, Picks, require_family, select_keys
+from unistore.data.kinds.protocol import SOURCE, Picks, require_arrays, select_keys
 from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.runs import clip_starts, runs_of_frames
 from unistore.data.packed import Allocate, Batch, packed_copy
@@ -103,7 +103,7 @@ class Clips:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require_family(store, "spike", self)
+        require_arrays(store, self, SEQUENCE_OFFSETS)
         natural, on_request = frame_fields(store)
         if self.voxel_bins is not None and "voxel" in on_request:
             on_request = [key for key in (*natural, *on_request) if key not in ("voxel", *IMAGES)]

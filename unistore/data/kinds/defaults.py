@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unistore.data.kinds.clips import Clips
+    from unistore.data.kinds.ragged import Ragged
     from unistore.data.kinds.rows import Rows
     from unistore.data.kinds.segments import Segments
     from unistore.data.kinds.sparse_points import SparsePoints
@@ -19,6 +20,13 @@ def rows(_: Store) -> Rows:
     from unistore.data.kinds.rows import Rows
 
     return Rows()
+
+
+def ragged(_: Store) -> Ragged:
+    """A range of rows of the main table."""
+    from unistore.data.kinds.ragged import Ragged
+
+    return Ragged()
 
 
 def segments(_: Store) -> Segments:

@@ -48,7 +48,7 @@ class Flat(NamedTuple):
         )
 
 
-def flat_layout(where: str, known: Sequence[str], size: int | None, *, wanted: bool) -> Flat | None:
+def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
     """The observations of the flat layout.
 
     Parameters
@@ -59,8 +59,6 @@ def flat_layout(where: str, known: Sequence[str], size: int | None, *, wanted: b
         Keys of its samples.
     size
         Side of the images; None: as they are stored.
-    wanted
-        Refuse a store without any of the images; else None is returned for it.
 
     Raises
     ------
@@ -68,8 +66,6 @@ def flat_layout(where: str, known: Sequence[str], size: int | None, *, wanted: b
         If some observations are missing.
     """
     sets = [_stored(names, known, size) for names in _IMAGES]
-    if not wanted and not any(sets):
-        return None
     joint = [key for name in _JOINTS if (key := f"observation.{name}") in known][:1]
     keys = [found for found in sets if found is not None]
     if len(keys) == len(sets) and joint:
@@ -77,8 +73,8 @@ def flat_layout(where: str, known: Sequence[str], size: int | None, *, wanted: b
     missing = [names for names, found in zip((*_IMAGES, _JOINTS), (*sets, joint), strict=True) if not found]
     options = " ".join(f"--map observation/{names[0]}=DATASET" for names in missing)
     msg = (
-        f"{where}: a tuple needs the observations {', '.join('|'.join(each) for each in missing)}, too; the "
-        f"store has {', '.join(known)}. Name them when converting ({options}), or take output='dict'"
+        f"{where}: a tuple needs the observations {', '.join(map('|'.join, missing))}; the store has "
+        f"{', '.join(known)}. Name them when converting ({options}), or take output='dict'"
     )
     raise InputError(msg)
 

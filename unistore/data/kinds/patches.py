@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.boxes import EXTENT, IMAGE, box_source, box_sources, read_padded, volume_columns
 from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad, valid_masks
-from unistore.data.kinds.protocol import Picks, require_family, select_keys
+from unistore.data.kinds.protocol import Picks, require_arrays, select_keys
 from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.volumes import VolumeMetadata, on_request
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
@@ -70,7 +70,7 @@ class Patches:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require_family(store, "ct", self)
+        require_arrays(store, self, EXTENT)
         known = [*box_sources(store), "corner", *volume_columns(store)]
         known += ["valid_extent"] if self.pad == "valid" else []
         return select_keys(known, fields, (*on_request(store), "valid", "valid_extent"))

@@ -16,6 +16,8 @@ from unistore.store.reader import Store
 
 INDEX = "index"
 """Key of a sample's position in its Dataset; part of every sample."""
+EPOCH = "epoch"
+"""Key of the epoch that a sample is read for; on request, unless the store has a field of this name."""
 SOURCE = "source"
 """Key of the source's name; on request."""
 
@@ -113,7 +115,8 @@ def select_keys(
     known
         Default keys.
     fields
-        Requested keys; None: all of `known`. `INDEX` is allowed and ignored.
+        Requested keys; None: all of `known`. `INDEX` is allowed and ignored, and so is `EPOCH` where it is no
+        known key: the Dataset adds both.
     on_request
         Further keys, read only on request.
     elsewhere
@@ -124,26 +127,28 @@ def select_keys(
     InputError
         If a field is unknown.
     """
-    known, on_request = list(known), sorted(on_request)
+    known = list(known)
     if fields is None:
         return tuple(known)
     if isinstance(fields, str):
         fields = [fields]
-    unknown = [name for name in fields if name not in (*known, *on_request, INDEX)]
+    readable = {*known, *on_request}
+    unknown = [name for name in fields if name not in readable | {INDEX, EPOCH}]
     if unknown:
-        extra = f"; on request: {', '.join(on_request)}" if on_request else ""
+        extra = ", ".join(sorted({*on_request, EPOCH}.difference(known)))
+        listed = f"samples have {', '.join(known)}; on request: {extra}"
         kept = "".join(f"; {name!r} is {where}" for name in unknown if (where := elsewhere(name)) is not None)
-        msg = f"unknown field {', '.join(map(repr, unknown))}: samples have {', '.join(known)}{extra}{kept}"
+        msg = f"unknown field {', '.join(map(repr, unknown))}: {listed}{kept}"
         raise InputError(msg)
-    return tuple(dict.fromkeys(name for name in fields if name != INDEX))
+    return tuple(dict.fromkeys(name for name in fields if name in readable and name != INDEX))
 
 
-def require_family(store: Store, family: str, kind: object) -> None:
-    """Raise an InputError if a store is not of the family that a kind reads."""
-    if store.family != family:
-        name = type(kind).__name__
+def require_arrays(store: Store, kind: object, *paths: str) -> None:
+    """Raise an InputError if a store lacks arrays that a kind reads, whatever family wrote it."""
+    missing = [path for path in paths if not store.has(path)]
+    if missing:
         msg = (
-            f"{store.path}: {name} reads {family} stores, and this is a {store.family} store; "
-            f"leave samples out to get its default kind"
+            f"{store.path}: {type(kind).__name__} reads {', '.join(paths)}, and this {store.family} store "
+            f"has no {', '.join(missing)}; leave samples out to get its default kind"
         )
         raise InputError(msg)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.flat import flat_layout
 from unistore.data.kinds.transitions import Transitions
-from unistore.data.parts import common_fields
+from unistore.data.parts import Part, common_fields
 from unistore.data.presentation import as_tensors
 from unistore.errors import InputError, Problem
 from unistore.memory.segments import Arena
@@ -30,18 +30,26 @@ from unistore.order.sequences import Weighted
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments
+from unistore.system.ranks import resolve_ranks
 
 _BUDGET = 4 << 30
 """Limit of memory that is kept for reuse between batches, in bytes."""
 _PATIENCE = 0.05
 """Seconds that a large batch waits for the memory of the one that the caller is just replacing."""
+_WHAT_DIFFERS = {
+    "seed": "another seed",
+    "world_size": "another number of ranks",
+    "digest": "other stores, split, indices, limit or weights",
+}
+"""For each entry of a state besides ``served``: what it means that it differs."""
 
 
 class ReplayBuffer:
     """Uniform random transitions of a trajectory store, with replacement, prefetched by a thread.
 
     Steps whose next observation was not recorded are never drawn, except terminal ones (there `not_done` is
-    0, and the next observation is the step's own). The n-th batch is a function of (`seed`, n, batch size).
+    0, and the next observation is the step's own). The n-th batch is a function of (`seed`, n, batch size,
+    rank). The n-th batches of all ranks, joined, are the n-th batch of a single rank that draws as many.
     Thread-safe; a forked process needs a buffer of its own.
 
     Parameters
@@ -51,8 +59,7 @@ class ReplayBuffer:
     output
         ``"tuple"``: (left, right, global, joint, action, next left, next right, next global, next joint,
         reward, not_done): images (B, 3, H, W) u1, everything else float32, reward and not_done (B, 1).
-        ``"dict"``: tensors by key in their stored dtypes, as `Transitions`. ``"auto"``: a tuple if the store
-        has images of the flat layout, a dict if it has none of them.
+        ``"dict"``: tensors by key in their stored dtypes, as `Transitions`; of any trajectory store.
     fields
         Keys of the dict; None: all.
     limit
@@ -62,7 +69,8 @@ class ReplayBuffer:
     indices
         Draw from these transitions only: their numbers in the split, in any order; None: all.
     weights
-        With several stores: their shares of the draws, in proportion; None: every transition alike.
+        Draw in proportion to these weights: one per transition (of `indices`, in their order), or one per
+        store of several, whose transitions are then alike. None: every transition alike.
     image_size
         Side of the images (tuple only): those of the store that have it, else what the store has, resized on
         read as ``cv2.resize`` does; None: as stored.
@@ -73,6 +81,9 @@ class ReplayBuffer:
         one at least.
     device
         Device of the batches; None: host memory.
+    rank, world_size
+        This process among those that draw together, as in `unistore.Loader`. None: from ``torch.distributed``
+        where it is initialised, else from the environment (``RANK``, ``WORLD_SIZE``), else 0 of 1.
 
     Raises
     ------
@@ -85,43 +96,58 @@ class ReplayBuffer:
         self,
         store: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str]],
         *,
-        output: Literal["auto", "tuple", "dict"] = "auto",
+        output: Literal["tuple", "dict"] = "tuple",
         fields: Sequence[str] | None = None,
         limit: int | None = None,
         split: str | Sequence[str] | None = None,
         indices: Sequence[int] | NDArray[np.integer] | None = None,
-        weights: Sequence[float] | None = None,
+        weights: Sequence[float] | NDArray[np.floating] | None = None,
         image_size: int | None = None,
         seed: int = 0,
         prefetch: int = 2,
         device: torch.device | str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         check = Arguments()
-        check.one_of("output", output, ("auto", "tuple", "dict"))
+        check.one_of("output", output, ("tuple", "dict"))
+        if output == "tuple" and fields is not None:
+            check.refuse("fields", "are keys of a dict, and output is 'tuple'", "output='dict'")
+        if output == "dict" and image_size is not None:
+            check.refuse(
+                "image_size", "resizes the images of a tuple, and output is 'dict'", "output='tuple'"
+            )
         check.integer("limit", limit, 1, MAX_EPOCH, none=True)
         check.integer("image_size", image_size, 1, none=True)
         if image_size is not None and (output == "dict" or fields is not None):
             check.refuse("image_size", "is the size of images in a tuple, and a dict has them as stored")
         check.integer("seed", seed, None)
         check.integer("prefetch", prefetch, most=MAX_WORKERS)
+        self.rank, self.world_size = resolve_ranks(check, rank, world_size)
         try:
             self._device = None if device is None else torch.device(device)
         except (RuntimeError, TypeError) as error:
             check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
         check.raise_problems()
         path = store.path if isinstance(store, Store) else store
-        self._dataset = Dataset(path, Transitions(only_valid=True), fields, split, weights=weights)
+        self._dataset = Dataset(path, Transitions(only_valid=True), fields, split)
         self._flat = None
-        if output != "dict" and fields is None:
-            wanted = output == "tuple" or image_size is not None
-            self._flat = flat_layout(self._dataset.path, self._dataset.fields, image_size, wanted=wanted)
-        if self._flat is not None:
+        if output == "tuple":
+            self._flat = flat_layout(self._dataset.path, self._dataset.fields, image_size)
             self._dataset.fields = common_fields(self._dataset.parts, self._flat.fields)
-        self._chosen, bounds = _drawn_from(self._dataset, indices, limit)
-        self._length = int(bounds[-1])
         self._seed = int(seed)
-        by_store = self._dataset.weights
-        self._weighted = None if by_store is None else Weighted(by_store, bounds, seed=self._seed)
+        self._chosen = None if indices is None else _chosen_transitions(indices, len(self._dataset))
+        bounds = self._dataset.store_offsets
+        if self._chosen is not None:
+            bounds = np.searchsorted(self._chosen, bounds)
+        self._bounds = bounds if limit is None else np.minimum(bounds, limit)
+        self._length = int(self._bounds[-1])
+        self._weighted: Weighted | None = None
+        if weights is not None:
+            try:
+                self._weighted = self._weighted_draws(np.asarray(weights, np.float64), indices)
+            except (TypeError, ValueError) as error:
+                raise InputError(Problem("weights", str(error), kind="option")) from error
         self._next_number = 0
         self._prefetch = prefetch
         self._prefetched: deque[tuple[int, Future[Any]]] = deque()
@@ -177,7 +203,7 @@ class ReplayBuffer:
         check.integer("batch_size", batch_size, 1)
         check.raise_problems()
         if self._owner != os.getpid():
-            msg = "this ReplayBuffer was made in another process: make one in each, with a seed of its own"
+            msg = "this ReplayBuffer was made in another process: make one in each, with its seed or rank"
             raise ValueError(msg)
         with self._lock:
             return self._next(int(batch_size))
@@ -222,9 +248,12 @@ class ReplayBuffer:
             self._ring.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the draws stand, as JSON values: the next batch is the same in a buffer that loads it."""
+        """Where the draws stand, as JSON values: the next batch is the same in a buffer that loads it.
+
+        It is the same on every rank after as many batches, so that one checkpoint serves all of them.
+        """
         with self._lock:
-            return {"seed": self._seed, "served": self._next_number, "digest": self._digest}
+            return {"served": self._next_number, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another buffer stood.
@@ -232,19 +261,17 @@ class ReplayBuffer:
         Raises
         ------
         InputError
-            If it is no state, or that of other stores, split, indices, limit or weights, or of another seed.
+            If it is no state, or that of other stores, split, indices, limit or weights, of another seed, or
+            of another number of ranks.
         """
-        names = ("seed", "served", "digest")
-        if not isinstance(state, Mapping) or not all(name in state for name in names):
+        if not isinstance(state, Mapping) or not state.keys() >= {"served", *_WHAT_DIFFERS}:
             raise InputError(Problem("state", f"is no state of a ReplayBuffer: {state!r:.80}", kind="option"))
         check = Arguments()
         check.integer("served", state["served"], most=MAX_EPOCH)
         check.raise_problems()
-        own = {"seed": self._seed, "digest": self._digest}
-        wrong = [name for name, value in own.items() if state[name] != value]
-        if wrong:
-            what = {"seed": "another seed", "digest": "other stores, split, indices, limit or weights"}
-            message = f"is of {' and '.join(what[name] for name in wrong)}"
+        differing = [_WHAT_DIFFERS[name] for name, own in self._identity().items() if state[name] != own]
+        if differing:
+            message = f"is of {' and '.join(differing)}"
             raise InputError(Problem("state", message, "make the buffer as it was made then", "option"))
         with self._lock:
             self._discard_prefetched()
@@ -288,39 +315,57 @@ class ReplayBuffer:
 
     def _draw(self, number: int, batch_size: int) -> NDArray[np.int64]:
         """Indices of the transitions of batch `number`."""
+        start, stop = self.rank * batch_size, (self.rank + 1) * batch_size
         if self._weighted is None:
-            drawn = words(self._seed, np.array([number]), np.array([batch_size]), batch_size)
-            places = below(drawn[0], self._length)
+            together = batch_size * self.world_size
+            drawn = words(self._seed, np.array([number]), np.array([together]), together)
+            places = below(drawn[0, start:stop], self._length)
         else:
-            places = self._weighted.indices(number, 0, batch_size)
+            places = self._weighted.indices(number, start, stop)
         return places if self._chosen is None else self._chosen[places]
 
-    @property
-    def _digest(self) -> str:
-        """Digest of what the draws depend on besides seed and number."""
+    def _weighted_draws(self, weights: NDArray[np.float64], indices: Any) -> Weighted:
+        """Return draws by weights of stores or of transitions; raises ValueError if they are neither."""
+        parts = self._dataset.parts
+        if len(parts) > 1 and weights.shape == (len(parts),):
+            _check_drawable(parts, weights, np.diff(self._bounds))
+            return Weighted(weights, self._bounds, seed=self._seed)
+        transitions = len(self._dataset) if self._chosen is None else len(indices)
+        if weights.shape != (transitions,):
+            stores = f" or {len(parts)} stores" if len(parts) > 1 else ""
+            msg = f"are {weights.size} numbers for {transitions} transitions{stores}: one for each"
+            raise ValueError(msg)
+        if self._chosen is not None:  # a transition that is listed twice is drawn with both its weights
+            numbers = np.searchsorted(self._chosen, indices)
+            weights = np.bincount(numbers, weights).astype(np.float64)
+        return Weighted(weights[: self._length], seed=self._seed)
+
+    def _identity(self) -> dict[str, Any]:
+        """What the draws depend on besides the number of the batch, its size and the rank."""
         chosen = "" if self._chosen is None else xxhash.xxh3_128_hexdigest(self._chosen.tobytes())
-        identity = [self._dataset.digest, self._dataset.weights, self._length, chosen]
-        return xxhash.xxh3_128_hexdigest(json.dumps(identity).encode())
+        weighted = None if self._weighted is None else self._weighted.describe()["weights"]
+        identity = [self._dataset.digest, weighted, self._length, chosen]
+        digest = xxhash.xxh3_128_hexdigest(json.dumps(identity).encode())
+        return {"seed": self._seed, "world_size": self.world_size, "digest": digest}
 
 
-def _drawn_from(
-    dataset: Dataset, indices: Sequence[int] | NDArray[np.integer] | None, limit: int | None
-) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Transitions to draw from, ascending (None: all), and where those of each store begin among them."""
-    chosen, bounds = None, dataset.store_offsets
-    if indices is not None:
-        given = np.asarray(indices)
-        chosen = np.unique(given.astype(np.int64)) if given.ndim == 1 and given.dtype.kind in "iu" else None
-        if chosen is None or not len(chosen) or chosen[0] < 0 or chosen[-1] >= len(dataset):
-            message = f"must be numbers of transitions, 0 to {len(dataset) - 1}, at least one"
-            raise InputError(Problem("indices", message, kind="option"))
-        bounds = np.searchsorted(chosen, bounds)
-    bounds = bounds if limit is None else np.minimum(bounds, limit)
-    for part, weight, count in zip(dataset.parts, dataset.weights or (), np.diff(bounds), strict=False):
+def _chosen_transitions(indices: Sequence[int] | NDArray[np.integer], count: int) -> NDArray[np.int64]:
+    """Return the transitions to draw from, ascending, each once."""
+    numbers = np.asarray(indices)
+    if numbers.ndim == 1 and numbers.dtype.kind in "iu" and len(numbers):
+        chosen = np.unique(numbers.astype(np.int64))
+        if chosen[0] >= 0 and chosen[-1] < count:
+            return chosen
+    message = f"must be numbers of transitions, 0 to {count - 1}, at least one"
+    raise InputError(Problem("indices", message, kind="option"))
+
+
+def _check_drawable(parts: Sequence[Part], weights: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
+    """Raise an InputError if a store without transitions has a weight."""
+    for part, weight, count in zip(parts, weights.tolist(), counts.tolist(), strict=True):
         if weight and not count:
             message = f"has no transitions to be drawn, and its weight is {weight:g}"
             raise InputError(Problem(part.store.path, message, "weight 0", "option"))
-    return chosen, bounds
 
 
 def _pooled(stores: Sequence[Store]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -9,30 +9,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_family, select_keys
-from unistore.data.packed import Allocate, Batch, Packed, packed_copy
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, select_keys
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
+from unistore.errors import InputError
+from unistore.schemas.indices import Column, table_columns
 from unistore.store.reader import Store
-
-_TABLE = "rows/"
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Samples of a store with a table ``rows``: row i of every array, under the array's name.
+    """Samples of any store: row i of every column of its main table, under the column's name.
 
-    Keys: one per array, with the stored dtype and row shape; arrays with reserved names (``index``,
-    ``source``) get the keys ``rows.index``, ``rows.source``. On request: ``source``.
+    The main table is ``rows`` for plain arrays, ``points`` for clouds, ``steps`` for episodes.
+
+    Keys: one per column, with the stored dtype and row shape; columns with reserved names (``index``,
+    ``source``) get the table's name before theirs: ``rows.index``, ``rows.source``. On request: ``source``.
     """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         paths = _paths(store)
         if not paths:
-            require_family(store, "rows", self)
+            msg = f"{store.path}: its main table {_main_table(store)!r} has no columns for Rows to read"
+            raise InputError(msg)
         return select_keys(paths, fields, (SOURCE,))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> RowReader:
-        """Reader of the rows `units`."""
+        """Reader of the rows of the samples `units`."""
         return RowReader(store, fields, units)
 
 
@@ -43,8 +46,8 @@ class RowReader:
         paths = _paths(store)
         self._arrays = {name: store.array(paths[name]) for name in fields if name != SOURCE}
         self._names = SourceNames(store) if SOURCE in fields else None
-        self._units = units
-        self._length = store.sample_count if units is None else len(units)
+        self._units = _rows_of(store, units)
+        self._length = _row_count(store, paths) if self._units is None else len(self._units)
 
     def __len__(self) -> int:
         return self._length
@@ -61,7 +64,41 @@ class RowReader:
         return batch
 
 
+def _main_table(store: Store) -> str:
+    return str(store.attributes.get("main_table", store.sample_table))
+
+
 def _paths(store: Store) -> dict[str, str]:
-    """Path of each array, by sample key."""
-    names = {path: path.removeprefix(_TABLE) for path in store.paths() if path.startswith(_TABLE)}
-    return {f"rows.{name}" if name in (INDEX, SOURCE) else name: path for path, name in names.items()}
+    """Path of each column of the main table, by sample key."""
+    table = _main_table(store)
+    paths = {}
+    for path in table_columns(store, table):
+        name = path.removeprefix(f"{table}/")
+        key = f"{table}.{name}" if name in (INDEX, SOURCE) else name
+        paths[key] = path
+    return paths
+
+
+def _row_count(store: Store, paths: dict[str, str]) -> int:
+    first = next(iter(paths.values()))
+    return store.array(first).shape[0]
+
+
+def _rows_of(store: Store, units: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+    """Rows of the main table that belong to samples; None: all rows."""
+    if units is None or store.sample_table == _main_table(store):
+        return units
+    # Samples of another table are ranges of rows, if there is one range for each of them.
+    path = f"{store.sample_table}/offsets"
+    offsets = Column(store, path) if store.has(path) else ()
+    if not isinstance(offsets, Column) or len(offsets) != store.sample_count + 1:
+        msg = (
+            f"{store.path}: its rows do not belong to one sample each, so Rows reads no split of it; "
+            "leave split out, or leave samples out to get its default kind"
+        )
+        raise InputError(msg)
+    first, stop = offsets.ranges(units)
+    lengths = stop - first
+    starts = offsets_from_lengths(lengths)
+    rows: NDArray[np.int64] = np.arange(starts[-1]) + np.repeat(first - starts[:-1], lengths)
+    return rows

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import SourceNames
 from unistore.data.kinds.coordinates import Dequantiser, quantised_view
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_family, select_keys
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_arrays, select_keys
 from unistore.data.kinds.spans import Spans
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy
 from unistore.errors import InputError
@@ -75,7 +75,7 @@ class Segments:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require_family(store, "point_cloud", self)
+        require_arrays(store, self, _XYZ, f"{_SEGMENTS}offsets")
         known = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
         if self.voxel is not None:
             self.voxel_group(store)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.bits import all_points, points_at_ranks
 from unistore.data.kinds.boxes import EXTENT, IMAGE, BitBox, ImageBox, volume_columns
-from unistore.data.kinds.protocol import Picks, require_family, select_keys
+from unistore.data.kinds.protocol import Picks, require_arrays, select_keys
 from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.spans import Spans
 from unistore.data.kinds.volumes import VolumeMetadata, on_request
@@ -66,7 +66,7 @@ class SparsePoints:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require_family(store, "ct", self)
+        require_arrays(store, self, EXTENT)
         self.group(store)
         return select_keys(("coords", "values"), fields, (*on_request(store), *volume_columns(store)))
 

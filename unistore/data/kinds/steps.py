@@ -28,6 +28,7 @@ from unistore.schemas.trajectory.fields import (
 from unistore.store.reader import Store
 
 NEXT_PREFIX = "next."
+EPISODE_OFFSETS = f"{EPISODES}/offsets"
 ON_REQUEST = (SOURCE, "episode", "episode_name", "step")
 _RESERVED = frozenset({INDEX, *ON_REQUEST, "history_valid", "horizon_valid"})
 """Reserved keys; a column of that name gets the key ``steps.<name>``."""
@@ -159,7 +160,7 @@ class Episodes:
 
     def __init__(self, store: Store, units: NDArray[np.int64] | None) -> None:
         self._store = store
-        self.offsets: NDArray[np.int64] = whole(store, f"{EPISODES}/offsets")
+        self.offsets: NDArray[np.int64] = whole(store, EPISODE_OFFSETS)
         self.used = np.arange(len(self.offsets) - 1) if units is None else units
 
     def rows(self, skip: int = 0, leave: int = 0, stride: int = 1) -> NDArray[np.int64]:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import Picks, require_family, select_keys
+from unistore.data.kinds.protocol import Picks, require_arrays, select_keys
 from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.steps import (
+    EPISODE_OFFSETS,
     NEXT_PREFIX,
     ON_REQUEST,
     Episodes,
@@ -59,7 +60,7 @@ class Transitions:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require_family(store, "trajectory", self)
+        require_arrays(store, self, EPISODE_OFFSETS)
         keys = list(step_paths(store))
         following = [f"{NEXT_PREFIX}{key}" for key in keys if key.startswith("observation.")]
         return select_keys([*keys, *following], fields, ON_REQUEST, partial(attribute_place, store))

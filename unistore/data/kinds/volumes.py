@@ -22,7 +22,7 @@ from unistore.data.kinds.boxes import (
 )
 from unistore.data.kinds.columns import SourceNames
 from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
-from unistore.data.kinds.protocol import SOURCE, Picks, require_family, select_keys
+from unistore.data.kinds.protocol import SOURCE, Picks, require_arrays, select_keys
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import Column, whole
@@ -99,7 +99,7 @@ class Volumes:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require_family(store, "ct", self)
+        require_arrays(store, self, EXTENT)
         if self.window is not None:
             window_limits(store, self.window)
         return select_keys([*box_sources(store), *volume_columns(store)], fields, on_request(store))

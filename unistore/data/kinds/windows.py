@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
-from unistore.data.kinds.protocol import Picks, require_family, select_keys
+from unistore.data.kinds.protocol import Picks, require_arrays, select_keys
 from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.steps import (
+    EPISODE_OFFSETS,
     ON_REQUEST,
     Episodes,
     attribute_place,
@@ -66,7 +67,7 @@ class Windows:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require_family(store, "trajectory", self)
+        require_arrays(store, self, EPISODE_OFFSETS)
         return select_keys([*step_paths(store), *_VALID], fields, ON_REQUEST, partial(attribute_place, store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> WindowReader:

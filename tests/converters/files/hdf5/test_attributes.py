@@ -198,7 +198,7 @@ def test_the_comparison_reads_with_h5py_alone(file: h5py.File) -> None:
     with h5py.File(path, "r+") as opened:
         for name, (value, dtype) in changes.items():
             opened.attrs.create(name, value, dtype=dtype)
-    found = {each.location: each.difference for each in compare_attributes("a.h5", path, text)}
+    found = {str(each.location): each.difference for each in compare_attributes("a.h5", path, text)}
     assert found.keys() == {f"a.h5: attribute {name} of /" for name in changes}
     assert None not in found.values()
     with h5py.File(path, "r+") as opened:

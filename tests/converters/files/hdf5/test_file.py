@@ -271,6 +271,6 @@ def test_virtual_datasets_that_lead_to_no_values(tmp_path: Path) -> None:
 
 
 def test_place_escapes_what_a_terminal_would_obey() -> None:
-    assert location_of("a\nb.h5", "/data/x") == r"a\x0ab.h5: data/x"
-    assert location_of("a.h5", "x\x1b[31m") == r"a.h5: x\x1b[31m"
-    assert location_of("a.h5") == "a.h5"
+    assert str(location_of("a\nb.h5", "/data/x")) == r"a\x0ab.h5: data/x"
+    assert str(location_of("a.h5", "x\x1b[31m")) == r"a.h5: x\x1b[31m"
+    assert str(location_of("a.h5")) == "a.h5"

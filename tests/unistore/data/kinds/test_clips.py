@@ -251,7 +251,7 @@ def test_options_are_checked(make_store: Any) -> None:
         unistore.Clips(0)
     with pytest.raises(InputError, match="crop: must be"):
         unistore.Clips(crop=(1, 2, 3))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"unknown field 'flow'.*on request: corner, frame"):
+    with pytest.raises(InputError, match=r"unknown field 'flow'.*on request: corner, epoch, frame"):
         unistore.Dataset(path, fields=["flow"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import tracemalloc
@@ -283,7 +284,9 @@ def test_replay_is_seeded_whatever_is_prefetched(make_store: Any) -> None:
 
     def drawn(seed: int, prefetch: int) -> list[list[int]]:
         fields = ["steps.step"]
-        with unistore.ReplayBuffer(path, fields=fields, seed=seed, prefetch=prefetch, limit=9) as replay:
+        with unistore.ReplayBuffer(
+            path, output="dict", fields=fields, seed=seed, prefetch=prefetch, limit=9
+        ) as replay:
             return [replay.sample(size)["steps.step"].tolist() for size in (8, 8, 5, 8)]
 
     assert drawn(1, 0) == drawn(1, 3)
@@ -409,9 +412,73 @@ def test_replay_tuple_never_becomes_a_dict_silently(make_store: Any) -> None:
     assert unistore.ReplayBuffer(path, output="dict").sample(2)["observation.state"].shape == (2, 6)
 
 
+@pytest.mark.parametrize("kept", [(), ("joint",), ("joint", *FLAT_IMAGES[:2])])
+def test_replay_refuses_a_store_without_all_observations_of_its_tuple(make_store: Any, kept: Any) -> None:
+    others = {name: f"other_{name}" for name in ("joint", *FLAT_IMAGES) if name not in kept}
+    path = record(make_store, names=others).path
+    with pytest.raises(InputError, match=r"--map observation/global_image=DATASET.*output='dict'"):
+        unistore.ReplayBuffer(path)
+    with unistore.ReplayBuffer(path, output="dict") as replay:
+        assert len(replay.sample(2)["observation.other_global_image"]) == 2
+
+
+def draws_of_ranks(path: Path, world_size: int, **options: Any) -> list[list[list[int]]]:
+    """Transitions of three batches, for each rank."""
+    draws = []
+    for rank in range(world_size):
+        options |= {"rank": rank, "world_size": world_size}
+        with unistore.ReplayBuffer(path, output="dict", fields=["index"], seed=7, **options) as replay:
+            draws.append([replay.sample(12 // world_size)["index"].tolist() for _ in range(3)])
+    return draws
+
+
+@pytest.mark.parametrize("weights", [None, np.arange(16)])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_of_a_replay_draw_together_what_one_draws(
+    make_store: Any, world_size: int, weights: Any
+) -> None:
+    path = record(make_store).path
+    (alone,) = draws_of_ranks(path, 1, weights=weights)
+    ranks = draws_of_ranks(path, world_size, weights=weights)
+    assert len({str(batches) for batches in ranks}) == world_size
+    assert [[*itertools.chain(*batches)] for batches in zip(*ranks, strict=True)] == alone
+
+
+def test_replay_finds_its_rank_in_the_environment(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = record(make_store).path
+    expected = draws_of_ranks(path, 2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in (0, 1):
+        monkeypatch.setenv("RANK", str(rank))
+        with unistore.ReplayBuffer(path, output="dict", fields=["index"], seed=7) as replay:
+            assert (replay.rank, replay.world_size) == (rank, 2)
+            assert [replay.sample(6)["index"].tolist() for _ in range(3)] == expected[rank]
+
+
+def test_replay_by_weights_of_transitions(make_store: Any) -> None:
+    path = record(make_store).path
+    weights = np.zeros(16)
+    weights[[2, 11]] = 1, 3
+    with unistore.ReplayBuffer(path, output="dict", weights=weights) as replay:
+        counts = np.bincount(replay.sample(4000)["index"].numpy(), minlength=16)
+    assert counts[[2, 11]] == pytest.approx([1000, 3000], abs=120)
+    assert counts.sum() == counts[[2, 11]].sum()
+    listed = unistore.ReplayBuffer(path, output="dict", indices=[11, 5, 2, 11], weights=[2, 0, 1, 1])
+    counts = np.bincount(listed.sample(4000)["index"].numpy(), minlength=16)
+    assert counts[[2, 5, 11]] == pytest.approx([1000, 0, 3000], abs=120)
+    assert counts.sum() == 4000
+    both = unistore.ReplayBuffer([path, path], output="dict", weights=np.tile(weights, 2), limit=16)
+    assert set(both.sample(200)["index"].tolist()) == {2, 11}
+    with pytest.raises(InputError, match="weights: are 3 numbers for 32 transitions or 2 stores"):
+        unistore.ReplayBuffer([path, path], output="dict", weights=[1, 2, 3])
+    with pytest.raises(InputError, match="weights: weights must be a non-empty list of finite numbers"):
+        unistore.ReplayBuffer(path, output="dict", weights=-weights)
+
+
 def test_replay_of_some_transitions(make_store: Any) -> None:
     path = record(make_store).path
-    with unistore.ReplayBuffer(path, fields=["steps.step"], indices=[9, 3, 3], prefetch=0) as replay:
+    fields = ["steps.step"]
+    with unistore.ReplayBuffer(path, output="dict", fields=fields, indices=[9, 3, 3], prefetch=0) as replay:
         assert len(replay) == 2
         steps = unistore.Dataset(path, unistore.Transitions(only_valid=True), ["steps.step"])
         assert set(replay.sample(50)["steps.step"].tolist()) == {
@@ -455,11 +522,33 @@ def test_replay_goes_on_from_a_state(make_store: Any) -> None:
         unistore.ReplayBuffer(path, seed=4).load_state_dict({"served": 1})
 
 
+def test_a_state_of_a_replay_serves_every_rank(make_store: Any) -> None:
+    options = {"output": "dict", "fields": ["index"], "world_size": 2}
+    path = record(make_store).path
+    ranks = [unistore.ReplayBuffer(path, rank=rank, **options) for rank in (0, 1)]
+    for replay in ranks:
+        replay.sample(6)
+    state = ranks[0].state_dict()
+    assert state == ranks[1].state_dict()
+    expected = [replay.sample(6)["index"].tolist() for replay in ranks]
+    for rank in (0, 1):
+        resumed = unistore.ReplayBuffer(path, rank=rank, **options)
+        resumed.load_state_dict(state)
+        assert resumed.sample(6)["index"].tolist() == expected[rank]
+    with pytest.raises(InputError, match="state: is of another number of ranks"):
+        unistore.ReplayBuffer(path, output="dict").load_state_dict(state)
+
+
 def test_replay_refuses_options_that_cannot_be(make_store: Any) -> None:
     path = record(make_store).path
     with pytest.raises(InputError) as refused:
-        unistore.ReplayBuffer(path, output="pairs", limit=0, prefetch=-1)  # type: ignore[arg-type]
-    assert [problem.location for problem in refused.value.problems] == ["output", "limit", "prefetch"]
+        unistore.ReplayBuffer(path, output="pairs", limit=0, prefetch=-1, rank=2, world_size=2)  # type: ignore[arg-type]
+    wrong = [problem.location for problem in refused.value.problems]
+    assert wrong == ["output", "limit", "prefetch", "rank"]
+    with pytest.raises(InputError, match="fields: are keys of a dict, and output is 'tuple'"):
+        unistore.ReplayBuffer(path, fields=["action"])
+    with pytest.raises(InputError, match="image_size: resizes the images of a tuple"):
+        unistore.ReplayBuffer(path, output="dict", image_size=4)
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 2.0, 10**30, None])
@@ -509,6 +598,6 @@ def test_replay_hands_errors_on(make_store: Any) -> None:
             shard.write_bytes(shard.read_bytes()[:-60])
     with (
         pytest.raises(unistore.CorruptionError, match="steps/action"),
-        unistore.ReplayBuffer(episodes.path, fields=["action"]) as replay,
+        unistore.ReplayBuffer(episodes.path, output="dict", fields=["action"]) as replay,
     ):
         replay.sample(4)

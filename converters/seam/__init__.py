@@ -1,0 +1,1 @@
+"""How the core runs what `unistore.converters.plugin` describes."""

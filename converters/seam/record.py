@@ -1,0 +1,113 @@
+"""The record of a family that a package adds as a class."""
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass
+from typing import Any
+
+from unistore.converters.options import declared
+from unistore.converters.plugin import API, Family
+from unistore.converters.registry import Family as Record
+from unistore.converters.registry import resolve
+from unistore.converters.seam.specs import specs_of
+from unistore.errors import InputError, Problem
+from unistore.schemas.store_view import StoreView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginRecord(Record):
+    """What the core asks of a family, from its class.
+
+    Attributes
+    ----------
+    kind_of_family
+        The class.
+    """
+
+    kind_of_family: type[Family]
+
+    def part(self, name: str, key: str | None = None) -> Any:
+        """See `Record.part`."""
+        made = self._parts().get(name)
+        if made is None or key is not None:
+            msg = f"family {self.command} has no {' '.join(filter(None, (name, key)))}"
+            raise InputError(msg)
+        return made
+
+    def _parts(self) -> dict[str, Any]:
+        from unistore.converters.seam import stored
+
+        family = self.kind_of_family
+
+        def with_options(store: StoreView) -> Family:
+            recorded = store.attributes.get("options", {})
+            names = {option.name for option in declared(family)}
+            return family(**{name: value for name, value in recorded.items() if name in names})
+
+        return {
+            "options": family,
+            "converter": _Making(family),
+            "specs": specs_of(family.schema),
+            "rules": (),
+            "export": lambda store: stored.exported_files(with_options(store), store),
+            "originals": lambda store, scan: stored.Comparison(with_options(store), store, scan),
+            "preview": stored.preview_of(family()),
+            "kind": _kind,
+        }
+
+
+def _kind(store: StoreView) -> Any:
+    """Rows, or ragged samples where the samples are ranges of rows."""
+    ragged = store.attributes["samples"]["table"] != store.attributes["main_table"]
+    return resolve(f"unistore.data.kinds.defaults:{'ragged' if ragged else 'rows'}")(store)
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """Makes the converter of a family from its options."""
+
+    family: type[Family]
+    scan_identifies: bool = False
+
+    def __call__(self, **options: Any) -> Any:
+        from unistore.converters.seam.converter import SeamConverter
+
+        return SeamConverter(self.family(**options))
+
+
+def record_of(family: object) -> PluginRecord:
+    """The record of a class.
+
+    Raises
+    ------
+    InputError
+        If the class is not whole: it says what is missing.
+    """
+    if not isinstance(family, type) or not issubclass(family, Family):
+        message = "is no class that inherits unistore.plugin.Family"
+        raise InputError(Problem(repr(family), message, "see docs/write-a-family.md", "plugin"))
+    missing = [name for name in ("name", "summary", "formats", "schema") if not hasattr(family, name)]
+    if missing:
+        raise _incomplete(family, f"has no {', '.join(missing)}")
+    if any(isinstance(value, Field) for value in vars(family).values()):
+        raise _incomplete(family, "has options and is no dataclass: @dataclass(frozen=True, kw_only=True)")
+    if family.schema.samples and family.cut is Family.cut:
+        raise _incomplete(family, f"has a table of {family.schema.samples}, and no method cut")
+    return PluginRecord(
+        name=family.name,
+        summary=family.summary,
+        description=(family.__doc__ or family.summary).strip().splitlines()[0],
+        examples=family.examples,
+        options=f"{family.__module__}:{family.__qualname__}",
+        converter=f"{family.__module__}:{family.__qualname__}",
+        export="as its formats write",
+        originals="as its formats read",
+        preview="draw",
+        batch_size=family.batch_size,
+        kind_of_family=family,
+    )
+
+
+def _incomplete(family: type[Family], message: str) -> InputError:
+    where = f"{family.__module__}:{family.__qualname__}"
+    return InputError(Problem(where, message, f"it is written for API {API} of unistore.plugin", "plugin"))

@@ -1,0 +1,100 @@
+"""Where the voxels of a volume lie: its spacing, origin and direction, if they are known.
+
+They are in the order of the array's axes. Voxel ``index`` (depth, height, width) lies at::
+
+    origin + direction @ (spacing * index)
+
+in mm, with ``direction`` (3, 3) from its nine numbers row by row. Points of the world are (z, y, x): toward
+the patient's head, back and left. This is the frame of DICOM and ITK, LPS, in reverse order. So what ITK has
+as x, y, z is stored reversed, all nine numbers of a direction included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unistore.schemas.ct.fields import VOLUMES
+from unistore.schemas.indices import Column
+from unistore.schemas.store_view import StoreView
+from unistore.schemas.tables import Field, own_axes
+
+FRAME = "LPS"
+"""Attribute ``frame`` of these arrays. Older stores lack it: there the order of the numbers is unknown."""
+
+LENGTHS: Mapping[str, int] = {"spacing": 3, "origin": 3, "direction": 9}
+"""Numbers of each."""
+
+IDENTITY = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+"""Direction of a volume whose axes are those of the world."""
+
+_DESCRIPTIONS = {
+    "spacing": "distance of neighbouring voxels along depth, height and width",
+    "origin": "position of the first voxel: toward head, back and left of the patient",
+    "direction": "direction cosines, row by row: head, back, left of the steps along depth, height, width",
+}
+_COMPONENTS = {"spacing": ["depth", "height", "width"], "origin": ["z", "y", "x"]}
+
+_PLANES = ("axial", "coronal", "sagittal")
+"""Planes across the axes of the world."""
+_ALIGNED = 0.9
+"""Cosine from which on an axis is called by the axis of the world that it is closest to (26 degrees)."""
+
+
+def geometry_field(name: str, stated_by: Sequence[str]) -> Field:
+    """Return the field of ``volumes/<name>``, (V, 3) or (V, 9) f8."""
+    attributes: dict[str, object] = {"frame": FRAME}
+    if name in _COMPONENTS:
+        attributes["components"] = _COMPONENTS[name]
+    return Field(
+        path=f"{VOLUMES}/{name}",
+        dtype="float64",
+        row_shape=(LENGTHS[name],),
+        axes=("volume", *own_axes(name, "component", 1)),
+        unit=None if name == "direction" else "mm",
+        description=f"{_DESCRIPTIONS[name]}, as {' or '.join(stated_by)} states it; NaN where unknown",
+        attributes=attributes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Spacing (3,), origin (3,) and direction (9,) of a volume; None where unknown."""
+
+    spacing: list[float] | None
+    origin: list[float] | None
+    direction: list[float] | None
+
+    def plane(self, axis: int) -> str | None:
+        """Return the name of the planes across an axis of the array, if a direction tells it."""
+        if self.direction is None:
+            return None
+        for name, cosine in zip(_PLANES, self.direction[axis::3], strict=True):
+            if abs(cosine) > _ALIGNED:
+                return name
+        return None
+
+
+def read_geometry(store: StoreView, volume: int) -> Geometry:
+    """Read what is known of where a volume's voxels lie; a spacing that is not positive is not known."""
+    spacing = _numbers(store, "spacing", volume)
+    if spacing is not None and min(spacing) <= 0:
+        spacing = None
+    origin = _numbers(store, "origin", volume)
+    direction = _numbers(store, "direction", volume)
+    return Geometry(spacing, origin, direction)
+
+
+def _numbers(store: StoreView, name: str, volume: int) -> list[float] | None:
+    """Return the finite numbers of a volume, None if they are unknown, or their order is."""
+    path = f"{VOLUMES}/{name}"
+    if not store.has(path):
+        return None
+    if store.array(path).attributes.get("frame") != FRAME:
+        return None
+    column = Column(store, path)
+    row = column.take(np.array([volume]))[0]
+    numbers: list[float] = row.tolist()
+    return numbers if np.isfinite(row).all() else None

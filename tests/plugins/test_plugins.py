@@ -1,0 +1,236 @@
+"""Packages of others on the seam: every promise, and what is said of faults in their code."""
+
+from __future__ import annotations
+
+import ast
+import wave
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+import unistore.plugin
+from unistore.converters.registry import families
+from unistore.errors import InputError
+from unistore.testing import check_family, check_format
+
+pytestmark = pytest.mark.timeout(300)
+RATES = {"a.wav": (8000, 20_001), "b.wav": (8000, 7), "deep/c.wav": (16_000, 50_000)}
+
+
+def write_wav(path: Path, pcm: np.ndarray, rate: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((pcm.shape[1], 2, rate, len(pcm), "NONE", ""))
+        file.writeframes(pcm.astype("<i2").tobytes())
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.ndarray]]:
+    folder = tmp_path_factory.mktemp("recordings")
+    rng = np.random.default_rng(0)
+    pcm = {name: rng.integers(-30_000, 30_000, (frames, 2)) for name, (_, frames) in RATES.items()}
+    for name, (rate, _) in RATES.items():
+        write_wav(folder / name, pcm[name], rate)
+    return folder, pcm
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.ndarray]]:
+    folder = tmp_path_factory.mktemp("events")
+    rng = np.random.default_rng(1)
+    columns: dict[str, list[np.ndarray]] = {"x": [], "y": [], "t": [], "p": []}
+    for number, count in enumerate((20_000, 3_000)):
+        parts = {
+            "x": rng.integers(0, 64, count).astype("u2"),
+            "y": rng.integers(0, 48, count).astype("u2"),
+            "t": np.sort(rng.integers(0, 400_000, count)).astype("u4"),
+            "p": rng.integers(0, 2, count).astype("u1"),
+        }
+        with h5py.File(folder / f"e{number}.h5", "w") as file:
+            for name, values in parts.items():
+                file[f"events/{name}"] = values
+                columns[name].append(values)
+            file["t_offset"] = 1_000_000 * (number + 1)
+    return folder, {name: np.concatenate(values) for name, values in columns.items()}
+
+
+def test_the_format_of_a_package(recordings: tuple[Path, dict[str, np.ndarray]]) -> None:
+    from unistore_audio import Wav
+
+    folder, pcm = recordings
+    check_format(Wav(), folder / "a.wav", {"pcm": pcm["a.wav"].astype("<i2")}, {"rate": 8000})
+
+
+def test_the_audio_family_keeps_every_promise(
+    recordings: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
+    folder, pcm = recordings
+    clips = [-(-frames // (rate // 4)) for rate, frames in RATES.values()]
+    oracle = {
+        "frames/pcm": np.concatenate(list(pcm.values())),
+        "sources/rate": np.array([rate for rate, _ in RATES.values()]),
+        "clips/source": np.repeat(np.arange(3), clips),
+    }
+    check_family("audio", folder, tmp_path, oracle, {"seconds": 0.25})
+
+
+def test_the_events_family_keeps_every_promise(
+    events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
+    folder, columns = events
+    oracle = {f"events/{name}": values for name, values in columns.items()}
+    oracle["sources/t_offset"] = np.array([1_000_000, 2_000_000])
+    check_family("events", folder, tmp_path, oracle, {"window": 10_000})
+
+
+def test_samples_of_the_events_family(events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path) -> None:
+    folder, columns = events
+    unistore.convert(folder / "e0.h5", tmp_path / "e.zarr", "events", window=10_000)
+    dataset = unistore.Dataset(tmp_path / "e.zarr", fields=["x", "t", "start", "source"])
+    first = int(columns["t"][0])
+    inside = (columns["t"][:20_000] - first) // 10_000 == 3
+    sample = dataset[3]
+    assert sample["start"] == first + 30_000
+    assert sample["source"] == "e0.h5"
+    assert np.array_equal(sample["x"].numpy(), columns["x"][:20_000][inside])
+    some = unistore.Dataset(tmp_path / "e.zarr", unistore.Ragged(max_rows=5))[3]
+    assert len(some["t"]) == 5
+    assert set(some["t"].tolist()) <= set(columns["t"][:20_000][inside].tolist())
+
+
+def test_a_store_is_read_without_its_package(
+    recordings: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, pcm = recordings
+    store = tmp_path / "a.zarr"
+    unistore.convert(folder, store, "audio")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    families.cache_clear()
+    assert "audio" not in families()
+    verified = unistore.verify(store)
+    assert verified.ok
+    assert [problem.kind for problem in verified.problems] == ["family"]
+    rows = unistore.Dataset(store, samples=unistore.Rows())
+    assert rows[20_005]["pcm"].tolist() == pcm["b.wav"][4].tolist()
+    clips = unistore.Dataset(store, samples=unistore.Ragged())
+    assert np.array_equal(clips[0]["pcm"].numpy(), pcm["a.wav"][:8000])
+
+
+def test_plugins_import_the_one_module_alone() -> None:
+    for path in Path(__file__).parent.glob("unistore_*.py"):
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        ours = [node for node in nodes if str(node.module).startswith("unistore")]
+        assert [(node.module, [name.name for name in node.names]) for node in ours] == [
+            ("unistore", ["plugin"])
+        ]
+        assert len(path.read_text().splitlines()) <= 80
+    assert len(unistore.plugin.__all__) <= 25
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"t": np.zeros((5, 2), "u4")},
+            r"e\.h5: events/t: is uint32 \(5, 2\), expected 1 axes of kind i",
+        ),
+        ({"t": np.zeros(5, "f8")}, r"e\.h5: events/t: is float64 \(5,\), expected 1 axes of kind i or u"),
+        ({"t": np.zeros(4, "u4")}, r"e\.h5: holds arrays of several lengths: events/x 5, .*events/t 4"),
+        ({"t": None}, r"e\.h5: holds no events/t"),
+        ({"t_offset": None}, r"e\.h5: says no t_offset"),
+        ({"t": np.arange(5)[::-1]}, r"events/t: falls \(sort the events by time\)"),
+    ],
+)
+def test_files_that_the_schema_does_not_fit(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
+    values = {name: np.zeros(5, "u2") for name in ("x", "y", "t", "p")} | {"t_offset": np.int64(7)} | columns
+    with h5py.File(tmp_path / "e.h5", "w") as file:
+        for name, value in values.items():
+            if value is not None:
+                file[name if name == "t_offset" else f"events/{name}"] = value
+    with pytest.raises(InputError, match=message):
+        unistore.convert(tmp_path / "e.h5", tmp_path / "e.zarr", "events")
+    assert not (tmp_path / "e.zarr").exists()
+
+
+FAILED = r"unistore_events\.Events failed: TypeError.*who wrote the package unistore_events"
+
+
+def forgets_a_column(self: Any, opened: Any, lo: int, hi: int) -> dict[str, Any]:
+    return {name: opened.arrays[f"events/{name}"][lo:hi] for name in ("x", "y", "t")}
+
+
+def gives_fewer_rows(self: Any, opened: Any, lo: int, hi: int) -> dict[str, Any]:
+    return {name: opened.arrays[f"events/{name}"][lo : hi - 1] for name in ("x", "y", "t", "p")}
+
+
+def has_a_bug(self: Any, *arguments: Any) -> Any:
+    return None + 1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("method", "fault", "message"),
+    [
+        ("rows", forgets_a_column, r"Events\.rows gave no rows of p, expected"),
+        ("rows", gives_fewer_rows, r"Events\.rows gave \d+ rows of"),
+        (
+            "rows",
+            has_a_bug,
+            r"unistore_events\.Events failed: TypeError.*who wrote the package unistore_events",
+        ),
+        (
+            "match",
+            has_a_bug,
+            r"unistore_events\.Events failed: TypeError.*who wrote the package unistore_events",
+        ),
+        (
+            "cut",
+            has_a_bug,
+            r"unistore_events\.Events failed: TypeError.*who wrote the package unistore_events",
+        ),
+    ],
+)
+def test_a_fault_of_the_code_names_the_plugin(
+    method: str,
+    fault: Any,
+    message: str,
+    events: tuple[Path, dict[str, np.ndarray]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from unistore_events import Events
+
+    monkeypatch.setattr(Events, method, fault)
+    with pytest.raises(InputError, match=message):
+        unistore.convert(events[0], tmp_path / "e.zarr", "events")
+    assert not (tmp_path / "e.zarr").exists()
+
+
+@pytest.mark.parametrize("wrong", ["flip", "order", "scale", "offset"])
+def test_against_catches_a_family_that_reads_wrong(
+    wrong: str,
+    recordings: tuple[Path, dict[str, np.ndarray]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store agrees with what the family reads, and not with what the format opens."""
+    from unistore_audio import Audio
+
+    change = {
+        "flip": lambda rows: rows[:, ::-1],
+        "order": lambda rows: rows[::-1],
+        "scale": lambda rows: rows // 2,
+        "offset": lambda rows: rows + 1,
+    }[wrong]
+
+    def rows(self: Any, opened: Any, lo: int, hi: int) -> dict[str, Any]:
+        return {"pcm": change(opened.arrays["pcm"][lo:hi])}
+
+    monkeypatch.setattr(Audio, "rows", rows)
+    unistore.convert(recordings[0], tmp_path / "a.zarr", "audio")
+    found = unistore.verify(tmp_path / "a.zarr", against=recordings[0])
+    assert {problem.kind for problem in found.problems} == {"source"}
+    assert any("pcm" in problem.location for problem in found.problems)

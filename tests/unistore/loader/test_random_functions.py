@@ -1,0 +1,364 @@
+"""Random transforms, collations and datasets: what they draw depends on (seed, epoch, index) alone."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset
+
+import unistore
+from unistore.errors import InputError
+from unistore.loader import Loader, SampleError
+from unistore.order.permutation import At
+from unistore.order.seeding import takes_rng
+
+SAMPLES = 64
+SEED = 5
+MASK = (1 << 64) - 1
+
+
+def by_torch(sample):
+    return {**sample, "r": torch.rand((), dtype=torch.float64)}
+
+
+def by_python(sample):
+    return {**sample, "r": random.random()}
+
+
+def by_numpy(sample):
+    return {**sample, "r": np.random.random()}  # noqa: NPY002 - the global generator is what is tested
+
+
+def by_rng(sample, rng):
+    return {**sample, "r": rng.random()}
+
+
+class ByKeyword:
+    def __call__(self, sample, *, rng=None):
+        return {**sample, "r": rng.random()}
+
+
+TRANSFORMS = [by_torch, by_python, by_numpy, by_rng, ByKeyword()]
+each_transform = pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: str(transform)[1:19])
+
+
+@pytest.fixture
+def path(make_store):
+    return make_store("rows", {"rows/label": np.arange(SAMPLES) * 3}, count=SAMPLES)
+
+
+def drawn(batches) -> dict[int, float]:
+    """What each sample drew."""
+    draws: dict[int, float] = {}
+    for batch in batches:
+        assert torch.equal(batch["label"], batch["index"] * 3)
+        draws |= zip(batch["index"].tolist(), batch["r"].tolist(), strict=True)
+    return draws
+
+
+def epochs_of(dataset, batch_size=8, workers=0, **options) -> list[dict[int, float]]:
+    """What each sample drew, in two epochs."""
+    options = {"shuffle": True, "seed": 1, "num_workers": workers} | options
+    with Loader(dataset, batch_size, **options) as loader:
+        return [drawn(loader), drawn(loader)]
+
+
+@pytest.mark.usefixtures("nothing_left")
+@each_transform
+def test_draws_agree_for_all_workers_and_batch_sizes(path, transform):
+    dataset = unistore.Dataset(path, transform=transform, seed=SEED)
+    serial = [{i: float(dataset[At(i, epoch)]["r"]) for i in range(SAMPLES)} for epoch in (0, 1)]
+    values = [value for draws in serial for value in draws.values()]
+    assert len(set(values)) == 2 * SAMPLES
+    for workers in (0, 1, 2):
+        for batch_size in (8, 16):
+            assert epochs_of(dataset, batch_size, workers) == serial
+    assert epochs_of(dataset, 8, 0, cache="all") == serial
+    other = unistore.Dataset(path, transform=transform, seed=SEED + 1)
+    assert not set(epochs_of(other)[0].values()) & set(values)
+
+
+def test_rng_is_philox_of_seed_epoch_and_index(path):
+    dataset = unistore.Dataset(path, transform=by_rng, seed=-3)
+    key = np.array([(-3 ^ 0x6A09E667F3BCC908) & MASK, 0], np.uint64)
+    for epoch, draws in enumerate(epochs_of(dataset)):
+        for index, value in draws.items():
+            counter = np.array([0, 0, epoch, index], np.uint64)
+            assert value == np.random.Generator(np.random.Philox(key=key, counter=counter)).random()
+
+
+def test_global_generators_are_seeded_as_their_own_seed_functions_do(path):
+    states = {}
+
+    def transform(sample):
+        states["python"] = random.getstate()
+        states["numpy"] = np.random.get_state()  # noqa: NPY002 - the global generator is what is tested
+        states["torch"] = torch.default_generator.get_state()
+        return sample
+
+    unistore.Dataset(path, transform=transform, seed=SEED)[At(9, 4)]
+
+    # SplitMix64 in whole numbers of Python
+    def mix(z):
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+        return z ^ z >> 31
+
+    golden = 0x9E3779B97F4A7C15
+    state = mix(4 + mix(SEED ^ 0x6A09E667F3BCC908) & MASK)
+    state = mix(state + golden + 9 * golden & MASK)
+    seeds = [mix(state + step * golden & MASK) for step in (1, 2, 3)]
+    assert states["python"] == random.Random(seeds[0]).getstate()
+    expected = np.random.RandomState(seeds[1] & 0xFFFFFFFF).get_state()
+    assert np.array_equal(states["numpy"][1], expected[1])
+    assert torch.equal(states["torch"], torch.Generator().manual_seed(seeds[2]).get_state())
+
+
+@each_transform
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resumed_with_another_batch_size(path, transform, workers):
+    dataset = unistore.Dataset(path, transform=transform)
+    whole = epochs_of(dataset)[0]
+    with Loader(dataset, 8, shuffle=True, seed=1, num_workers=1) as loader:
+        batches = iter(loader)
+        begun = drawn(next(batches) for _ in range(4))
+        state = loader.state_dict()
+    with Loader(dataset, 16, shuffle=True, seed=1, num_workers=workers) as loader:
+        loader.load_state_dict(state)
+        assert begun | drawn(loader) == whole
+
+
+@each_transform
+def test_ranks_draw_what_one_draws(path, transform):
+    dataset = unistore.Dataset(path, transform=transform)
+    whole = epochs_of(dataset)
+    ranks = [epochs_of(dataset, 4, rank, rank=rank, world_size=2) for rank in (0, 1)]
+    assert [first | second for first, second in zip(*ranks, strict=True)] == whole
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+@pytest.mark.parametrize("transform", [by_torch, by_rng])
+def test_start_methods(path, transform, method):
+    dataset = unistore.Dataset(path, transform=transform)
+    assert epochs_of(dataset, 8, 1, multiprocessing_context=method) == epochs_of(dataset)
+
+
+@pytest.mark.timeout(120)
+@each_transform
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torch_data_loader_with_our_sampler(path, transform, workers):
+    dataset = unistore.Dataset(path, transform=transform)
+    order = unistore.Shuffle(dataset, seed=1)
+    options = {"num_workers": workers, "persistent_workers": workers > 0}
+    loader = DataLoader(dataset, 16, sampler=order, collate_fn=unistore.collate, **options)
+    draws = []
+    for epoch in (0, 1):
+        order.set_epoch(epoch)
+        draws.append(drawn(loader))
+    assert draws == epochs_of(dataset)
+
+
+def test_indices_without_an_epoch_are_left_to_torch_until_it_is_set(path):
+    dataset = unistore.Dataset(path, transform=by_torch)
+    torch.manual_seed(3)
+    expected = torch.rand(2, dtype=torch.float64).tolist()
+    torch.manual_seed(3)
+    assert [float(dataset[0]["r"]), float(dataset[0]["r"])] == expected
+    dataset.set_epoch(1)
+    assert dataset[7]["r"] == dataset[At(7, 1)]["r"] == epochs_of(dataset)[1][7]
+
+
+@each_transform
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_models_dropout_is_the_same_with_and_without_a_loader(path, transform, workers):
+    def collate(samples):
+        random.random()
+        np.random.random()  # noqa: NPY002 - the global generator is what is tested
+        torch.rand(2)
+        return unistore.collate(samples)
+
+    def dropout():
+        return torch.nn.functional.dropout(torch.ones(8)), random.gauss(0, 1), np.random.normal()  # noqa: NPY002
+
+    def seed():
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002 - the global generator is what is tested
+
+    seed()
+    alone = [dropout() for _ in range(8)]
+    dataset = unistore.Dataset(path, transform=transform)
+    seed()
+    with Loader(dataset, 8, shuffle=True, num_workers=workers, collate_fn=collate) as loader:
+        beside = [dropout() for _ in loader]
+    assert str(beside) == str(alone)
+
+
+def shuffled_by_python(samples):
+    random.shuffle(samples)
+    return {"index": [int(sample["index"]) for sample in samples], "r": torch.rand(()).item()}
+
+
+def shuffled_by_rng(samples, rng):
+    order = rng.permutation(len(samples))
+    return {"index": [int(samples[number]["index"]) for number in order], "r": rng.random()}
+
+
+@pytest.mark.parametrize("collate", [shuffled_by_python, shuffled_by_rng])
+def test_collations_of_a_batch_draw_the_same(path, collate):
+    def batches(workers, **options):
+        dataset = unistore.Dataset(path, transform=by_torch)
+        options = {"shuffle": True, "seed": 2, "num_workers": workers, "collate_fn": collate} | options
+        with Loader(dataset, 8, **options) as loader:
+            return [batch for _ in range(2) for batch in loader]
+
+    expected = batches(0)
+    assert batches(1) == batches(2) == expected
+    assert len({batch["r"] for batch in expected}) == 16
+    assert batches(0, seed=3) != expected
+    ranks = [batches(0, rank=rank, world_size=2) for rank in (0, 1)]
+    assert [batch for step in zip(*ranks, strict=True) for batch in step] == expected
+
+
+def test_plain_datasets_draw_the_same(data):
+    def rows(batch):
+        return zip(*(batch[key].tolist() for key in ("index", "python", "numpy", "torch")), strict=True)
+
+    def draws(batch_size, workers):
+        dataset = data.Random(SAMPLES)
+        with Loader(dataset, batch_size, shuffle=True, seed=1, num_workers=workers) as loader:
+            return [sorted(row for batch in loader for row in rows(batch)) for _ in range(2)]
+
+    expected = draws(8, 0)
+    assert len({value for epoch in expected for _, *values in epoch for value in values}) == 6 * SAMPLES
+    for workers in (0, 1, 2):
+        assert draws(16, workers) == expected
+
+
+def test_datasets_joined_by_torch_draw_the_same(path):
+    joined = ConcatDataset([unistore.Dataset(path, transform=by_torch) for _ in range(2)])
+
+    def draws(batch_size, workers):
+        with Loader(joined, batch_size, seed=1, num_workers=workers) as loader:
+            return [torch.cat([batch["r"] for batch in loader]).tolist() for _ in range(2)]
+
+    expected = draws(8, 0)
+    assert len({*expected[0], *expected[1]}) == 4 * SAMPLES
+    assert draws(16, 2) == expected
+
+
+def test_cached_samples_of_plain_datasets_do_not_depend_on_the_room(data):
+    def draws(cache, workers):
+        with Loader(data.Random(SAMPLES), 8, num_workers=workers, cache=cache) as loader:
+            return [torch.cat([batch["torch"] for batch in loader]).tolist() for _ in range(2)]
+
+    first, second = draws("all", 0)
+    assert first == second
+    assert draws(9000, 0) == draws(9000, 2) == [first, second]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_sample_that_fails_at_random_is_named(path):
+    def transform(sample):
+        if torch.rand(()) < 0.1:
+            raise ValueError(int(sample["index"]))
+        return sample
+
+    def failures(workers):
+        dataset = unistore.Dataset(path, transform=transform)
+        with Loader(dataset, 4, num_workers=workers) as loader:
+            batches = iter(loader)
+            for _ in range(len(loader)):
+                try:
+                    next(batches)
+                except SampleError as error:
+                    yield error.sample, error.__cause__.args
+
+    failed = list(failures(0))
+    assert failed
+    assert all(arguments == (sample,) for sample, arguments in failed)
+    assert list(failures(1)) == failed
+
+
+def test_threads_do_not_mix_their_draws(path):
+    dataset = unistore.Dataset(path, transform=by_torch)
+    indices = [At(number % SAMPLES, number % 3) for number in range(600)]
+    expected = [float(dataset[at]["r"]) for at in indices]
+    with ThreadPoolExecutor(4) as threads:
+        assert [float(sample["r"]) for sample in threads.map(dataset.__getitem__, indices)] == expected
+
+
+@pytest.mark.timeout(60)
+def test_a_child_forked_while_a_transform_runs_reads_too(path):
+    running, forked = threading.Event(), threading.Event()
+
+    def transform(sample):
+        running.set()
+        forked.wait(0.5)
+        return by_torch(sample)
+
+    dataset = unistore.Dataset(path, transform=transform)
+    before = torch.default_generator.get_state()
+    with ThreadPoolExecutor(1) as thread:
+        job = thread.submit(dataset.__getitem__, At(3, 1))
+        running.wait()
+        pid = os.fork()
+        if pid == 0:
+            same = torch.equal(torch.default_generator.get_state(), before)
+            os._exit(0 if same and dataset[At(4, 1)]["index"] == 4 else 1)
+        forked.set()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert job.result()["r"] == dataset[At(3, 1)]["r"]
+
+
+def test_what_takes_rng():
+    assert takes_rng(by_rng)
+    assert takes_rng(ByKeyword())
+    assert takes_rng(functools.partial(by_rng, {}))
+    assert not takes_rng(by_torch)
+    assert not takes_rng(functools.partial)
+    assert not takes_rng(dict)
+    assert not takes_rng(lambda rng, /: rng)
+    assert not takes_rng(lambda sample, **rng: rng)
+
+
+def test_a_transform_may_be_replaced(path):
+    dataset = unistore.Dataset(path, transform=by_torch)
+    dataset.transform = by_rng
+    assert dataset.transform is by_rng
+    replaced = epochs_of(dataset)
+    assert replaced == epochs_of(unistore.Dataset(path, transform=by_rng))
+    dataset.transform = None
+    assert "r" not in dataset[0]
+
+
+def test_samples_tell_their_epoch(path, make_store):
+    dataset = unistore.Dataset(path, fields=["epoch", "label"])
+    assert list(dataset[0]) == ["index", "label", "epoch"]
+    assert dataset[At(3, 8)]["epoch"] == 8
+    for cache in (None, "all"):
+        with Loader(dataset, 8, num_workers=1, cache=cache) as loader:
+            for epoch in range(3):
+                assert all((batch["epoch"] == epoch).all() for batch in loader)
+    own = make_store("rows", {"rows/epoch": np.arange(SAMPLES) + 100}, count=SAMPLES)
+    assert unistore.Dataset(own, fields=["epoch"])[At(3, 8)]["epoch"] == 103
+    with pytest.raises(InputError, match="samples have label; on request: epoch, source"):
+        unistore.Dataset(path, fields=["epochs"])
+
+
+@pytest.mark.parametrize("index", [slice(0, 4), [1, 2], np.array([1, 2]), 1.5, "3"])
+def test_several_samples_by_one_index_are_refused(path, index: Any):
+    with pytest.raises(TypeError, match=r"read_batch\(\[0, 1, …\]\).*torch\.utils\.data\.Subset"):
+        unistore.Dataset(path)[index]
+    assert [int(sample["label"]) for sample in Subset(unistore.Dataset(path), range(2))] == [0, 3]

@@ -1,0 +1,111 @@
+"""One sample = a range of rows of every column of the main table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.data.kinds.columns import SourceNames
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_arrays, select_keys
+from unistore.data.kinds.spans import Spans
+from unistore.data.packed import Allocate, Batch, Packed, packed_copy
+from unistore.schemas.indices import Column, table_columns
+from unistore.store.reader import Store
+from unistore.system.arguments import Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Samples of any store whose samples are ranges of rows: clips of a recording, events of a window.
+
+    Keys: one per column of the main table, (N, …) with the sample's own number of rows N, and one per number
+    of the table of samples, (…). Columns with reserved names (``index``, ``source``) get the table's name
+    before theirs. On request: ``source``.
+
+    Parameters
+    ----------
+    max_rows
+        Take a random subset of so many rows of a larger sample, ascending, another in each epoch; None: all.
+
+    Raises
+    ------
+    InputError
+        If `max_rows` is not a whole number of at least 1.
+    """
+
+    max_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.integer("max_rows", self.max_rows, least=1, none=True)
+        check.raise_problems()
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require_arrays(store, self, _offsets(store), f"{store.sample_table}/source")
+        return select_keys([*_columns(store), *_numbers(store)], fields, (SOURCE,))
+
+    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> RaggedReader:
+        """Reader of the samples `units`."""
+        return RaggedReader(self, store, fields, units)
+
+
+class RaggedReader:
+    """Reads ranges of rows; see `SampleReader`."""
+
+    def __init__(
+        self, kind: Ragged, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None
+    ) -> None:
+        columns, numbers = _columns(store), _numbers(store)
+        self._most = kind.max_rows
+        self._units = units
+        self._length = store.sample_count if units is None else len(units)
+        self._offsets = Column(store, _offsets(store))
+        self._columns = {key: store.array(columns[key]) for key in fields if key in columns}
+        self._numbers = {key: Column(store, numbers[key]) for key in fields if key in numbers}
+        has_source = SOURCE in fields
+        self._sources = SourceNames(store, f"{store.sample_table}/source") if has_source else None
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch of samples."""
+        samples = picks.index if self._units is None else self._units[picks.index]
+        lo, hi = self._offsets.ranges(samples)
+        spans = Spans.draw(picks, lo, hi, self._most)
+        batch = {}
+        for key, array in self._columns.items():
+            out = allocate((len(spans), *array.shape[1:]), array.dtype)
+            batch[key] = Packed(spans.read(array, out), spans.offsets)
+        for key, column in self._numbers.items():
+            batch[key] = packed_copy(column.take(samples), allocate)
+        if self._sources is not None:
+            batch[SOURCE] = packed_copy(self._sources.take(samples), allocate)
+        return batch
+
+
+def _offsets(store: Store) -> str:
+    return f"{store.sample_table}/offsets"
+
+
+def _columns(store: Store) -> dict[str, str]:
+    """Path of each column of the main table, by sample key."""
+    return _keys(store, str(store.attributes.get("main_table", "")))
+
+
+def _numbers(store: Store) -> dict[str, str]:
+    """Path of each number of the table of samples, by sample key."""
+    own = f"{store.sample_table}/source"
+    return {key: path for key, path in _keys(store, store.sample_table).items() if path != own}
+
+
+def _keys(store: Store, table: str) -> dict[str, str]:
+    keys = {}
+    for path in table_columns(store, table):
+        name = path.removeprefix(f"{table}/")
+        keys[f"{table}.{name}" if name in (INDEX, SOURCE) else name] = path
+    return keys

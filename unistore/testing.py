@@ -1,0 +1,282 @@
+"""Checks for the test suites of packages that add a format or a family.
+
+>>> from unistore.testing import check_format, check_family        # doctest: +SKIP
+>>> check_format(Wav(), "tone.wav", {"pcm": expected})             # doctest: +SKIP
+>>> check_family("audio", "recordings/", tmp_path, {"frames/pcm": expected})  # doctest: +SKIP
+
+Each raises an `AssertionError` that says which promise is broken. A family must be installed with its entry
+points, since other processes find it by them.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import unistore
+from unistore.converters.plugin import Array, Facts, Format, SourceFile
+from unistore.converters.seam.faults import calling
+from unistore.errors import InputError, UnistoreError
+
+CUTS = 20
+"""Lengths at which each file is truncated."""
+_TIMEOUT = 300
+
+
+def check_format(
+    format: Format, file: str | Path, oracle: Mapping[str, NDArray[Any]], facts: Facts | None = None
+) -> None:
+    """Check that a format reads a file as another library does, and survives damage.
+
+    Parameters
+    ----------
+    format
+        The format.
+    file
+        A sound file of it.
+    oracle
+        Its arrays by name, (n, …) each, read with other means.
+    facts
+        Its facts; None: not compared.
+
+    Raises
+    ------
+    AssertionError
+        If the file is not recognised; if arrays, their slices or facts differ; if a file truncated at one of
+        20 lengths is read without an `InputError`; if a file that the format writes again reads otherwise.
+    """
+    path = Path(file)
+    same = pickle.loads(pickle.dumps(format))  # noqa: S301  our own bytes
+    assert type(same) is type(format), "a format must pickle"
+    source = SourceFile(path, path.name)
+    claim = format.recognise(source)
+    assert claim.certainty != "no", f"{path.name} is not recognised: {claim.reason}"
+    with format.open(source) as opened:
+        assert set(opened.arrays) == set(oracle), f"arrays {sorted(opened.arrays)}, expected {sorted(oracle)}"
+        for name, expected in oracle.items():
+            _check_array(name, opened.arrays[name], expected)
+        found = dict(opened.facts)
+    assert facts is None or found == dict(facts), f"facts {found}, expected {dict(facts or {})}"
+    with TemporaryDirectory(prefix="unistore-testing-") as folder:
+        for short in _truncated(path, Path(folder)):
+            _refuses(format, short)
+        if type(format).write is not Format.write:
+            _check_written(format, path, Path(folder) / f"again{path.suffix}")
+
+
+def _check_array(name: str, array: Array, expected: NDArray[Any]) -> None:
+    assert array.shape == expected.shape, f"{name} has shape {array.shape}, expected {expected.shape}"
+    assert array.dtype == expected.dtype, f"{name} is {array.dtype}, expected {expected.dtype}"
+    count = len(expected)
+    for lo, hi in ((0, count), (0, 0), (count // 3, count // 2), (max(0, count - 1), count)):
+        rows = array[lo:hi]
+        assert np.array_equal(rows, expected[lo:hi], equal_nan=rows.dtype.kind == "f"), f"{name}[{lo}:{hi}]"
+
+
+def _truncated(path: Path, folder: Path) -> Iterable[Path]:
+    """The file, cut off at `CUTS` lengths."""
+    data = path.read_bytes()
+    short = folder / f"short{path.suffix}"
+    for cut in range(CUTS):
+        short.write_bytes(data[: len(data) * cut // CUTS])
+        yield short
+
+
+def _refuses(format: Format, path: Path) -> None:
+    source = SourceFile(path, path.name)
+    try:
+        with calling(format, path.name):
+            if format.recognise(source).certainty == "no":
+                return
+            with format.open(source) as opened:
+                for array in opened.arrays.values():
+                    array[0 : len(array)]
+    except InputError as error:
+        _check_problem(error, path)
+        return
+    msg = f"a file truncated to {path.stat().st_size} bytes is read without an error"
+    raise AssertionError(msg)
+
+
+def _check_problem(error: InputError, path: Path) -> None:
+    """A truncated file is the file's fault, not that of the code that reads it."""
+    kinds = {problem.kind for problem in error.problems}
+    assert "plugin" not in kinds, f"truncated to {path.stat().st_size} bytes: {error}"
+
+
+def _check_written(format: Format, path: Path, again: Path) -> None:
+    with format.open(SourceFile(path, path.name)) as opened:
+        format.write(again, opened.arrays, opened.facts)
+        with format.open(SourceFile(again, again.name)) as reopened:
+            assert dict(reopened.facts) == dict(opened.facts), "a written file has other facts"
+            for name, array in opened.arrays.items():
+                _check_array(f"written {name}", reopened.arrays[name], array[0 : len(array)])
+
+
+def check_family(
+    family: str,
+    sources: str | Path,
+    work: str | Path,
+    oracle: Mapping[str, NDArray[Any]],
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Check that a family keeps what unistore promises of every family.
+
+    Parameters
+    ----------
+    family
+        Its name.
+    sources
+        Folder of sound files.
+    work
+        An empty folder for stores.
+    oracle
+        Expected arrays of the store by path, computed with other means.
+    options
+        Options of the conversion.
+
+    Raises
+    ------
+    AssertionError
+        If stored values differ from the oracle; if a dry run writes; if workers, or a kill and the same
+        command again, give other bytes; if ``verify`` finds a fault, or ``--against`` misses a changed byte
+        of a source; if a deleted shard is not repaired to the same bytes; if an exported source converts to
+        other values; if no page can be written; if a Loader under fork or spawn delivers other samples; if a
+        truncated source becomes anything but a Problem.
+    """
+    folder, chosen = Path(work), dict(options or {})
+    paths = Path(sources)
+    _check_dry_run(family, paths, folder / "dry.zarr", chosen)
+    store = folder / "store.zarr"
+    report = unistore.convert(paths, store, family, **chosen)
+    for path, expected in oracle.items():
+        stored = unistore.Store(store).array(path).read()
+        assert np.array_equal(stored, expected, equal_nan=stored.dtype.kind == "f"), f"{path} differs"
+    by_workers = unistore.convert(paths, folder / "workers.zarr", family, workers=2, **chosen)
+    assert by_workers.digest == report.digest, "two workers write other bytes"
+    assert _killed(family, paths, folder / "killed.zarr", chosen) == report.digest, "a kill changes the bytes"
+    _check_verify(paths, store, folder)
+    _check_repair(paths, store, folder / "damaged.zarr")
+    _check_export(family, store, folder, chosen)
+    _run(["inspect", str(store), "--html", str(folder / "page.html")])
+    assert "<img" in (folder / "page.html").read_text(), "the page has no picture"
+    for method in ("fork", "spawn"):
+        _check_loader(store, method)
+    _check_truncated(family, paths, folder / "truncated", chosen)
+
+
+def _flags(options: Mapping[str, Any]) -> list[str]:
+    flags = []
+    for name, value in options.items():
+        values = value if isinstance(value, (tuple, list)) else [value]
+        for one in values:
+            flags += [f"--{name.replace('_', '-')}", str(one)]
+    return flags
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "unistore", *arguments]
+
+
+def _run(arguments: Sequence[str]) -> str:
+    done = subprocess.run(_command(arguments), capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    assert done.returncode == 0, f"unistore {' '.join(arguments)}: {done.stderr or done.stdout}"
+    return done.stdout
+
+
+def _check_dry_run(family: str, sources: Path, store: Path, options: Mapping[str, Any]) -> None:
+    _run(["convert", family, str(sources), str(store), "--dry-run", *_flags(options)])
+    assert not list(store.parent.glob(f"*{store.name}*")), "a dry run writes"
+
+
+def _killed(family: str, sources: Path, store: Path, options: Mapping[str, Any]) -> str:
+    """Digest of a store whose conversion was killed before it went on."""
+    arguments = ["convert", family, str(sources), str(store), *_flags(options)]
+    for delay in (0.3, 0.6):
+        process = subprocess.Popen(_command(arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(delay)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(_TIMEOUT)
+    return unistore.convert(sources, store, family, **options).digest
+
+
+def _check_verify(sources: Path, store: Path, folder: Path) -> None:
+    found = unistore.verify(store, against=sources)
+    assert not found.problems, f"verify --against finds {found.problems[0]}"
+    changed = folder / "changed"
+    shutil.copytree(sources, changed)
+    for file in sorted(path for path in changed.rglob("*") if path.is_file()):
+        data = bytearray(file.read_bytes())
+        data[-1 - len(data) // 8] ^= 0x55
+        file.write_bytes(data)
+    try:
+        found = unistore.verify(store, against=changed)
+    except UnistoreError:
+        return
+    assert found.problems, "verify --against misses a changed byte of a source"
+
+
+def _check_repair(sources: Path, store: Path, damaged: Path) -> None:
+    shutil.copytree(store, damaged)
+    shard = max(damaged.glob("**/c/**/*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    whole = shard.read_bytes()
+    shard.unlink()
+    unistore.repair(damaged, sources)
+    assert shard.read_bytes() == whole, f"{shard.name} is repaired to other bytes"
+
+
+def _check_export(family: str, store: Path, folder: Path, options: Mapping[str, Any]) -> None:
+    unistore.export(store, folder / "exported")
+    again = folder / "again.zarr"
+    unistore.convert(folder / "exported", again, family, **options)
+    one, other = unistore.Store(store), unistore.Store(again)
+    assert one.paths() == other.paths(), "an exported source converts to other arrays"
+    for path in one.paths():
+        equal = path == "sources/bytes" or np.array_equal(one.array(path).read(), other.array(path).read())
+        assert equal, f"{path} differs after an export"
+
+
+def _check_loader(store: Path, method: str) -> None:
+    dataset = unistore.Dataset(store)
+    keys = [key for key in dataset[0] if key != "index"]
+    loader = unistore.Loader(dataset, batch_size=3, num_workers=2, multiprocessing_context=method)
+    delivered = 0
+    with loader:
+        for batch in loader:
+            alone = unistore.collate([dataset[int(index)] for index in batch["index"]])
+            for key in keys:
+                assert bool((batch[key] == alone[key]).all()), (
+                    f"a Loader under {method} delivers another {key}"
+                )
+            delivered += len(batch["index"])
+    assert delivered == len(dataset), (
+        f"a Loader under {method} delivers {delivered} of {len(dataset)} samples"
+    )
+
+
+def _check_truncated(family: str, sources: Path, folder: Path, options: Mapping[str, Any]) -> None:
+    first = min(path for path in sources.rglob("*") if path.is_file())
+    folder.mkdir()
+    for number, short in enumerate(_truncated(first, folder)):
+        store = folder / f"{number}.zarr"
+        try:
+            unistore.convert(short, store, family, **options)
+        except InputError as error:
+            _check_problem(error, short)
+        else:
+            msg = f"a source truncated to {short.stat().st_size} bytes is converted"
+            raise AssertionError(msg)
+        assert not store.exists(), "a refused source leaves a store"
