@@ -41,7 +41,9 @@ COLUMNS = "What to do with fields that only some files have: refuse, fill, leave
 MAP = "Where a field is, if its own name does not tell: x=cloud/East."
 """Help of an option ``map``."""
 
-_CONTENT = ("codec", "split", "split_by", "on_error", "follow_links_to")
+SPLIT_OPTIONS = ("split", "split_by", "split_rule", "split_seed", "split_below", "split_from", "group_by")
+"""What a store records of its splits."""
+_CONTENT = ("codec", *SPLIT_OPTIONS, "on_error", "follow_links_to")
 _RUN = ("overwrite", "restart", "work", "workers", "memory", "scheduler")
 _PRINTED = ("dry_run", "json", "as_json", "help", "debug", "progress")
 _RECORDED = ("sources", "destination", "family", "found", "skipped")

@@ -171,6 +171,9 @@ class Scan:
         Tables that ``finalize`` may add, each with its maximum number of rows, for estimates of memory.
     left_out
         Files found in folders that belong to no source, each with the reason.
+    units
+        What each source is part of and must not be divided between splits (the sequence of a frame), by a
+        name that does not depend on other sources; empty: each source is a whole.
     needs_facts
         Whether ``derive`` is called although no table is spilled (counts, checks over all values).
     shared
@@ -187,12 +190,13 @@ class Scan:
     estimated_rows: Mapping[str, int] = field(default_factory=dict)
     possible: tuple[tuple[Table, int], ...] = ()
     left_out: tuple[tuple[Path, str], ...] = ()
+    units: Sequence[str] = ()
     needs_facts: bool = False
     shared: Mapping[str, Any] = field(default_factory=dict)
 
     def only(self, numbers: Collection[int]) -> Scan:
         """The scan of some sources alone, which keep their numbers; without notes."""
-        return replace(self, sources=self.sources.only(numbers), notes=(), left_out=())
+        return replace(self, sources=self.sources.only(numbers), units=(), notes=(), left_out=())
 
     @property
     def is_derived(self) -> bool:

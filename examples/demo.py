@@ -107,7 +107,13 @@ CONVERSIONS = [
         samples=unistore.Transitions(),
     ),
     Conversion("returns", "REAL plain arrays (PDAL test data)", "rows", "returns/"),
-    Conversion("arrays", "SYNTHETIC plain arrays", "rows", "arrays/", ["--split", "train=0.5,val=0.5"]),
+    Conversion(
+        "arrays",
+        "SYNTHETIC plain arrays",
+        "rows",
+        "arrays/",
+        ["--split", "train=0.5,val=0.5", "--split-by", "row"],
+    ),
 ]
 """What the demo shows, in order; the guides open these stores."""
 

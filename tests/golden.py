@@ -1,6 +1,7 @@
 """Small stores of format version 1, which every later unistore reads: ``python -m tests.golden`` makes them.
 
-They are made anew only with a new format version. What changes without one adds a store.
+They are made anew only with a new format version. What changes without one adds a store. ``rows_split`` was
+made with ``--split train=0.6,val=0.4 --split-by row`` before stores recorded a ``split_rule``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from tests.cases import DATA, Case, cloud_in_segments, robot_robomimic, rows_real
+from tests.cases import DATA, Case, cloud_in_segments, robot_robomimic, rows_npz, rows_real
 
 STORES = DATA / "golden"
 
@@ -77,6 +78,7 @@ def trajectory_real(folder: Path) -> Case:
 
 SOURCES: dict[str, Callable[[Path], Case]] = {
     "rows": rows_real,
+    "rows_split": rows_npz,
     "point_cloud_scaled": point_cloud_scaled,
     "point_cloud_decimal": cloud_in_segments,
     "ct": ct,

@@ -22,7 +22,7 @@ import xxhash
 
 from tests.cases import DATA, MAKERS, Case
 from tests.real_ct import VOLUME, write_volume
-from unistore.conversion.splits import Shares
+from unistore.conversion.split_rule import SplitRule
 
 RECORD = Path(__file__).with_suffix(".json")
 ENCODERS = ("unistore", "numcodecs", "h5py", "opencv-python-headless")
@@ -38,11 +38,15 @@ class Variant:
     run: Mapping[str, Any] = field(default_factory=dict)
 
 
+HALVES = {"train": 0.5, "val": 0.5}
+FORMER = SplitRule(shares=HALVES, method="")
+"""As stores record it that have no ``split_rule``."""
 VARIANTS = {
     "rows_hdf5 intersection": Variant("rows_hdf5", {"columns": "intersection"}),
     "rows_hdf5 balanced": Variant("rows_hdf5", run={"codec": "balanced"}),
     "rows_npz small, split": Variant(
-        "rows_npz", run={"codec": "small", "shares": Shares({"train": 0.6, "val": 0.4})}
+        "rows_npz",
+        run={"codec": "small", "split": SplitRule(shares={"train": 0.6, "val": 0.4}, method="")},
     ),
     "rows_npz exclude": Variant("rows_npz", {"exclude": ("b.npz",)}),
     "rows_npy none": Variant("rows_npy", run={"codec": "none"}),
@@ -51,7 +55,7 @@ VARIANTS = {
         "cloud_indices", {"voxel_size": (5.0, 20.0)}, {"codec": "small"}
     ),
     "cloud_indices map": Variant("cloud_indices", {"map": {"label": "classification", "rgb": ""}}),
-    "cloud_indices split": Variant("cloud_indices", run={"shares": Shares({"train": 0.5, "val": 0.5})}),
+    "cloud_indices split": Variant("cloud_indices", run={"split": FORMER}),
     "cloud_mixed windows": Variant("cloud_mixed", {"segment": "window:1", "max_points": 5}),
     "cloud_pdal balanced": Variant(
         "cloud_pdal", {"segment": "window:500", "columns": "union"}, {"codec": "balanced"}
@@ -72,7 +76,14 @@ VARIANTS = {
     ),
     "robot_robomimic resized alone": Variant("robot_robomimic", {"images": "resized"}),
     "robot_robomimic exclude": Variant("robot_robomimic", {"exclude": ("demos.hdf5: data/demo_2",)}),
-    "robot_flat split": Variant("robot_flat", run={"shares": Shares({"train": 0.5, "val": 0.5})}),
+    "robot_flat split": Variant("robot_flat", run={"split": FORMER}),
+    "robot_flat split by hash": Variant(
+        "robot_flat", run={"split": SplitRule(shares=HALVES, by="episode", seed=1)}
+    ),
+    "spike_tiles exact": Variant("spike_tiles", run={"split": SplitRule(shares=HALVES, method="exact")}),
+    "rows_npz split and group": Variant(
+        "rows_npz", run={"split": SplitRule(shares=HALVES, by="row", group_by=r".$")}
+    ),
     "robot_act swapped": Variant("robot_act", {"colour": "swapped", "image_size": 8}),
     "robot_d4rl map": Variant("robot_d4rl", {"map": {"observation/joints": "infos/qpos"}}),
 }

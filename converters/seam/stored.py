@@ -20,7 +20,7 @@ from unistore.converters.protocol import Scan
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import blocks, formats_of
 from unistore.converters.seam.specs import FACTS, FORMAT
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 from unistore.schemas.store_view import ArrayView, StoreView
 
 _DRAWN_ROWS = 200_000
@@ -100,7 +100,7 @@ class Comparison:
                 if name in found.arrays:
                     differing = _difference(found.arrays[name], array)
                     size = int(np.prod(array.shape))
-                    yield Compared(f"{source.name}: {name}", source.path, size, differing)
+                    yield Compared(Location(source.name, name), source.path, size, differing)
             yield from _facts_compared(source.name, source.path, found.facts, opened.facts)
 
     def left_out(self, number: int) -> list[str]:
@@ -111,7 +111,7 @@ class Comparison:
 def _facts_compared(name: str, path: Path, stored: Facts, read: Facts) -> Iterator[Compared]:
     for key in {**read, **stored}:
         here, there = (json.dumps(facts.get(key), sort_keys=True) for facts in (stored, read))
-        yield Compared(f"{name}: {key}", path, 1, None if here == there else f"{here} and {there}")
+        yield Compared(Location(name, key), path, 1, None if here == there else f"{here} and {there}")
 
 
 def _difference(stored: Array, read: Array) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
@@ -84,17 +85,13 @@ class SpikeConverter(SpikeOptions, Converter):
         read_file_bytes(scan.sources[source], image, lo, hi, out["data"])
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
-        """Extents, sequences, and offsets of kept images; one sample for each frame.
-
-        ``sample_source`` is the first frame of each frame's sequence, so that ``--split`` never divides a
-        sequence.
-        """
-        from unistore.converters.spike.tables import index_arrays, sequence_of_frames
+        """Extents, sequences, and offsets of kept images; one sample for each frame."""
+        from unistore.converters.spike.tables import index_arrays
 
         return Finalized(
             arrays=index_arrays(scan.sources),
             samples=len(scan.sources),
-            sample_source=sequence_of_frames(scan.sources),
+            sample_source=np.arange(len(scan.sources)),
             groups={FRAMES: self._attributes(scan)},
         )
 

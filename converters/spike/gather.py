@@ -14,7 +14,7 @@ from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.resolve_streams import ResolvedStreams, resolve_streams
 from unistore.converters.spike.scan import ScannedFrame
 from unistore.converters.spike.source import FrameSource, ShapedStream, StreamSource
-from unistore.converters.spike.tables import make_source, make_tables
+from unistore.converters.spike.tables import make_source, make_tables, recordings_of
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES
 
@@ -52,12 +52,14 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
             upside_down, note = detect_orientation(frames, spikes)
             notes = [note]
     by_source = counted if misread else None
+    sources = Sources(
+        make_source(each, roles, spikes.get(each.frame.name), options.frames, upside_down, by_source)
+        for each in frames
+    )
     return Scan(
         family=FAMILY_NAME,
-        sources=Sources(
-            make_source(each, roles, spikes.get(each.frame.name), options.frames, upside_down, by_source)
-            for each in frames
-        ),
+        sources=sources,
+        units=recordings_of(sources),
         tables=make_tables(usable, extents, counted, roles, options.frames),
         sample_table=FRAMES,
         main_table=FRAMES,

@@ -96,11 +96,9 @@ def index_arrays(sources: Sequence[Source]) -> Arrays:
     return arrays + text_arrays(SEQUENCE_NAME, names, axis="sequence", description="Name of the sequence")
 
 
-def sequence_of_frames(sources: Sequence[Source]) -> NDArray[np.int64]:
-    """Index of the first frame of each frame's recording, whose parts count as one: (F,) i8."""
-    names = (source.detail.get("recording", source.detail["sequence"]) for source in sources)
-    lengths = [len(list(group)) for _, group in groupby(names)]
-    return np.repeat(offsets_of(lengths)[:-1], lengths)
+def recordings_of(sources: Sequence[Source]) -> list[str]:
+    """Name of each frame's recording, whose parts count as one."""
+    return [str(source.detail.get("recording", source.detail["sequence"])) for source in sources]
 
 
 def make_source(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,23 @@ def test_a_golden_store_is_sound_and_is_what_its_sources_are(name: str, tmp_path
     assert_same_samples(samples, samples_of(case.convert(tmp_path / "now.zarr")))
     unistore.export(store, tmp_path / "export")
     assert_same_samples(samples, samples_of(case.convert(tmp_path / "again.zarr", [tmp_path / "export"])))
+
+
+def test_splits_without_a_rule_are_those_of_the_former_way(tmp_path: Path) -> None:
+    (tmp_path / "sources").mkdir()
+    sources = SOURCES["rows_split"](tmp_path / "sources").sources
+    store = tmp_path / "rows.zarr"
+    shutil.copytree(STORES / "rows_split.zarr", store)
+    options = Store(store).attributes["options"]
+    assert "split_rule" not in options
+    assert np.bincount(Store(store).splits()[0]).tolist() == [30, 20]
+    assert unistore.verify(store, against=sources).receipt is not None
+    codes = next((store / "splits/code/c").rglob("0"))
+    sound = codes.read_bytes()
+    codes.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    assert unistore.repair(store, sources).repaired == (codes.relative_to(store).as_posix(),)
+    assert codes.read_bytes() == sound
+    assert "--split exact:train=0.6,val=0.4 --split-by row" in str(unistore.inspect(store))
 
 
 def test_they_are_small_and_of_every_family() -> None:

@@ -336,7 +336,7 @@ def test_reserved_names_are_those_of_every_conversion() -> None:
     shared = [each for each in parameters if isinstance(each, click.Argument | SharedOption)]
     flags = {flag.removeprefix("--").replace("-", "_") for each in shared for flag in each.opts}
     keywords = {name for name in inspect.signature(convert).parameters if name != "options"}
-    beside = {"help", "debug", "found", "skipped", "follow_links_to"}
+    beside = {"help", "debug", "found", "skipped", "follow_links_to", "split_rule", "split_below"}
     assert flags | {each.name for each in shared} | keywords | beside == RESERVED | {"exclude"}
 
 

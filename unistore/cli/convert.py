@@ -17,10 +17,12 @@ from unistore.system.sizes import count_of, parse_bytes, size
 if TYPE_CHECKING:
     from unistore.conversion.preview import Preview
     from unistore.conversion.report import Report
-    from unistore.conversion.splits import Shares
+    from unistore.conversion.split_rule import SplitRule
 
+SPLIT = ("split", "split_by", "split_seed", "split_from", "group_by")
+"""Options of every conversion that assign splits."""
 COMMON = (
-    *("codec", "split", "split_by", "on_error"),
+    *("codec", *SPLIT, "on_error"),
     *("overwrite", "restart", "work", "workers", "scheduler", "memory"),
 )
 """Options of every conversion that are not passed to the converter."""
@@ -30,11 +32,13 @@ SKIPPED = 3
 MAX_REASON, MAX_ROWS = 100, 50
 """Characters of a reason in the table of what was left out, and rows of the table."""
 
-EXAMPLES = """\b
+EXAMPLES = r"""\b
 Examples:
   unistore convert recordings/ train.zarr            the family is detected
   unistore convert recordings/ train.zarr --dry-run  what would be written
   unistore convert FAMILY --help                     what a family takes
+  unistore convert scans/ new.zarr --split train=0.8,val=0.2 --group-by 'patient_\d+'
+  unistore convert scans/ new.zarr --split train=0.8,val=0.2 --split-from old.zarr
 """
 
 
@@ -58,14 +62,14 @@ def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
     from unistore.conversion.convert import convert as run
     from unistore.conversion.convert import make_converter, source_paths
-    from unistore.conversion.splits import parse_shares
+    from unistore.conversion.split_rule import parse_split
 
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     common = {name: given.pop(name) for name in COMMON}
     paths = source_paths([*sources, *given.pop("follow_links_to", ())])
     family = _detect(sources) if family is None else family
-    shares = None if common["split"] is None else parse_shares(common["split"], common["split_by"])
+    rule = parse_split(*(common[name] for name in SPLIT))
     if dry_run:
         from unistore.conversion.preview import preview
 
@@ -74,7 +78,7 @@ def _convert(family: str | None, **given: Any) -> int:
             make_converter(family, given),
             paths,
             codec=common["codec"],
-            shares=shares,
+            split=rule,
             on_error=common["on_error"],
             workers=common["workers"] if common["scheduler"] is None else None,
             memory=limit,
@@ -85,7 +89,7 @@ def _convert(family: str | None, **given: Any) -> int:
             say(preview_text(shown, destination, common["memory"]))
         return SKIPPED if shown.scan.options.get("skipped") else 0
     again = common["overwrite"] or common["restart"]
-    if not again and _is_up_to_date(family, paths, destination, common["codec"], shares, given):
+    if not again and _is_up_to_date(family, paths, destination, common["codec"], rule, given):
         if as_json:
             say_json({"destination": destination, "up_to_date": True})
         else:
@@ -101,14 +105,14 @@ def _convert(family: str | None, **given: Any) -> int:
 
 
 def _is_up_to_date(
-    family: str, paths: Sequence[Path], destination: str, codec: str, shares: Shares | None, options: Any
+    family: str, paths: Sequence[Path], destination: str, codec: str, split: SplitRule | None, options: Any
 ) -> bool:
     """Whether this very command made the store that stands there; what is wrong is told by the conversion."""
     from unistore.conversion.convert import make_converter
     from unistore.conversion.finished import is_up_to_date
 
     try:
-        return is_up_to_date(make_converter(family, options), paths, destination, codec=codec, shares=shares)
+        return is_up_to_date(make_converter(family, options), paths, destination, codec=codec, split=split)
     except (UnistoreError, OSError):
         return False
 
@@ -130,9 +134,9 @@ def convert() -> None:
     The same command resumes an interrupted conversion. DST appears once it is complete.
 
     \b
-    Every family takes --dry-run, --codec, --split, --split-by, --overwrite,
-    --restart, --work, --workers, --scheduler, --memory, --on-error, --exclude
-    and --json.
+    Every family takes --dry-run, --codec, --split, --split-by, --split-seed,
+    --split-from, --group-by, --overwrite, --restart, --work, --workers,
+    --scheduler, --memory, --on-error, --exclude and --json.
     """  # noqa: D301  an escape that keeps click from wrapping
 
 

@@ -13,6 +13,7 @@ import click
 from unistore.converters.options import Option, Options, declared
 from unistore.converters.registry import Family, families
 from unistore.errors import InputError
+from unistore.system.arguments import MAX_COUNT
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,14 +68,38 @@ _COMMON = (
         help="auto: chosen for each column by trial. fast: blosc-lz4. small: blosc-zstd, smallest.",
     ),
     _shared(
-        "--split", metavar="SHARES", help="Assign whole sources to splits: train=0.8,val=0.2 (of samples)."
+        "--split",
+        metavar="SHARES",
+        help="Assign sources to splits by the hash of their names: train=0.8,val=0.2. Data that is added "
+        "moves none. exact:train=0.8,val=0.2 meets the shares of samples, and adding data moves others.",
     ),
     _shared(
         "--split-by",
         metavar="WHAT",
         default="source",
         show_default=True,
-        help="Deal out single samples instead: episode, segment, volume; masks of the files win.",
+        help="Assign single samples instead: episode, segment, volume; masks of the files win.",
+    ),
+    _shared(
+        "--split-seed",
+        type=click.IntRange(0, MAX_COUNT),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Seed of the hash: another one gives other splits.",
+    ),
+    _shared(
+        "--split-from",
+        type=click.Path(),
+        metavar="PATH",
+        help="Take over the splits of a store, or of a list: lines NAME,SPLIT in a .csv file, "
+        '{"NAME": "SPLIT"} in a .json file. --split is for names that it lacks.',
+    ),
+    _shared(
+        "--group-by",
+        metavar="PATTERN",
+        help=r"Keep together what agrees in a part of its name: 'patient_\d+', or '(\w+)/' for the first "
+        "folder; or in a column of the samples: column:subject.",
     ),
     _shared("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed."),
     _shared("--restart", is_flag=True, help="Discard an unfinished conversion instead of resuming it."),

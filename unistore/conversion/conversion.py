@@ -26,7 +26,7 @@ from unistore.conversion.row_cache import RowCache
 from unistore.conversion.schema_checks import bounded_columns, check_plan
 from unistore.conversion.space import check_space
 from unistore.conversion.spill import Spill, SpilledBatch
-from unistore.conversion.splits import Shares
+from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.target import Folder
 from unistore.conversion.trial import choose_codecs
 from unistore.converters.protocol import Converter, Scan
@@ -72,7 +72,7 @@ class Conversion:
     round: int = 0
     exhaustive: bool = False
 
-    def execute(self, codec: str, shares: Shares | None) -> Report:
+    def execute(self, codec: str, split: SplitRule | None) -> Report:
         """Derive, finalize, write every shard, seal, move into place.
 
         Raises
@@ -87,7 +87,7 @@ class Conversion:
             tables = provisional_tables(self.scan)
             check_space(self.build.output_path, self.build.folder, tables, self.progress)
         keys, sizes = source_keys(self.scan, self.fingerprints), sizes_of(self.fingerprints)
-        planned, spill, row_cache = self._plan(keys, sizes, codec, shares)
+        planned, spill, row_cache = self._plan(keys, sizes, codec, split)
         plan = planned.plan
         check_plan(plan, planned.attributes["samples"]["count"], planned.arrays)
         resumed = self._write_shards(keys, planned, spill, row_cache)
@@ -122,7 +122,7 @@ class Conversion:
         return report
 
     def _plan(
-        self, keys: Keys, sizes: NDArray[np.int64], codec: str, shares: Shares | None
+        self, keys: Keys, sizes: NDArray[np.int64], codec: str, split: SplitRule | None
     ) -> tuple[Planned, Spill, RowCache]:
         """Derive, finalize, plan; a method of its own so that its temporary arrays are freed."""
         spill = self._derive(keys, sizes)
@@ -134,7 +134,7 @@ class Conversion:
             self._read_parts(job)
             return choose_codecs(job, bad_sources=self.exhaustive)
 
-        planned = plan_conversion(self.scan, finalized, codec, shares, spill, sizes, choose)
+        planned = plan_conversion(self.converter, self.scan, finalized, codec, split, spill, sizes, choose)
         if codec != "auto":
             self._read_parts(self._job(planned.plan, planned.spilled, spill, row_cache))
         return planned, spill, row_cache

@@ -16,9 +16,9 @@ from unistore.conversion.memory import step_budget
 from unistore.conversion.runner import Report, run
 from unistore.conversion.scan_job import scan_on
 from unistore.conversion.signatures import typed
-from unistore.conversion.splits import parse_shares
+from unistore.conversion.split_rule import parse_split
 from unistore.converters.instead import nothing_found
-from unistore.converters.options import Options, declared
+from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family, is_own
 from unistore.converters.scanning import ScanParts, scan_here
@@ -46,6 +46,9 @@ def convert(
     codec: str = "auto",
     split: str | Mapping[str, float] | None = None,
     split_by: str = "source",
+    split_seed: int = 0,
+    split_from: PathLike | None = None,
+    group_by: str | None = None,
     overwrite: bool = False,
     restart: bool = False,
     work: PathLike | None = None,
@@ -56,7 +59,7 @@ def convert(
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> Report:
-    """Convert research files into one sealed store.
+    r"""Convert research files into one sealed store.
 
     Parameters
     ----------
@@ -74,10 +77,22 @@ def convert(
         zstd if that saves much more. ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) and
         ``"none"`` use one for all columns.
     split
-        Shares of the samples, assigned by whole sources: ``"train=0.8,val=0.2"``. None: from the sources.
+        Shares of the splits: ``"train=0.8,val=0.2"``. A source belongs to the split that the hash of its name
+        falls into, so that data which is added or left out moves no other. ``"exact:train=0.8,val=0.2"``
+        comes as close to the shares as whole sources allow, and adding data moves others. None: from the
+        sources.
     split_by
         Unit that `split` never divides: ``"source"``, or the name of a sample: ``"episode"``. Samples keep
         the splits that the sources name (masks).
+    split_seed
+        Seed of the hash, 0 or more: another one gives other splits.
+    split_from
+        A store, or a ``.csv`` or ``.json`` list, ``NAME,SPLIT`` or ``{NAME: SPLIT}``, whose splits are taken
+        over by the names of sources, or of samples as ``"SOURCE: SAMPLE"``. `split` is for names that it
+        lacks; without `split` these are refused.
+    group_by
+        What must not be divided between splits: a regular expression that is searched in each name
+        (``r"patient_\d+"``; its group, if it has one), or ``"column:subject"``, a column of the samples.
     overwrite
         Replace a finished store; it stays in place until the new one is sealed.
     restart
@@ -140,8 +155,11 @@ def convert(
         "--split", split, isinstance(split, (str, Mapping)), "shares, as in train=0.8,val=0.2", none=True
     )
     check.text("--split-by", split_by)
+    check.integer("--split-seed", split_seed)
+    check.path("--split-from", split_from, none=True)
+    check.text("--group-by", group_by, none=True)
     check.raise_problems()
-    shares = None if split is None else parse_shares(split, split_by)
+    rule = parse_split(split, split_by, split_seed, split_from, group_by)
     limit = None if memory is None else parse_bytes(memory, "--memory")
     paths = source_paths(sources)
     chosen = family or implied_family(options) or detect_family(paths).family
@@ -152,7 +170,7 @@ def convert(
             paths,
             destination,
             codec=codec,
-            shares=shares,
+            split=rule,
             overwrite=overwrite,
             restart=restart,
             work=None if work is None else Path(work),
@@ -324,5 +342,5 @@ def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:
     InputError
         If the options are not those of the family's converter.
     """
-    not_options = ("codec", "split", "split_by", "found", "skipped")
+    not_options = ("codec", *SPLIT_OPTIONS, "found", "skipped")
     return make_converter(family, {name: value for name, value in options.items() if name not in not_options})

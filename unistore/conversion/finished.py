@@ -10,7 +10,8 @@ from pathlib import Path
 from unistore.conversion.fingerprint import fingerprints_of, sizes_of
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.skipping import scan_valid_sources
-from unistore.conversion.splits import Shares
+from unistore.conversion.split_rule import SplitRule
+from unistore.conversion.splits import prepare_splits
 from unistore.converters.protocol import Converter
 from unistore.errors import StoreError
 from unistore.remote.storage import local_path
@@ -24,7 +25,7 @@ def is_up_to_date(
     destination: str,
     *,
     codec: str,
-    shares: Shares | None,
+    split: SplitRule | None,
 ) -> bool:
     """Whether the store in a folder was made from these sources, with these options and versions.
 
@@ -48,7 +49,8 @@ def is_up_to_date(
     if recorded.get("skipped") or recorded.get("created_with") != versions():
         return False
     scan = scan_valid_sources(converter, paths, skip=False)[1]
-    options = json.loads(json.dumps(plan_options(scan, codec, shares)))
+    rule = prepare_splits(split, paths, scan)
+    options = json.loads(json.dumps(plan_options(scan, codec, rule)))
     before = dict(recorded.get("options", {}))
     for each in (options, before):
         each.pop("found", None)  # known only from the values of the sources

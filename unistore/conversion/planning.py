@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,13 @@ from unistore.conversion.dimensions import unique_dimension_names
 from unistore.conversion.finish import IndexArrays, root_attributes, shared_index
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
-from unistore.conversion.splits import Codes, Shares, assign_splits, keeps_splits
-from unistore.converters.protocol import Finalized, Scan
+from unistore.conversion.split_columns import column_values
+from unistore.conversion.split_rule import SplitRule
+from unistore.conversion.splits import Codes, assign_splits
+from unistore.converters.protocol import Converter, Finalized, Scan
 from unistore.converters.verdicts import counted_scan
 from unistore.errors import ConversionError
 from unistore.schemas.tables import Field, Table
-
-_SPLITS_KEPT = "the splits that the sources name were kept; --split was ignored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +70,11 @@ class Planned:
 
 
 def plan_conversion(
+    converter: Converter,
     scan: Scan,
     finalized: Finalized,
     codec: str,
-    shares: Shares | None,
+    split: SplitRule | None,
     spill: Spill,
     sizes: NDArray[np.int64],
     choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
@@ -80,8 +83,12 @@ def plan_conversion(
 
     Parameters
     ----------
-    codec, shares
+    converter
+        Reads the column that splits are grouped by.
+    codec
         As given to `run`.
+    split
+        The prepared rule; None: splits come from the sources.
     spill
         Spilled rows and facts of the sources.
     sizes
@@ -90,7 +97,8 @@ def plan_conversion(
         ``choose(plan, spilled)`` returns the codec of each column by path; called if `codec` is ``"auto"``,
         with the final form of the spilled tables by name.
     """
-    codes, names = assign_splits(scan, finalized, shares)
+    assigned = assign_splits(scan, finalized, split, partial(column_values, converter, scan, finalized))
+    codes = assigned.codes
     tables = _tables(scan, finalized, spill)
     placeholder = np.zeros((len(scan.sources), 16), np.uint8)
     main_rows = _rows_of(scan.main_table, tables)
@@ -98,7 +106,7 @@ def plan_conversion(
     forms = [_index_plan(field, len(values)) for field, values in chain(*index)]
     del placeholder, index
     spilled = {table.name: table for table in finalized.spilled}
-    plan = plan_of(scan, codec, shares, tables, forms)
+    plan = plan_of(scan, codec, split, tables, forms, assigned.found)
     if codec == "auto":
         plan = _with_codecs(plan, choose(plan, spilled))
     verdicts = tuple(each.to_json() for each in counted_scan(scan))
@@ -107,33 +115,37 @@ def plan_conversion(
         plan=plan,
         verdicts=verdicts,
         attributes=root_attributes(scan, finalized, plan, verdicts),
-        groups={**finalized.groups, "splits": {"names": list(names)}},
+        groups={**finalized.groups, "splits": {"names": list(assigned.names)}},
         codes=codes,
         sizes=sizes,
         arrays=finalized.arrays,
         spilled=spilled,
-        notes=(*finalized.notes, *((_SPLITS_KEPT,) if keeps_splits(finalized, shares) else ())),
+        notes=(*finalized.notes, *assigned.notes),
     )
 
 
 def plan_of(
     scan: Scan,
     codec: str,
-    shares: Shares | None,
+    split: SplitRule | None,
     tables: Sequence[TablePlan],
     index: Sequence[ArrayPlan] = (),
+    found: Mapping[str, Any] = MappingProxyType({}),
 ) -> Plan:
-    """The plan of a scan from the plans of its tables."""
+    """The plan of a scan from the plans of its tables; `found` adds to the options what values decided."""
     tables, index = unique_dimension_names(tables, index)
     tables = tuple(replace(t, arrays=tuple(replace(a, codec=codec) for a in t.arrays)) for t in tables)
     index = tuple(replace(array, codec="fast" if codec == "auto" else codec) for array in index)
+    options = plan_options(scan, codec, split)
+    if found:
+        options["found"] = {**options.get("found", {}), **found}
     return Plan(
         family=scan.family,
         sample_table=scan.sample_table,
         sources=scan.sources.names,
         tables=tables,
         index=index,
-        options=plan_options(scan, codec, shares),
+        options=options,
         versions=versions(),
     )
 
@@ -148,9 +160,9 @@ def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
     return replace(plan, tables=tables, options={**plan.options, "found": found})
 
 
-def plan_options(scan: Scan, codec: str, shares: Shares | None) -> dict[str, Any]:
+def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> dict[str, Any]:
     """Every option that decides a store's content."""
-    return {**scan.options, "codec": codec, **({"split": None} if shares is None else shares.to_json())}
+    return {**scan.options, "codec": codec, **({"split": None} if split is None else split.to_json())}
 
 
 def versions() -> dict[str, str]:

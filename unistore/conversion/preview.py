@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from unistore.conversion.estimate import Estimate, Peak, estimate, provisional_tables
 from unistore.conversion.fingerprint import fingerprints_of, sizes_of
@@ -13,9 +15,13 @@ from unistore.conversion.memory import step_budget
 from unistore.conversion.plan import Plan, TablePlan
 from unistore.conversion.planning import plan_of
 from unistore.conversion.skipping import check_mode, entry_of, scan_valid_sources, with_skipped
-from unistore.conversion.splits import Shares
-from unistore.converters.protocol import Converter, Scan
+from unistore.conversion.split_rule import SOURCE, SplitRule
+from unistore.conversion.splits import assign_splits, prepare_splits
+from unistore.converters.protocol import Converter, Finalized, Scan
 from unistore.converters.verdicts import counted_scan
+
+_MAX_NAMES = 1_000_000
+"""Most samples that are assigned to splits only to tell their shares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ def preview(
     paths: Sequence[Path],
     *,
     codec: str = "auto",
-    shares: Shares | None = None,
+    split: SplitRule | None = None,
     on_error: str = "fail",
     workers: int | None = 0,
     memory: int | None = None,
@@ -105,7 +111,7 @@ def preview(
 
     Parameters
     ----------
-    codec, shares, on_error
+    codec, split, on_error
         As in `run`; problems that only values show are not known yet.
     workers, memory
         As in `unistore.convert`; None workers: those of a cluster.
@@ -118,14 +124,31 @@ def preview(
     check_mode(on_error)
     _, scan, problems = scan_valid_sources(converter, paths, skip=on_error == "skip")
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
-    plan = plan_of(scan, codec, shares, provisional_tables(scan))
+    rule = prepare_splits(split, paths, scan)
+    plan = plan_of(scan, codec, rule, provisional_tables(scan))
     found = estimate(converter, scan, step_budget(memory, workers))
     return Preview(
-        scan=scan,
+        scan=replace(scan, notes=(*scan.notes, *_split_notes(converter, scan, rule))),
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),
         source_bytes=int(sizes_of(fingerprints_of(scan)).sum()),
         raw_bytes=plan.raw_bytes,
         estimate=found,
         peak=found.peak(memory, workers),
+    )
+
+
+def _split_notes(converter: Converter, scan: Scan, rule: SplitRule | None) -> Sequence[str]:
+    """The shares of samples that the splits get, or of sources where samples are counted while reading."""
+    if rule is None or rule.column is not None:
+        return ()
+    finalized = None if scan.is_derived else converter.finalize(scan, ())
+    if finalized is not None and (rule.by == SOURCE or finalized.samples <= _MAX_NAMES):
+        return assign_splits(scan, finalized, rule).notes
+    if rule.by != SOURCE:
+        return ("the shares of the splits are known once the samples are read",)
+    one = np.arange(len(scan.sources))
+    by_source = Finalized(arrays=(), samples=len(one), sample_source=one)
+    return tuple(
+        f"{note}; by samples: once they are counted" for note in assign_splits(scan, by_source, rule).notes
     )

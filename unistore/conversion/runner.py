@@ -19,7 +19,8 @@ from unistore.conversion.memory import PROCESS, STEP_BUDGET
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.report import Report
 from unistore.conversion.skipping import Skipping, check_mode, check_resumed, scan_valid_sources
-from unistore.conversion.splits import Shares
+from unistore.conversion.split_rule import SplitRule
+from unistore.conversion.splits import prepare_splits
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
 from unistore.converters.scanning import ScanParts, scan_here
@@ -36,7 +37,7 @@ def run(
     destination: str | os.PathLike[str],
     *,
     codec: str = "auto",
-    shares: Shares | None = None,
+    split: SplitRule | None = None,
     overwrite: bool = False,
     restart: bool = False,
     work: Path | None = None,
@@ -53,8 +54,8 @@ def run(
     ----------
     codec
         ``"auto"``, or a preset for all columns: ``"fast"``, ``"balanced"``, ``"small"``, ``"none"``.
-    shares
-        Assign splits by these shares of the samples.
+    split
+        How samples are assigned to splits; None: the sources name them.
     overwrite
         Replace a store at the destination once the new one is sealed.
     restart
@@ -84,13 +85,12 @@ def run(
     _check_no_overlap(paths, opened)
     check_mode(on_error)
     first = scan_valid_sources(converter, paths, skip=on_error == "skip", scan_all=scan_all)
-    if shares is not None:
-        shares.check(first[1])
+    rule = prepare_splits(split, paths, first[1])
     fingerprints = fingerprints_of(first[1])
     try:
         with opened as build:
             build.begin(
-                _identity(converter, first, codec, shares), _source_states(first[1], fingerprints), paths
+                _identity(converter, first, codec, rule), _source_states(first[1], fingerprints), paths
             )
             check_resumed(on_error, build.journal)
             if (report := build.finished_report()) is not None:
@@ -101,8 +101,8 @@ def run(
             skipping = Skipping(first, paths, build.journal, scan_all)
             while True:
                 chosen, scan = skipping.scan()
-                if shares is not None:
-                    shares.check(scan)
+                if scan.sources is not first[1].sources:
+                    rule = prepare_splits(split, paths, scan)
                 conversion = Conversion(
                     converter=chosen,
                     scan=scan,
@@ -116,7 +116,7 @@ def run(
                     exhaustive=on_error == "skip",
                 )
                 try:
-                    return conversion.execute(codec, shares)
+                    return conversion.execute(codec, rule)
                 except InputError as error:
                     if on_error != "skip" or not all(problem.source for problem in error.problems):
                         raise
@@ -129,14 +129,14 @@ def _identity(
     converter: Converter,
     first: tuple[Converter, Scan, list[Problem]],
     codec: str,
-    shares: Shares | None,
+    split: SplitRule | None,
 ) -> dict[str, Any]:
     """Options and versions that must be the same to continue a run."""
     _, scan, problems = first
     identity = {
         "family": scan.family,
         "converter": type(converter).__name__,
-        "options": plan_options(scan, codec, shares),
+        "options": plan_options(scan, codec, split),
         "left out": [str(problem) for problem in problems],
         "versions": versions(),
     }

@@ -23,6 +23,9 @@ class _Shared(TypedDict, total=False):
     codec: str
     split: str | Mapping[str, float] | None
     split_by: str
+    split_seed: int
+    split_from: PathLike | None
+    group_by: str | None
     overwrite: bool
     restart: bool
     work: PathLike | None

@@ -1,169 +1,136 @@
-"""The split of every sample: from the sources, or by shares of the samples."""
+"""The split of every sample: from the sources, from a list, or by shares of the samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+import base64
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.repeated import Repeated
+from unistore.conversion.split_rule import SOURCE, SplitRule
+from unistore.conversion.split_units import Units
 from unistore.converters.protocol import Finalized, Scan
 from unistore.errors import InputError
 from unistore.system.sizes import count_of
 
 Codes: TypeAlias = NDArray[np.uint8] | Repeated
 """Split code of each sample, (samples,) uint8."""
+ReadColumn = Callable[[str], Sequence[Any]]
+"""Values of a column of the sample table, one a sample."""
 
-SOURCE = "source"
 OTHER = "other"
 """Split of sources without one, if others have one."""
+KEPT = "the splits that the sources name were kept; --split was ignored"
+MOVES = "splits by exact shares: sources that are added or left out move others to another split"
 
 
-class Shares(dict[str, float]):
-    """Shares of the samples by split.
+class Assigned(NamedTuple):
+    """Splits of all samples."""
 
-    Attributes
-    ----------
-    by
-        Unit that is never divided between splits: ``"source"``, or the name of a sample: ``"episode"``.
-    """
-
-    by: str = SOURCE
-
-    def check(self, scan: Scan) -> None:
-        """Refuse an unknown `by`, and more splits than sources.
-
-        Raises
-        ------
-        InputError
-            Naming the alternatives.
-        """
-        single = scan.sample_table.rpartition("/")[2].removesuffix("s")
-        if self.by not in (SOURCE, single):
-            msg = f"--split-by {self.by}: splits can be assigned by {SOURCE} or by {single} here"
-            raise InputError(msg)
-        if self.by == SOURCE and len(scan.sources) < len(self):
-            msg = (
-                f"--split: {len(self)} splits ({', '.join(self)}) of "
-                f"{count_of(len(scan.sources), 'source')}: a source is never divided, so give "
-                f"at least one source for each split, or --split-by {single}"
-            )
-            raise InputError(msg)
-
-    @classmethod
-    def recorded(cls, options: Mapping[str, Any]) -> Shares | None:
-        """Shares from a store's recorded options."""
-        found = options["split"]
-        if found is None:
-            return None
-        shares = cls(found)
-        shares.by = options.get("split_by", SOURCE)
-        return shares
-
-    def to_json(self) -> dict[str, Any]:
-        """Options that a store records."""
-        return {"split": dict(self), **({} if self.by == SOURCE else {"split_by": self.by})}
+    codes: Codes
+    names: tuple[str, ...]  # by code; empty: the store has no splits
+    notes: tuple[str, ...] = ()
+    found: Mapping[str, Any] = {}  # what the root records so that they can be assigned again
 
 
-def parse_shares(split: str | Mapping[str, float], by: str = SOURCE) -> Shares:
-    """Parse ``"train=0.8,val=0.2"``, or a mapping of the same.
+def prepare_splits(rule: SplitRule | None, paths: Sequence[Path], scan: Scan) -> SplitRule | None:
+    """Return a rule for the sources of a scan under the given paths.
 
     Raises
     ------
     InputError
-        If a share is not a number above 0, a name comes twice, or they do not add up to 1.
+        If it cannot be applied to them, as far as this is known before values are read.
     """
-    text = split if isinstance(split, str) else ",".join(f"{name}={share}" for name, share in split.items())
-    shares = Shares()
-    shares.by = by
-    for part in text.split(","):
-        name, _, share = part.partition("=")
-        try:
-            shares[name.strip()] = float(share)
-        except ValueError:
-            shares[name.strip()] = 0.0
-    # NaN compares false and is refused
-    fair = all(share > 0 for share in shares.values()) and abs(sum(shares.values()) - 1) <= 1e-6
-    if not fair or "" in shares or len(shares) < text.count(",") + 1:
-        msg = f"--split {text}: expected shares above 0 that add up to 1, as in train=0.8,val=0.2"
-        raise InputError(msg)
-    return shares
-
-
-def assign_splits(scan: Scan, finalized: Finalized, shares: Shares | None) -> tuple[Codes, tuple[str, ...]]:
-    """Split code of each sample, (samples,) uint8, and the names by code; no names: the store has no splits.
-
-    With `shares`, sources are visited in the order of the xxh3-64 of their names, and each is assigned to the
-    split that is furthest below its share of the samples so far. So a source is never divided, and adding one
-    moves few others. With ``shares.by`` a sample, samples are visited in the order of the hash of source and
-    name, unless the sources themselves name the splits of samples.
-    """
-    if shares is not None and not keeps_splits(finalized, shares):
-        return (
-            _assign_samples(scan, finalized, shares)
-            if shares.by != SOURCE
-            else _assign_sources(scan, finalized, shares)
+    if rule is None:
+        return None
+    prepared = rule.prepared(paths, scan)
+    if prepared.by != SOURCE:
+        return prepared
+    sources = len(scan.sources)
+    if sources < len(rule.shares) and rule.taken is None:
+        names = ", ".join(rule.shares)
+        sample = scan.sample_table.rpartition("/")[2].removesuffix("s")
+        msg = (
+            f"--split: {len(rule.shares)} splits ({names}) of {count_of(sources, 'source')}: "
+            f"a source is never divided, so give at least one source for each split, or --split-by {sample}"
         )
+        raise InputError(msg)
+    Units.of_sources(scan, np.ones(sources, np.int64)).assign(prepared)
+    return prepared
+
+
+def assign_splits(
+    scan: Scan, finalized: Finalized, rule: SplitRule | None, read_column: ReadColumn | None = None
+) -> Assigned:
+    """Assign each sample to a split.
+
+    Parameters
+    ----------
+    rule
+        A prepared rule; None: splits come from the sources.
+    read_column
+        Reads the column that `rule` groups by.
+
+    Raises
+    ------
+    InputError
+        If a split gets no samples, names are missing in a list, or a group is in several splits.
+    """
+    if rule is None:
+        return _of_sources(scan, finalized)
+    if rule.by != SOURCE and finalized.splits is not None and rule.taken is None:
+        return _of_sources(scan, finalized)._replace(notes=(KEPT,))
+    if rule.by == SOURCE:
+        units = Units.of_sources(scan, _samples_of_sources(scan, finalized))
+    else:
+        values = None
+        if rule.column is not None and read_column is not None:
+            values = read_column(rule.column)
+        units = Units.of_samples(scan, finalized, rule, values)
+    splits = units.assign(rule)
+    codes: Codes = splits.codes
+    if rule.by == SOURCE:
+        codes = _of_samples(splits.codes, finalized)
+    notes = [units.reached(rule, splits)]
+    if rule.method == "exact":
+        notes.append(MOVES)
+    found = {}
+    if rule.taken is not None:
+        packed = base64.b64encode(zlib.compress(splits.codes.tobytes()))
+        found["splits"] = {"names": list(splits.names), "codes": packed.decode()}
+    return Assigned(codes, splits.names, tuple(notes), found)
+
+
+def _samples_of_sources(scan: Scan, finalized: Finalized) -> NDArray[np.int64]:
+    """Return the number of samples of each source, (sources,)."""
+    sizes = np.zeros(len(scan.sources), np.int64)
+    runs: Any = finalized.sample_runs
+    if runs is None:
+        runs = 1
+    np.add.at(sizes, finalized.sample_source, runs)
+    return sizes
+
+
+def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
+    """Splits that the sources name."""
     if finalized.splits is not None:
-        return finalized.splits, finalized.split_names
+        return Assigned(finalized.splits, finalized.split_names)
     splits = scan.sources.splits
     names = tuple(dict.fromkeys(split for split in splits if split is not None))
     if not names:
-        return Repeated(np.zeros(1, np.uint8), np.array([finalized.samples])), ()
+        return Assigned(Repeated(np.zeros(1, np.uint8), np.array([finalized.samples])), ())
     if None in splits:
         names = tuple(dict.fromkeys((*names, OTHER)))
     code = np.array([names.index(OTHER if split is None else split) for split in splits], np.uint8)
-    return _of_samples(code, finalized), names
-
-
-def keeps_splits(finalized: Finalized, shares: Shares | None) -> bool:
-    """Whether splits that the sources name for samples take precedence over shares."""
-    return shares is not None and shares.by != SOURCE and finalized.splits is not None
+    return Assigned(_of_samples(code, finalized), names)
 
 
 def _of_samples(code: NDArray[np.uint8], finalized: Finalized) -> Codes:
     """Codes of samples from those of sources."""
     codes = code[finalized.sample_source]
     return codes if finalized.sample_runs is None else Repeated(codes, finalized.sample_runs)
-
-
-def _assign_sources(scan: Scan, finalized: Finalized, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
-    sizes = np.zeros(len(scan.sources), np.int64)
-    np.add.at(sizes, finalized.sample_source, 1 if finalized.sample_runs is None else finalized.sample_runs)
-    code = _assign(scan.sources.names, sizes, shares)
-    return _of_samples(code, finalized), tuple(shares)
-
-
-def _assign_samples(scan: Scan, finalized: Finalized, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
-    owner = finalized.sample_source
-    if finalized.sample_runs is not None:
-        owner = np.repeat(owner, finalized.sample_runs)
-    own: Iterable[Any] = finalized.sample_names
-    if not own:
-        order = np.argsort(owner, kind="stable")
-        first = np.searchsorted(owner[order], owner[order])
-        numbers = np.empty(len(owner), np.int64)
-        numbers[order] = np.arange(len(owner)) - first
-        own = numbers.tolist()
-    sources = scan.sources.names
-    names = (f"{sources[at]}: {name}" for at, name in zip(owner.tolist(), own, strict=True))
-    return _assign(names, np.ones(len(owner), np.int64), shares), tuple(shares)
-
-
-def _assign(names: Iterable[str], sizes: NDArray[np.int64], shares: Shares) -> NDArray[np.uint8]:
-    """Split code of each name, (n,) uint8; `sizes` are the samples of each, (n,)."""
-    hashed = np.fromiter((xxhash.xxh3_64_intdigest(name.encode()) for name in names), np.uint64, len(sizes))
-    order = np.argsort(hashed, kind="stable")
-    wanted, given, total = list(shares.values()), [0] * len(shares), 0
-    codes = bytearray()
-    for size in sizes[order].tolist():  # Python ints are faster than numpy scalars
-        total += size
-        missing = [share * total - have for share, have in zip(wanted, given, strict=True)]
-        codes.append(missing.index(max(missing)))
-        given[codes[-1]] += size
-    code = np.empty(len(sizes), np.uint8)
-    code[order] = np.frombuffer(codes, np.uint8)
-    return code

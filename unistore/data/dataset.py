@@ -293,22 +293,40 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         ]
         return np.concatenate([*blocks, bounds[-1:]]).astype(np.int64)
 
-    def label_counts(self, key: str) -> dict[int, int]:
-        """Count the values of an integer key over all samples of this epoch: value to count.
+    def label_counts(
+        self, key: str, *, split: str | Sequence[str] | None = None, subset: Any = None
+    ) -> dict[int, int]:
+        """Count the values of an integer key over the samples of this epoch: value to count.
 
         Reads that key of every sample. Values that mean "unlabelled" are counted like any other.
+
+        Parameters
+        ----------
+        key
+            Key of the labels.
+        split
+            Name of a split, or several, in place of those of the dataset; None: those of the dataset.
+        subset
+            Sample indices, or one bool a sample, as of ``unistore.Loader``; None: all samples.
 
         Raises
         ------
         InputError
-            If the key is not read here, or holds no integers.
+            If the key is not read here, or holds no integers; if there is no such split, or no such sample;
+            if both `split` and `subset` are given.
         """
         from unistore.data.labels import label_counts
 
-        return label_counts(self, key)
+        return label_counts(self, key, split, subset)
 
     def class_weights(
-        self, key: str, *, classes: int | None = None, unlabelled: int | None = None
+        self,
+        key: str,
+        *,
+        classes: int | None = None,
+        unlabelled: int | None = None,
+        split: str | Sequence[str] | None = None,
+        subset: Any = None,
     ) -> torch.Tensor:
         """Balanced class weights: number of labels / (number of classes that occur · count of the class).
 
@@ -320,6 +338,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             Number of classes; None: one more than the largest label.
         unlabelled
             Value that stands for no class; it is not counted.
+        split, subset
+            The samples, as of `label_counts`.
 
         Returns
         -------
@@ -332,7 +352,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         """
         from unistore.data.labels import class_weights
 
-        return torch.from_numpy(class_weights(self, key, classes, unlabelled))
+        counts = self.label_counts(key, split=split, subset=subset)
+        return torch.from_numpy(class_weights(counts, key, classes, unlabelled))
 
     def source_offsets(self) -> NDArray[np.int64]:
         """Offsets of samples by source, (sources with samples + 1,) int64, for ``shuffle="sources"``.

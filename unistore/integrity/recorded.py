@@ -17,7 +17,7 @@ from unistore.conversion.job import DeriveJob, ShardJob, source_batches
 from unistore.conversion.keys import source_keys
 from unistore.conversion.planning import Planned, plan_conversion, versions
 from unistore.conversion.spill import Spill
-from unistore.conversion.splits import Shares
+from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
@@ -74,7 +74,7 @@ def plan_recorded_conversion(
     try:
         options: Mapping[str, Any] = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
-        codec, shares = options["codec"], Shares.recorded(options)
+        codec, split = options["codec"], SplitRule.recorded(options)
         codecs = dict(options["found"]["codecs"]) if codec == "auto" else {}
         for chosen in codecs.values():
             codec_chain(str(chosen), np.dtype(np.uint8))
@@ -104,7 +104,7 @@ def plan_recorded_conversion(
         if problems:
             raise InputError(problems)
     finalized = converter.finalize(scan, spill if scan.is_derived else ())
-    planned = plan_conversion(scan, finalized, codec, shares, spill, sizes, lambda *_: codecs)
+    planned = plan_conversion(converter, scan, finalized, codec, split, spill, sizes, lambda *_: codecs)
     # verdicts are those of the store: other files beside the sources may have come or gone
     own = {name: value for name, value in planned.attributes.items() if name != "verdicts"}
     if "verdicts" in attributes:

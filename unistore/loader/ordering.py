@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from unistore.errors import InputError, Problem
-from unistore.loader.samplers import is_distributed, sample_indices, sampler_sequence
-from unistore.order.sequences import EpochSequence, InOrder, Subset, Weighted
+from unistore.loader.samplers import is_distributed, sampler_sequence
+from unistore.order.sequences import EpochSequence, InOrder, Subset, Weighted, sample_indices
 from unistore.order.shuffles import ShuffleKind, shuffled
 from unistore.system.arguments import MAX_EPOCH, Arguments
 

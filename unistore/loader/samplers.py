@@ -6,11 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
 from unistore.order.sampler import SequenceSampler, Shuffle
-from unistore.order.sequences import EpochSequence, InOrder, Repeated, Shuffled, Subset, Weighted
+from unistore.order.sequences import (
+    EpochSequence,
+    InOrder,
+    Repeated,
+    Shuffled,
+    Subset,
+    Weighted,
+    sample_indices,
+)
 
 _CUSTOM_ORDER = (
     "an order of your own is an object with the methods of unistore.order.sequences.EpochSequence, "
@@ -65,29 +72,6 @@ def sampler_sequence(sampler: Any, samples: int, seed: int) -> EpochSequence:
 def is_distributed(sampler: Any) -> bool:
     """Whether a sampler is torch's ``DistributedSampler``, which says the rank and the number of ranks."""
     return _torch_name(sampler) == "DistributedSampler"
-
-
-def sample_indices(name: str, given: Any, samples: int) -> NDArray[np.int64]:
-    """Indices (n,) of samples, as they were given.
-
-    Raises
-    ------
-    InputError
-        If they are not valid indices. `name` is that of the argument.
-    """
-    try:
-        chosen = np.asarray(given)
-    except (TypeError, ValueError):  # lists of different lengths
-        chosen = np.asarray(None)
-    if chosen.dtype == np.bool_ and chosen.shape == (samples,):
-        return cast("NDArray[np.int64]", np.flatnonzero(chosen))
-    if chosen.ndim != 1 or not (np.issubdtype(chosen.dtype, np.integer) or not len(chosen)):
-        message = f"must be sample indices or one bool a sample, got {chosen.dtype} {chosen.shape}"
-        raise InputError(Problem(name, message, kind="option"))
-    if len(chosen) and (chosen.min() < 0 or chosen.max() >= samples):
-        message = f"holds {chosen.min()} to {chosen.max()}, and the dataset has {samples} samples"
-        raise InputError(Problem(name, message, kind="option"))
-    return chosen.astype(np.int64)
 
 
 def _torch_name(sampler: Any) -> str:

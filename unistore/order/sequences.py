@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from unistore.errors import InputError, Problem
 from unistore.order.permutation import Permutation
 from unistore.order.randomness import words
 
@@ -283,3 +284,26 @@ class RankShare:
     def delivered(self, steps: int) -> int:
         """Positions of the epoch that all ranks together have delivered after `steps` steps."""
         return min(self.start + steps * self._stride, max(self.start, self.length))
+
+
+def sample_indices(name: str, given: Any, samples: int) -> NDArray[np.int64]:
+    """Indices (n,) of samples, as they were given.
+
+    Raises
+    ------
+    InputError
+        If they are not valid indices. `name` is that of the argument.
+    """
+    try:
+        chosen = np.asarray(given)
+    except (TypeError, ValueError):  # lists of different lengths
+        chosen = np.asarray(None)
+    if chosen.dtype == np.bool_ and chosen.shape == (samples,):
+        return cast("NDArray[np.int64]", np.flatnonzero(chosen))
+    if chosen.ndim != 1 or not (np.issubdtype(chosen.dtype, np.integer) or not len(chosen)):
+        message = f"must be sample indices or one bool a sample, got {chosen.dtype} {chosen.shape}"
+        raise InputError(Problem(name, message, kind="option"))
+    if len(chosen) and (chosen.min() < 0 or chosen.max() >= samples):
+        message = f"holds {chosen.min()} to {chosen.max()}, and the dataset has {samples} samples"
+        raise InputError(Problem(name, message, kind="option"))
+    return chosen.astype(np.int64)

@@ -23,7 +23,10 @@ SHOWN_ATTRIBUTES = 8
 def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     """Blocks of `describe_store`'s result."""
     sources, seal = about["sources"], about["seal"]
-    splits = ", ".join(f"{name} {count:,}" for name, count in about["splits"].items())
+    samples = max(1, about["samples"]["count"])
+    splits = ", ".join(
+        f"{name} {count:,} ({100 * count / samples:.3g} %)" for name, count in about["splits"].items()
+    )
     ratio = "" if about["ratio"] is None else f", ratio {about['ratio']:.2f}"
     attributes = [printable(name) for name in sources["attributes"][:SHOWN_ATTRIBUTES]]
     attributes += ["…"] if len(sources["attributes"]) > SHOWN_ATTRIBUTES else []

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import unistore
+from unistore.conversion.split_rule import EXACT
 from unistore.converters.options import Option, declared
 from unistore.converters.registry import find_family, get_family
 from unistore.data.kinds.protocol import NamesGroup, SampleKind
@@ -167,10 +168,20 @@ def _words(family: str, options: Mapping[str, Any]) -> list[str]:
             words += _option_words(each, value)
     if options.get("codec") not in (None, "auto"):
         words += ["--codec", str(options["codec"])]
+    return [*words, *_split_words(options)]
+
+
+def _split_words(options: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
     if split := options.get("split"):
-        words += ["--split", ",".join(_pairs(split)) if isinstance(split, Mapping) else str(split)]
-    if split_by := options.get("split_by"):
-        words += ["--split-by", str(split_by)]
+        shares = ",".join(_pairs(split)) if isinstance(split, Mapping) else str(split)
+        # stores that record no rule were made in the way that is now called exact
+        words += ["--split", shares if options.get("split_rule") == "hash" else f"{EXACT}{shares}"]
+    for name in ("split_by", "split_seed", "group_by"):
+        if options.get(name):
+            words += [f"--{name.replace('_', '-')}", str(options[name])]
+    if isinstance(taken := options.get("split_from"), Mapping):
+        words += ["--split-from", str(taken.get("name"))]
     return words
 
 

@@ -72,7 +72,8 @@ def test_contract(
     assert [source.split for source in converted.scan.sources] == ["test", "train", "train", "train"]
     text = converted.arrays["sequences/name/data"].tobytes()
     assert text == b"test/ctrain/atrain/b"
-    assert converted.finalized.sample_source.tolist() == [0, 1, 1, 3], "sequences are dealt out whole"
+    assert converted.scan.units == ["test/c", "train/a", "train/a", "train/b"], "never divided by --split"
+    assert converted.finalized.sample_source.tolist() == [0, 1, 2, 3]
 
 
 def test_real_stream_decodes_to_its_picture(data: Path, convert_in_memory: Callable[..., Any]) -> None:

@@ -284,3 +284,38 @@ def _wait_for_journal(folder: Path, process: subprocess.Popen[str]) -> Path:
                 return path
         time.sleep(0.005)
     pytest.fail(f"no journal: {process.communicate()}")
+
+
+def test_splits_as_they_are_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        np.savez(f"in/p{number // 3}_{number}.npz", x=np.arange(number + 1))
+    split = ("--split", "train=0.6,val=0.4", "--split-seed", "1", "--group-by", r"p\d+")
+    assert call("convert", "in", "a.zarr", *split, "--dry-run") == 0
+    (note,) = re.findall(r"note: (splits of 78 samples: .*)", capfd.readouterr().out)
+    assert call("convert", "in", "a.zarr", *split) == 0
+    assert note in capfd.readouterr().out
+    assert call("convert", "in", "a.zarr", *split) == 0
+    assert "up to date" in capfd.readouterr().out
+    codes, names = unistore.Store("a.zarr").splits()
+    shown = unistore.inspect("a.zarr")
+    for name, count in zip(names, np.bincount(codes).tolist(), strict=True):
+        assert f"{name} {100 * count / 78:.3g} %" in note
+        assert f"{name} {count} ({100 * count / 78:.3g} %)" in str(shown)
+    assert r"--split train=0.6,val=0.4 --split-seed 1 --group-by 'p\d+'" in str(shown)
+    taken = ("--split-from", "a.zarr")
+    assert call("convert", "in", "b.zarr", *taken) == 0
+    capfd.readouterr()
+    assert call("convert", "in", "b.zarr", *taken) == 0
+    assert "up to date" in capfd.readouterr().out
+    assert unistore.Store("b.zarr").splits()[0].tolist() == codes.tolist()
+    np.savez("in/p9_99.npz", x=np.arange(3))
+    assert call("convert", "in", "c.zarr", *taken, "--json") == 2
+    (problem,) = json.loads(capfd.readouterr().out)["problems"]
+    assert problem["location"] == "--split-from a.zarr"
+    assert problem["message"] == "does not name p9_99.npz"
+    assert call("convert", "in", "c.zarr", "--split-seed", "2") == 2
+    assert "--split-seed: has no effect without --split" in capfd.readouterr().err

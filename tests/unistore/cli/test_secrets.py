@@ -70,6 +70,9 @@ COMMANDS: list[Callable[[str], list[str]]] = [
     lambda url: ["convert", "rows", "in", "new.zarr", "--codec", url],
     lambda url: ["convert", "rows", "in", "new.zarr", "--memory", url],
     lambda url: ["convert", "rows", "in", "new.zarr", "--split", url],
+    lambda url: ["convert", "rows", "in", "new.zarr", "--split-from", url],
+    lambda url: ["convert", "rows", "in", "new.zarr", "--split-from", f"{url}/list.csv"],
+    lambda url: ["convert", "rows", "in", "new.zarr", "--split", "a=1", "--group-by", url],
 ]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from unistore.conversion.runner import run
-from unistore.conversion.splits import Shares
+from unistore.conversion.split_rule import SplitRule
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.reader import Store
 
@@ -75,7 +75,7 @@ def test_changed_options_are_named(toys: Path, toy: Any, stopping: Any, store: P
     with pytest.raises(ConversionError, match=r"options\.codec: auto before, small now"):
         run(toy(), [toys], store, codec="small")
     with pytest.raises(ConversionError, match=r"options\.split"):
-        run(toy(), [toys], store, shares=Shares({"a": 0.5, "b": 0.5}))
+        run(toy(), [toys], store, split=SplitRule(shares={"a": 0.5, "b": 0.5}))
     assert run(toy(), [toys], store).digest == whole, "a refusal costs nothing"
 
 

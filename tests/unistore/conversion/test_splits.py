@@ -1,22 +1,64 @@
-"""Splits: from the sources, from the converter, or dealt out by whole sources."""
+"""Splits: from the sources, from the converter, or by shares and lists of names."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+import xxhash
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from unistore.conversion.splits import Shares, assign_splits, parse_shares
+from unistore.conversion.split_rule import SplitRule, parse_shares, parse_split
+from unistore.conversion.splits import KEPT, assign_splits, prepare_splits
 from unistore.converters.protocol import Finalized, Scan, Source, Sources
 from unistore.errors import InputError
 
+TRAIN_VAL = {"train": 0.8, "val": 0.2}
+NAMES = st.lists(st.text("abc/_0123é", min_size=1, max_size=6), min_size=1, max_size=60, unique=True)
 SHARES = st.lists(st.integers(1, 10), min_size=1, max_size=4).map(
-    lambda parts: Shares({f"part{i}": part / sum(parts) for i, part in enumerate(parts)})
+    lambda parts: {f"part{i}": part / sum(parts) for i, part in enumerate(parts)}
 )
+
+
+def former(shares: Mapping[str, float] | None, by: str = "source") -> SplitRule | None:
+    """The rule of stores that record none."""
+    return None if shares is None else SplitRule(shares=shares, method="", by=by)
+
+
+def rule(split: str | None = "train=0.8,val=0.2", **options: Any) -> SplitRule:
+    found = parse_split(split, **options)
+    assert found is not None
+    return found
+
+
+def splits_of_samples(
+    counts: Mapping[str, int], how: SplitRule, units: Sequence[str] = ()
+) -> dict[tuple[str, int], str]:
+    """Split of each sample by its source and its number there."""
+    sources = Sources(Source(path=Path(name), name=name, files=()) for name in counts)
+    table = "rows" if how.by == "source" else f"{how.by}s"
+    scan = Scan(family="rows", sources=sources, tables=(), sample_table=table, main_table=table, units=units)
+    runs = np.array(list(counts.values()))
+    finalized = Finalized(
+        arrays=(), samples=int(runs.sum()), sample_source=np.arange(len(runs)), sample_runs=runs
+    )
+    assigned = assign_splits(scan, finalized, how)
+    samples = [(name, number) for name, count in counts.items() for number in range(count)]
+    codes = assigned.codes[:].tolist()
+    return {sample: assigned.names[code] for sample, code in zip(samples, codes, strict=True)}
+
+
+def splits_of(names: Sequence[str], how: SplitRule, units: Sequence[str] = ()) -> dict[str, str]:
+    """Split of each source, of one sample each."""
+    found = splits_of_samples(dict.fromkeys(names, 1), how, units)
+    return {name: split for (name, _), split in found.items()}
 
 
 def make(
@@ -39,7 +81,7 @@ def make(
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=40), SHARES)
 def test_dealt_sources_never_straddle(counts: list[int], shares: dict[str, float]) -> None:
     scan, finalized = make(counts)
-    code, names = assign_splits(scan, finalized, shares)
+    code, names = assign_splits(scan, finalized, former(shares))[:2]
     assert names == tuple(shares)
     assert code.dtype == np.uint8
     assert code.shape == (sum(counts),)
@@ -54,8 +96,8 @@ def test_runs_of_samples_are_what_each_sample_alone_is(
     folders = data.draw(st.sampled_from([None, ["train", None, "val", "train"] * 5]))
     scan, alone = make(counts, None if folders is None else folders[: len(counts)])
     runs = replace(alone, sample_source=np.arange(len(counts)), sample_runs=np.array(counts))
-    expected, names = assign_splits(scan, alone, shares)
-    code, named = assign_splits(scan, runs, shares)
+    expected, names = assign_splits(scan, alone, former(shares))[:2]
+    code, named = assign_splits(scan, runs, former(shares))[:2]
     assert (named, len(code), code.shape, code.dtype) == (names, sum(counts), (sum(counts),), np.uint8)
     lo, hi = data.draw(st.integers(0, sum(counts))), data.draw(st.integers(0, sum(counts) + 2))
     np.testing.assert_array_equal(code[lo:hi], expected[lo:hi])
@@ -65,89 +107,279 @@ def test_runs_of_samples_are_what_each_sample_alone_is(
 def test_dealt_shares_are_met_to_within_a_source(shares: dict[str, float], sources: int) -> None:
     """Equal sources: no split is further than one source from its share."""
     scan, finalized = make([10] * sources)
-    code, _ = assign_splits(scan, finalized, shares)
+    code, _ = assign_splits(scan, finalized, former(shares))[:2]
     given_samples = np.bincount(code[:], minlength=len(shares))
     wanted = np.array(list(shares.values())) * len(code)
     assert np.abs(given_samples - wanted).max() <= 10 + 1e-6
 
 
-def test_dealing_depends_on_names_alone() -> None:
+def test_the_former_way_depends_on_names_alone() -> None:
     """The same in every run; the order in which sources are found plays no part."""
-    shares = Shares({"train": 0.8, "val": 0.2})
     scan, finalized = make([10] * 20)
-    code, _ = assign_splits(scan, finalized, shares)
-    again, _ = assign_splits(scan, finalized, shares)
-    np.testing.assert_array_equal(code, again)
-    backwards = Scan(
-        family="rows",
-        sources=Sources(reversed(scan.sources)),
-        tables=(),
-        sample_table="rows",
-        main_table="rows",
-    )
-    reverse, _ = assign_splits(backwards, finalized, shares)
+    code, _ = assign_splits(scan, finalized, former(TRAIN_VAL))[:2]
+    backwards = replace(scan, sources=Sources(reversed(scan.sources)))
+    reverse, _ = assign_splits(backwards, finalized, former(TRAIN_VAL))[:2]
     np.testing.assert_array_equal(code[::10], reverse[::10][::-1])
+    exact = rule("exact:train=0.8,val=0.2")
+    np.testing.assert_array_equal(assign_splits(scan, finalized, exact).codes, code)
 
 
-def by(what: str) -> Shares:
-    return parse_shares("train=0.9,val=0.1", what)
-
-
-def test_samples_are_dealt_out_by_their_names() -> None:
+def test_the_former_way_by_samples_and_their_names() -> None:
     names = tuple(f"demo_{number}" for number in range(100))
     scan, finalized = make([100], sample_names=names)
-    code, splits = assign_splits(scan, finalized, by("row"))
-    assert (splits, np.bincount(code).tolist()) == (("train", "val"), [90, 10])
-    assert sorted(code.tolist()) != code.tolist()
+    by = former({"train": 0.9, "val": 0.1}, "row")
+    code, splits = assign_splits(scan, finalized, by)[:2]
+    assert (splits, np.bincount(code[:]).tolist()) == (("train", "val"), [90, 10])
     order = np.random.default_rng(1).permutation(100)
     shuffled = replace(finalized, sample_names=tuple(names[at] for at in order))
-    np.testing.assert_array_equal(assign_splits(scan, shuffled, by("row"))[0], code[order])
+    np.testing.assert_array_equal(assign_splits(scan, shuffled, by)[0][:], code[:][order])
     runs = replace(finalized, sample_source=np.array([0]), sample_runs=np.array([100]))
-    np.testing.assert_array_equal(assign_splits(scan, runs, by("row"))[0], code)
+    np.testing.assert_array_equal(assign_splits(scan, runs, by)[0][:], code[:])
 
 
-def test_samples_without_names_are_dealt_out_by_their_numbers() -> None:
+@pytest.mark.parametrize("method", ["", "hash"])
+def test_samples_without_names_are_known_by_their_numbers(method: Any) -> None:
+    by = SplitRule(shares={"train": 0.9, "val": 0.1}, by="row", method=method)
     scan, finalized = make([30, 20])
-    code, _ = assign_splits(scan, finalized, by("row"))
+    code = assign_splits(scan, finalized, by).codes[:]
     named = replace(finalized, sample_names=tuple(map(str, [*range(30), *range(20)])))
-    np.testing.assert_array_equal(assign_splits(scan, named, by("row"))[0], code)
+    np.testing.assert_array_equal(assign_splits(scan, named, by).codes[:], code)
     mixed = np.random.default_rng(1).permutation(50)  # rows of a source may stand anywhere
     other = replace(finalized, sample_source=finalized.sample_source[mixed])
-    assert np.bincount(assign_splits(scan, other, by("row"))[0]).tolist() == [45, 5]
+    assert np.bincount(assign_splits(scan, other, by).codes[:]).tolist() == np.bincount(code).tolist()
 
 
-def test_what_is_dealt_out_is_checked() -> None:
+@given(NAMES, NAMES, SHARES, st.integers(0, 3), st.sampled_from(["source", "row"]))
+def test_adding_sources_moves_none(
+    names: list[str], more: list[str], shares: dict[str, float], seed: int, by: str
+) -> None:
+    before, after = sorted(names), sorted({*names, *more})
+    how = SplitRule(shares=shares, seed=seed, by=by)
+    try:
+        first, second = (splits_of(some, how) for some in (before, after))
+    except InputError:
+        reject()  # a split is empty
+    assert first.items() <= second.items()
+
+
+@given(NAMES, SHARES, st.integers(0, 3))
+def test_a_split_is_where_the_hash_of_the_name_falls(
+    names: list[str], shares: dict[str, float], seed: int
+) -> None:
+    how = SplitRule(shares=shares, seed=seed)
+    expected = {}
+    for name in names:
+        left = xxhash.xxh3_64_intdigest(name.encode(), seed=seed) / 2**64
+        for split, share in shares.items():
+            expected[name] = split
+            left -= share
+            if left < 0:
+                break
+    if set(expected.values()) == set(shares):
+        assert splits_of(names, how) == expected
+    else:
+        with pytest.raises(InputError, match="falls into"):
+            splits_of(names, how)
+
+
+@pytest.mark.parametrize(
+    ("by", "before", "moved"),
+    [
+        ("source", {f"run_{number}.h5": 10 for number in range(20)}, 40),
+        ("row", {"a.h5": 400}, 140),
+        ("segment", {"a.h5": 100}, 35),
+    ],
+)
+def test_samples_that_one_source_more_moves(by: str, before: dict[str, int], moved: int) -> None:
+    """With exact shares many move; by the hash of the name none does, and added rows move none either."""
+    after = {**before, **({"new.h5": 10} if by == "source" else {"b.h5": 1})}
+    for method, expected in (("exact", moved), ("hash", 0)):
+        how = SplitRule(shares=TRAIN_VAL, method=method, by=by)  # type: ignore[arg-type]
+        first, second = splits_of_samples(before, how), splits_of_samples(after, how)
+        assert sum(split != second[sample] for sample, split in first.items()) == expected
+    longer = {name: count + 7 for name, count in before.items()}
+    how = SplitRule(shares=TRAIN_VAL, by=by)
+    assert splits_of_samples(before, how).items() <= splits_of_samples(longer, how).items()
+
+
+@pytest.mark.parametrize("sources", [20, 100, 1000, 10000])
+def test_validation_that_goes_to_train_when_one_source_is_added(sources: int) -> None:
+    """With exact shares about half of it, however many sources there are; by the hash of the name none."""
+    gone: dict[str, list[float]] = {"exact": [], "hash": []}
+    for trial in range(min(30, 20_000 // sources)):
+        names = [f"{trial}/{number}.h5" for number in range(sources)]
+        for method, shares in gone.items():
+            how = SplitRule(shares=TRAIN_VAL, method=method)  # type: ignore[arg-type]
+            first, second = splits_of(names, how), splits_of([*names, f"{trial}/new.h5"], how)
+            held = [name for name, split in first.items() if split == "val"]
+            shares.append(sum(second[name] == "train" for name in held) / len(held))
+    assert 0.3 < np.mean(gone["exact"]) < 0.8
+    assert set(gone["hash"]) == {0}
+
+
+def test_another_seed_gives_other_splits_of_the_same_shares() -> None:
+    names = [f"{number}.h5" for number in range(2000)]
+    first, second = (splits_of(names, SplitRule(shares=TRAIN_VAL, seed=seed)) for seed in (0, 1))
+    differing = sum(first[name] != second[name] for name in names)
+    assert 500 < differing < 780, "independent: 2 · 0.8 · 0.2 of 2000 are 640, ± 22"
+    for splits in (first, second):
+        assert 340 < sum(split == "val" for split in splits.values()) < 460
+
+
+def test_an_empty_split_is_refused_with_a_seed_that_fills_it() -> None:
+    names = ["a.h5", "b.h5", "c.h5"]
+    refused = []
+    for seed in range(20):
+        try:
+            splits_of(names, SplitRule(shares=TRAIN_VAL, seed=seed))
+        except InputError as error:
+            refused.append(str(error))
+    assert 5 < len(refused) < 19, "0.8³ + 0.2³ of all seeds"
+    assert "none of 3 sources falls into" in refused[0]
+    assert "--split exact:train=0.8,val=0.2" in refused[0]
+    found = re.search(r"--split-seed (\d+) fills all", refused[0])
+    assert found is not None
+    splits = splits_of(names, SplitRule(shares=TRAIN_VAL, seed=int(found[1])))
+    assert set(splits.values()) == {"train", "val"}
+
+
+def test_an_empty_split_of_sources_without_samples_is_refused() -> None:
+    how = SplitRule(shares=TRAIN_VAL)
+    names = [f"{number}.h5" for number in range(20)]
+    counts = {name: int(split == "train") for name, split in splits_of(names, how).items()}
+    with pytest.raises(InputError, match="falls into val"):
+        splits_of_samples(counts, how)
+
+
+def test_the_shares_reached_are_told() -> None:
+    scan, finalized = make([10] * 20)
+    assigned = assign_splits(scan, finalized, rule())
+    assert np.bincount(assigned.codes[:]).tolist() == [190, 10]
+    reached = "splits of 200 samples: train 95 % (19 sources), val 5 % (1 source) (--split-seed 0)"
+    assert assigned.notes == (reached,)
+    reached, warning = assign_splits(scan, finalized, rule("exact:train=0.8,val=0.2")).notes
+    assert reached == "splits of 200 samples: train 80 % (16 sources), val 20 % (4 sources) (exact)"
+    assert "move others" in warning
+
+
+GROUPED = [f"{place}/patient_{number // 2}_{'xy'[number % 2]}.npy" for place in "ab" for number in range(60)]
+PATIENT = r"patient_\d+"
+
+
+def test_groups_are_never_divided() -> None:
+    splits = splits_of(GROUPED, rule(group_by=PATIENT))
+    of_patient: dict[str, set[str]] = {}
+    for name, split in splits.items():
+        of_patient.setdefault(name[2:].rpartition("_")[0], set()).add(split)
+    assert len(of_patient) == 30
+    assert all(len(found) == 1 for found in of_patient.values())
+    again = splits_of([*GROUPED, "c/patient_7_z.npy", "c/patient_99_z.npy"], rule(group_by=PATIENT))
+    assert splits.items() <= again.items()
+    assert again["c/patient_7_z.npy"] == again["a/patient_7_x.npy"]
+    exact = splits_of(GROUPED, rule("exact:train=0.8,val=0.2", group_by=PATIENT))
+    assert sum(split == "val" for split in exact.values()) == 24
+    assert all(exact[name] == exact[f"b{name[1:]}"] for name in GROUPED if name[0] == "a")
+
+
+def test_the_group_of_a_pattern_is_the_name_that_is_hashed() -> None:
+    names = [f"{number}/{file}.h5" for number in range(40) for file in "xyz"]
+    folders = splits_of([str(number) for number in range(40)], rule())
+    assert splits_of(names, rule(group_by=r"(\d+)/")) == {
+        name: folders[name.partition("/")[0]] for name in names
+    }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "match"),
+    [
+        (r"(", "is no regular expression"),
+        (r"(a)(b)", "more than one pair of brackets"),
+        (r"patient_[0-8]_", r"does not match a/patient_9_x.npy, a/patient_9_y.npy.*'patient"),
+    ],
+)
+def test_patterns_that_do_not_group_are_refused(pattern: str, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        splits_of(GROUPED, rule(group_by=pattern))
+
+
+def test_frames_of_one_sequence_are_a_whole_by_the_name_of_the_sequence() -> None:
+    names = [f"seq_{number}/{frame:03d}.dat" for number in range(20) for frame in range(1, 4)]
+    before = splits_of(names, rule(), [name[:-8] for name in names])
+    for number in range(20):
+        assert len({before[name] for name in names if name.startswith(f"seq_{number}/")}) == 1
+    names.insert(0, "seq_0/000.dat")
+    after = splits_of(names, rule(), [name[:-8] for name in names])
+    assert before.items() <= after.items()
+
+
+def test_the_folder_below_the_one_given_is_part_of_names(tmp_path: Path) -> None:
+    """So a second folder of sources, which lengthens all names in the store, moves none."""
+
+    def splits(folders: str) -> dict[str, str]:
+        files = [tmp_path / folder / f"{number}.h5" for folder in folders for number in range(30)]
+        root = os.path.commonpath([file.parent for file in files])
+        names = [file.relative_to(root).as_posix() for file in files]
+        sources = [Source(path=file, name=name, files=()) for file, name in zip(files, names, strict=True)]
+        scan, finalized = make([1] * len(files))
+        scan = replace(scan, sources=Sources(sources))
+        prepared = rule().prepared([tmp_path], scan)
+        assert prepared.below == ("" if len(folders) > 1 else folders)
+        assert SplitRule.recorded(prepared.to_json()) == prepared
+        codes = assign_splits(scan, finalized, prepared).codes[:].tolist()
+        return {str(file): ("train", "val")[code] for file, code in zip(files, codes, strict=True)}
+
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    assert splits("a").items() <= splits("ab").items()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": 3},
+        {"by": "row"},
+        {"group_by": "x"},
+        {"split": "exact:a=1", "seed": 3},
+        {"split": "exact:a=1", "split_from": "list.csv"},
+    ],
+)
+def test_options_without_effect_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"has no effect|exact shares are of all samples"):
+        parse_split(**{"split": None, **options})
+
+
+def test_what_is_assigned_is_checked() -> None:
     scan, _ = make([10])
-    by("row").check(scan)
+    prepare_splits(rule(by="row"), [], scan)
     with pytest.raises(InputError, match="splits can be assigned by source or by row here"):
-        by("episode").check(scan)
+        prepare_splits(rule(by="episode"), [], scan)
     with pytest.raises(InputError, match=r"of 1 source: .*or --split-by row"):
-        by("source").check(scan)
+        prepare_splits(rule(by="source"), [], scan)
 
 
-def test_splits_that_sources_tell_of_samples_win_over_shares_by_sample() -> None:
+def test_splits_that_sources_name_for_samples_win_over_shares_by_sample() -> None:
     scan, finalized = make([4], splits=np.array([0, 1, 0, 1], np.uint8), split_names=("a", "b"))
-    code, names = assign_splits(scan, finalized, by("row"))
-    assert (code.tolist(), names) == ([0, 1, 0, 1], ("a", "b"))
+    assigned = assign_splits(scan, finalized, rule(by="row"))
+    assert (assigned.codes[:].tolist(), assigned.names, assigned.notes) == ([0, 1, 0, 1], ("a", "b"), (KEPT,))
 
 
 def test_splits_of_the_sources() -> None:
     scan, finalized = make([2, 1, 3], ["train", "val", "train"])
-    code, names = assign_splits(scan, finalized, None)
+    code, names = assign_splits(scan, finalized, None)[:2]
     assert names == ("train", "val")
     assert code.tolist() == [0, 0, 1, 0, 0, 0]
 
 
 def test_sources_without_a_split_are_other() -> None:
     scan, finalized = make([1, 1, 1, 1], ["train", None, "other", ""])
-    code, names = assign_splits(scan, finalized, None)
+    code, names = assign_splits(scan, finalized, None)[:2]
     assert names == ("train", "other", "")
     assert code.tolist() == [0, 1, 1, 2]
 
 
 def test_no_splits() -> None:
     scan, finalized = make([2, 2])
-    code, names = assign_splits(scan, finalized, None)
+    code, names = assign_splits(scan, finalized, None)[:2]
     assert (code[:].tolist(), names) == ([0, 0, 0, 0], ())
 
 
@@ -155,13 +387,13 @@ def test_splits_of_the_converter_win_over_the_sources() -> None:
     scan, finalized = make(
         [2, 2], ["train", "val"], splits=np.array([1, 0, 0, 1], np.uint8), split_names=("seen", "unseen")
     )
-    code, names = assign_splits(scan, finalized, None)
+    code, names = assign_splits(scan, finalized, None)[:2]
     assert (code[:].tolist(), names) == ([1, 0, 0, 1], ("seen", "unseen"))
 
 
 def test_dealing_wins_over_all() -> None:
     scan, finalized = make([2, 2], ["train", "val"], splits=np.zeros(4, np.uint8), split_names=("x",))
-    _, names = assign_splits(scan, finalized, Shares({"a": 0.5, "b": 0.5}))
+    names = assign_splits(scan, finalized, former({"a": 0.5, "b": 0.5})).names
     assert names == ("a", "b")
 
 

@@ -130,6 +130,19 @@ def test_splits(rows: Path) -> None:
         unistore.Dataset(rows, split="dev")
 
 
+def test_labels_of_a_split(rows: Path) -> None:
+    dataset = unistore.Dataset(rows)
+    expected = dict.fromkeys(sorted(LABEL[30:45].tolist()), 1)
+    assert dataset.label_counts("label", split="val") == expected
+    assert dataset.label_counts("label", split=("train", "test")) == {
+        label: 1 for label in LABEL.tolist() if label not in expected
+    }
+    train = unistore.Dataset(rows, split="train")
+    assert train.label_counts("label", split="val") == expected
+    weights = dataset.class_weights("label", split="val", classes=200)
+    assert np.flatnonzero(weights.numpy()).tolist() == list(expected)
+
+
 def test_a_store_without_splits(make_store: Any) -> None:
     path = make_store("rows", {"rows/data": DATA}, count=50)
     with pytest.raises(InputError, match="no split 'train'; it has none"):
@@ -286,7 +299,19 @@ def test_labels_and_weights_of_classes(make_cloud: Any) -> None:
     rest = dataset.class_weights("classification", unlabelled=0)
     assert rest[0] == 0
     assert rest[1] == pytest.approx(len(kept) / (19 * (kept == 1).sum()))
+    part = np.concatenate([dataset[at]["label"].numpy() for at in (2, 0)])
+    values, counts = np.unique(part, return_counts=True)
+    for subset in ([2, 0], np.isin(np.arange(len(dataset)), [0, 2])):
+        found = dataset.label_counts("classification", subset=subset)
+        assert found == dict(zip(values.tolist(), counts.tolist(), strict=True))
+        some = dataset.class_weights("classification", classes=25, subset=subset)
+        assert np.allclose(some[values].numpy(), len(part) / (len(values) * counts))
+    twice = dataset.label_counts("classification", subset=[2, 2, 0, 0])
+    assert twice == {label: 2 * count for label, count in found.items()}
     for ask, said in (
+        (lambda: dataset.label_counts("classification", subset=[99]), "subset: holds 99 to 99"),
+        (lambda: dataset.label_counts("classification", split="dev"), "no split 'dev'"),
+        (lambda: dataset.label_counts("classification", split="dev", subset=[0]), "give one of the two"),
         (lambda: dataset.class_weights("classification", classes=19), "has labels 19, outside of 19 classes"),
         (lambda: dataset.label_counts("xyz"), "xyz is float32, and labels are integers"),
         (lambda: dataset.label_counts("height"), "height is not read; there are"),

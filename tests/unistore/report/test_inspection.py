@@ -301,7 +301,16 @@ def test_recorded_options_as_the_command_line_spells_them(family: str) -> None:
     """click reads the same options back out of the line, and nothing but them."""
     from unistore.cli.convert import convert
 
-    recorded = {**SPELLED[family], "split": {"train": 0.8, "val": 0.2}, "exclude": ["a b", "c"]}
+    split = {
+        "split": {"train": 0.8, "val": 0.2},
+        "split_rule": "hash",
+        "split_seed": 3,
+        "split_by": "row",
+        "split_below": "in",
+        "group_by": "a b",
+        "split_from": {"name": "l.csv", "digest": "0"},
+    }
+    recorded = {**SPELLED[family], **split, "exclude": ["a b", "c"]}
     words = shlex.split(convert_command(family, ["in put"], "out.zarr", recorded))
     command = convert.get_command(click.Context(convert), words[2])
     assert command is not None
@@ -309,7 +318,9 @@ def test_recorded_options_as_the_command_line_spells_them(family: str) -> None:
     parsed = command.make_context(words[2], words[3:], parent).params
     untouched = command.make_context(words[2], ["in put", "out.zarr"], parent).params
     changed = {name: value for name, value in parsed.items() if value != untouched[name]}
-    assert changed.pop("split") == "train=0.8,val=0.2"
+    spelled = {"split": "train=0.8,val=0.2", "split_from": "l.csv"}
+    spelled |= {name: split[name] for name in ("split_seed", "split_by", "group_by")}
+    assert {name: changed.pop(name) for name in spelled} == spelled
     assert json.loads(json.dumps(changed)) == {**SPELLED[family], "exclude": ["a b", "c"]}
 
 

@@ -1,0 +1,279 @@
+"""How samples are assigned to splits: the options of a conversion, and what a store records of them."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from unistore.conversion.split_lists import SplitList, read_split_list
+from unistore.converters.files.paths import real_path
+from unistore.converters.protocol import Scan
+from unistore.errors import InputError, Problem, printable
+from unistore.system.arguments import MAX_COUNT, is_integer
+
+SOURCE = "source"
+EXACT = "exact:"
+"""Prefix of shares that are met exactly."""
+COLUMN = "column:"
+"""Prefix of a column in ``--group-by``."""
+_METHODS = ("hash", "exact", "list", "")
+
+
+class RecordedSplits(NamedTuple):
+    """Splits that a store took over, as its root records them."""
+
+    origin: str
+    digest: str
+    names: tuple[str, ...]
+    codes: bytes  # of each source or sample, compressed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRule:
+    """How samples are assigned to splits.
+
+    Attributes
+    ----------
+    shares
+        Share of each split; empty: all splits are taken over.
+    method
+        ``"hash"``: by the position of a name's hash on the cumulative shares. ``"exact"``: whatever is
+        furthest below its share gets the next name, in the order of their hashes. ``"list"``: no shares.
+        Empty, in stores that record no method: as ``"exact"``.
+    by
+        Unit that is never divided between splits: ``"source"``, or the name of a sample: ``"episode"``.
+    seed
+        Seed of the hash.
+    group_by
+        Pattern in names, or ``"column:NAME"``: what agrees in it is never divided.
+    taken
+        Splits that are taken over.
+    below
+        Folder of the sources below the folder that was given; names that are hashed begin with it.
+    """
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    method: Literal["hash", "exact", "list", ""] = "hash"
+    by: str = SOURCE
+    seed: int = 0
+    group_by: str | None = None
+    taken: SplitList | RecordedSplits | None = None
+    below: str = ""
+
+    @classmethod
+    def recorded(cls, options: Mapping[str, Any]) -> SplitRule | None:
+        """Return the rule in a store's recorded options.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, InputError
+            If no conversion records such options.
+        """
+        origin = _recorded_splits(options)
+        if options["split"] is None and origin is None:
+            return None
+        shares: dict[str, float] = {}
+        if options["split"] is not None:
+            shares = parse_shares(dict(options["split"]))
+        method = options.get("split_rule", "")
+        if method not in _METHODS:
+            msg = f"split_rule {method!r} is unknown"
+            raise ValueError(msg)
+        seed = options.get("split_seed", 0)
+        if not is_integer(seed, 0, MAX_COUNT):
+            msg = f"split_seed {seed!r} is no seed"
+            raise ValueError(msg)
+        pattern = options.get("group_by")
+        if pattern is not None:
+            check_pattern(pattern)
+        return cls(
+            shares=shares,
+            method=method,
+            by=str(options.get("split_by", SOURCE)),
+            seed=seed,
+            group_by=pattern,
+            taken=origin,
+            below=str(options.get("split_below", "")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Options that a store records."""
+        options: dict[str, Any] = {"split": dict(self.shares) or None}
+        if self.by != SOURCE:
+            options["split_by"] = self.by
+        if self.method:
+            options["split_rule"] = self.method
+        if self.method == "hash":
+            options["split_seed"] = self.seed
+        if self.below:
+            options["split_below"] = self.below
+        if self.group_by is not None:
+            options["group_by"] = self.group_by
+        if self.taken is not None:
+            options["split_from"] = {"name": self.taken.origin, "digest": self.taken.digest}
+        return options
+
+    @property
+    def text(self) -> str:
+        """The shares as on the command line: ``"train=0.8,val=0.2"``."""
+        return ",".join(f"{name}={share}" for name, share in self.shares.items())
+
+    @property
+    def column(self) -> str | None:
+        """Column of ``--group-by column:NAME``."""
+        if self.group_by is None or not self.group_by.startswith(COLUMN):
+            return None
+        return self.group_by.removeprefix(COLUMN)
+
+    def prepared(self, paths: Sequence[Path], scan: Scan) -> SplitRule:
+        """Return the rule for the sources of a scan under the given paths.
+
+        Raises
+        ------
+        InputError
+            If the samples of the family have another name than `by`.
+        """
+        sample = scan.sample_table.rpartition("/")[2].removesuffix("s")
+        if self.by not in (SOURCE, sample):
+            msg = f"--split-by {self.by}: splits can be assigned by {SOURCE} or by {sample} here"
+            raise InputError(msg)
+        below = ""
+        if self.method in ("hash", "list"):
+            below = _below(paths, scan)
+        by = self.by
+        if self.column is not None:
+            by = sample
+        return replace(self, below=below, by=by)
+
+
+def _recorded_splits(options: Mapping[str, Any]) -> RecordedSplits | None:
+    """Return the splits that a store took over."""
+    if "split_from" not in options:
+        return None
+    origin = options["split_from"]
+    splits = options["found"]["splits"]
+    return RecordedSplits(
+        origin=origin["name"],
+        digest=origin["digest"],
+        names=tuple(map(str, splits["names"])),
+        codes=base64.b64decode(splits["codes"], validate=True),
+    )
+
+
+def check_pattern(group_by: str) -> None:
+    """Refuse a pattern that is no regular expression, or has several groups."""
+    if group_by.startswith(COLUMN):
+        return
+    reason = ""
+    try:
+        compiled = re.compile(group_by)
+        if compiled.groups > 1:
+            reason = "has more than one pair of brackets"
+    except (re.error, RecursionError, OverflowError) as error:
+        reason = f"is no regular expression: {error}"
+    if reason:
+        cure = r"as in 'patient_\d+', or '(\w+)/' for the first folder"
+        raise InputError(Problem(f"--group-by {group_by}", reason, cure, "option"))
+
+
+def parse_split(
+    split: str | Mapping[str, float] | None,
+    by: str = SOURCE,
+    seed: int = 0,
+    split_from: str | os.PathLike[str] | None = None,
+    group_by: str | None = None,
+) -> SplitRule | None:
+    """Return the rule of the arguments of `unistore.convert`, or None if splits come from the sources.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or has no effect without another.
+    """
+    if split is None and split_from is None:
+        _refuse_idle_options(by, seed, group_by)
+        return None
+    if group_by is not None:
+        check_pattern(group_by)
+    method: Literal["hash", "exact", "list"] = "hash"
+    shares: Mapping[str, float] = {}
+    if split is None:
+        method = "list"
+    elif isinstance(split, str) and split.startswith(EXACT):
+        method = "exact"
+        shares = parse_shares(split.removeprefix(EXACT))
+    else:
+        shares = parse_shares(split)
+    if seed and method != "hash":
+        cure = "give shares without exact:"
+        raise InputError(Problem("--split-seed", "has no effect here", cure, "option"))
+    origin = None
+    if split_from is not None:
+        if method == "exact":
+            message = "exact shares are of all samples, and some are listed"
+            cure = "give --split without exact: for those that are not listed"
+            raise InputError(Problem("--split-from", message, cure, "option"))
+        origin = read_split_list(split_from)
+    return SplitRule(shares=shares, method=method, by=by, seed=seed, group_by=group_by, taken=origin)
+
+
+def _refuse_idle_options(by: str, seed: int, group_by: str | None) -> None:
+    names = []
+    if by != SOURCE:
+        names.append("--split-by")
+    if seed:
+        names.append("--split-seed")
+    if group_by is not None:
+        names.append("--group-by")
+    message = "has no effect without --split"
+    cure = "as in --split train=0.8,val=0.2"
+    if names:
+        raise InputError([Problem(name, message, cure, "option") for name in names])
+
+
+def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
+    """Parse ``"train=0.8,val=0.2"``, or a mapping of the same.
+
+    Raises
+    ------
+    InputError
+        If a share is not a number above 0, a name comes twice, or they do not add up to 1.
+    """
+    text = split if isinstance(split, str) else ",".join(f"{name}={share}" for name, share in split.items())
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, share = part.partition("=")
+        try:
+            shares[name.strip()] = float(share)
+        except ValueError:
+            shares[name.strip()] = 0.0
+    # NaN compares false and is refused
+    fair = all(share > 0 for share in shares.values()) and abs(sum(shares.values()) - 1) <= 1e-6
+    if not fair or "" in shares or len(shares) < text.count(",") + 1:
+        msg = f"--split {text}: expected shares above 0 that add up to 1, as in train=0.8,val=0.2"
+        raise InputError(msg)
+    return shares
+
+
+def _below(paths: Sequence[Path], scan: Scan) -> str:
+    """Path from the common folder of the given paths to that of the sources; empty if they are the same.
+
+    Names in a store begin at the common folder of its sources, which a new folder of sources changes.
+    """
+    if not paths or not len(scan.sources):
+        return ""
+    folders = [path if path.is_dir() else path.parent for path in paths]
+    top = os.path.commonpath([real_path(folder) for folder in folders])
+    source = scan.sources[0]
+    inner = source.name.rpartition("/")[0]
+    root = str(real_path(source.path.parent))
+    if inner and not root.endswith(f"{os.sep}{inner.replace('/', os.sep)}"):
+        return ""
+    root = root[: len(root) - len(inner)]
+    below = Path(os.path.relpath(root, top)).as_posix()
+    return "" if below == "." or below.startswith("..") else printable(below)
