@@ -74,6 +74,7 @@ VARIANTS = {
     "robot_robomimic ignore": Variant(
         "robot_robomimic", {"ignore": ("obs/camera", "next_obs/camera")}, {"codec": "small"}
     ),
+    "robot_robomimic resized alone": Variant("robot_robomimic", {"images": "resized"}),
     "robot_robomimic exclude": Variant("robot_robomimic", {"exclude": ("demos.hdf5: data/demo_2",)}),
     "robot_flat split": Variant("robot_flat", run={"split": FORMER}),
     "robot_flat split by hash": Variant(

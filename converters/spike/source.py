@@ -11,7 +11,7 @@ right bit order and flip, the mean of its frames correlates with the scene at 0.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +56,13 @@ class SourceFile:
         The file.
     location
         What messages call it.
+    others
+        Names of its other arrays, which are not stored.
     """
 
     path: Path
     location: str
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +182,8 @@ class Format:
         Whether `open` returns a `StreamSource`.
     open_voxels
         Reads the header of a file of voxels; None if the format has no voxels.
+    names
+        Names of the arrays of a file, for ``verify --against``; None if they have none.
     form
         Format of exported files, see `File.form`; None if it cannot be written: then arrays are exported as
         ``.npy`` and streams as ``.dat``.
@@ -190,6 +195,7 @@ class Format:
     original: Callable[[Path, str], NDArray[Any]]
     headerless: bool = False
     open_voxels: Callable[[Path, str], VoxelGrid] | None = None
+    names: Callable[[Path], Sequence[str]] | None = None
     form: Form | None = None
 
 

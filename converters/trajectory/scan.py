@@ -29,8 +29,8 @@ class ScannedFile(Scanned):
     """The sound episodes of one file, each of a step or more; `problems` are those of its other episodes."""
 
     index: EpisodeIndex
-    dropped: tuple[str, ...]
-    """Datasets that are neither per step nor small."""
+    left_out: tuple[tuple[str, str], ...]
+    """Datasets that are not stored, each with the reason."""
     notes: tuple[str, ...]
     """On decisions and what is left out."""
     files: tuple[str, ...]
@@ -77,7 +77,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         raise InputError(problems)
     return ScannedFile(
         index=index,
-        dropped=tuple(found.dropped),
+        left_out=(*found.left_out.items(), *contents.left_out),
         notes=tuple(found.notes()),
         files=tuple(map(str, sorted(contents.files))),
         reading=contents.memory,
@@ -96,7 +96,7 @@ class _Episodes:
         self.sound: list[tuple[str, str, int, int, int]] = []
         """Name, group, first row, length and variant of each, as in `EpisodeIndex`."""
         self.variants: list[Variant] = []
-        self.dropped: dict[str, None] = {}
+        self.left_out: dict[str, str] = {}
         self.problems: list[Problem] = []
         self._notes: list[str] = []
         self._without_steps: list[Location] = []
@@ -140,7 +140,7 @@ class _Episodes:
         if episode.length == 0:
             self._without_steps.append(location)
             return
-        self.dropped |= dict.fromkeys(episode.dropped)
+        self.left_out |= episode.left_out
         variant = Variant(episode.features, tuple(episode.values), episode.empty)
         if variant not in self.variants:
             self.variants.append(variant)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unistore.cli.convert_options import DETECT, DetectCommand, FamilyGroup, add_common_options
+from unistore.cli.convert_options import DETECT, ConvertCommand, FamilyGroup, add_common_options
 from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.errors import UnistoreError
 from unistore.system.sizes import count_of, parse_bytes, size
@@ -42,20 +42,33 @@ Examples:
 """
 
 
+def _detect(sources: Sequence[str]) -> str:
+    """Detect the family of sources, and say it; returns its name."""
+    from unistore.conversion.convert import detect_family, source_paths
+
+    found = detect_family(source_paths(sources))
+    say_done(f"{found.family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
+    return found.family
+
+
+def _detect_command(sources: Sequence[str]) -> str:
+    """Detect the family of sources; returns its command."""
+    from unistore.converters.registry import get_family
+
+    return get_family(_detect(sources)).command
+
+
 def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
     from unistore.conversion.convert import convert as run
-    from unistore.conversion.convert import detect_family, make_converter, source_paths
+    from unistore.conversion.convert import make_converter, source_paths
     from unistore.conversion.split_rule import parse_split
 
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     common = {name: given.pop(name) for name in COMMON}
     paths = source_paths([*sources, *given.pop("follow_links_to", ())])
-    if family is None:
-        found = detect_family(paths)
-        family = found.family
-        say_done(f"{family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
+    family = _detect(sources) if family is None else family
     rule = parse_split(*(common[name] for name in SPLIT))
     if dry_run:
         from unistore.conversion.preview import preview
@@ -107,6 +120,7 @@ def _is_up_to_date(
 @click.group(
     cls=FamilyGroup,
     convert=_convert,
+    detect=_detect_command,
     epilog=EXAMPLES,
     options_metavar="",
     subcommand_metavar="[FAMILY] SRC... DST [OPTIONS]",
@@ -126,7 +140,7 @@ def convert() -> None:
     """  # noqa: D301  an escape that keeps click from wrapping
 
 
-@convert.command(DETECT, cls=DetectCommand, hidden=True)
+@convert.command(DETECT, cls=ConvertCommand, hidden=True)
 @add_common_options
 def detect(**given: Any) -> int:
     """Detect the family of SRC... and convert it with default options."""

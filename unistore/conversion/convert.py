@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -298,9 +299,21 @@ def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
     converter, taken = _classes(found)
     known = [each.name for each in declared(taken)]
     if unknown := [name for name in options if name not in known]:
-        msg = f"{found.name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
-        raise InputError(msg)
+        raise InputError(_unknown_options(found, unknown, known))
     return cast("Converter", converter(**options))
+
+
+def _unknown_options(family: Family, unknown: Sequence[str], own: Sequence[str]) -> str:
+    """Say which options there are, and which are meant."""
+    import difflib
+    import inspect
+
+    parameters = inspect.signature(convert).parameters.values()
+    common = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    meant = [difflib.get_close_matches(name, [*own, *common], 1)[:1] for name in unknown]
+    guess = f": did you mean {', '.join(chain(*meant))}?" if any(meant) else ""
+    has_none = f"{family.name} has no option {', '.join(map(repr, unknown))}{guess}"
+    return f"{has_none}; it has: {', '.join(own)}; every conversion has: {', '.join(common)}"
 
 
 def _classes(found: Family) -> tuple[Any, type[Options]]:

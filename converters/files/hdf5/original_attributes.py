@@ -11,13 +11,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.originals import (
-    Compared,
-    difference,
-    names_without_numbers,
-    objects_in,
-    open_with_h5py,
-)
+from unistore.converters.common.left_out import names_without_numbers
+from unistore.converters.common.originals import Compared, difference, objects_in, open_with_h5py
 from unistore.converters.files.hdf5.attributes import parse_attributes
 from unistore.errors import Location
 

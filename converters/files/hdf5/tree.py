@@ -41,6 +41,8 @@ class Tree:
         Links that leave the roots or are broken, objects that cannot be opened.
     broken
         Paths of these links and objects.
+    bookkeeping
+        Paths of what only the library that wrote the file needs.
     """
 
     datasets: dict[str, h5py.Dataset] = field(default_factory=dict)
@@ -48,6 +50,7 @@ class Tree:
     files: set[Path] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    bookkeeping: list[str] = field(default_factory=list)
 
 
 def walk(
@@ -86,6 +89,7 @@ def _add_members(tree: Tree, group: PlainGroup, prefix: str, skip: Collection[st
     for key in group:
         path, item = f"{prefix}{key}", group[key]
         if key in bookkeeping:
+            tree.bookkeeping.append(path)
             continue
         if isinstance(item, PlainDataset):
             tree.datasets[path] = item
@@ -117,9 +121,10 @@ class _Walker:
         keys = names_in(group, location_of(self._name, prefix))
         bookkeeping = _bookkeeping(group, keys)
         for key in keys:
-            if key in bookkeeping:
-                continue
             path = f"{prefix}{key}"
+            if key in bookkeeping:
+                tree.bookkeeping.append(path)
+                continue
             location = location_of(self._name, path)
             with collected.attempt(location):
                 item = follow(group, key, location, self._roots)

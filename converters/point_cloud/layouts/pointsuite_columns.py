@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     if inside.problems:
         raise InputError(inside.problems)
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
-    chosen = choose(NAME, columns, "", mapping, location, check_dataset)
+    chosen = replace(choose(NAME, columns, "", mapping, location, check_dataset), left_out=())
     return make_layout(
         found,
         chosen,

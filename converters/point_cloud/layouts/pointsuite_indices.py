@@ -92,7 +92,7 @@ def open_original(source: Source) -> Iterator[Original]:
                 number: (path, partial(lambda path: file[path][()], path))
                 for number, path in paths_of.items()
             },
-            left_out=datasets_left_out(file, source.detail),
+            left_out=datasets_left_out(file, source.detail, with_indices=True),
         )
 
 

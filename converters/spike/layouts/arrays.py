@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -120,24 +120,26 @@ def _read_npz(path: Path, location: str, key: str) -> NDArray[Any]:
     return open_member(path, npz_members(path, location)[key], location)
 
 
-def _member(path: Path, location: str, names: Sequence[str]) -> NpzMember:
-    """The first of `names` in the file, or its only array under another name."""
+def _member(path: Path, location: str, names: Sequence[str]) -> tuple[NpzMember, tuple[str, ...]]:
+    """Return the first of `names` in the file, or its only array, and the names of the other arrays."""
     members = npz_members(path, location)
     found = [each for each in names if each in members] or (list(members) if len(members) == 1 else [])
     if not found:
         message = f"holds {', '.join(members) or 'no array'}, expected {' or '.join(names)}"
         raise InputError(Problem(location, message, "save it again under that name", "missing"))
-    return members[found[0]]
+    return members[found[0]], tuple(name for name in members if name != found[0])
 
 
 def _open_npz(path: Path, location: str) -> PixelSource:
-    member = _member(path, location, _SPIKES)
-    return _spikes(path, location, member.header, _read_npz, member.name)
+    member, others = _member(path, location, _SPIKES)
+    spikes = _spikes(path, location, member.header, _read_npz, member.name)
+    return replace(spikes, others=others)
 
 
 def _open_npz_voxels(path: Path, location: str) -> VoxelGrid:
-    member = _member(path, location, _VOXELS)
-    return _voxels(path, location, member.header, _read_npz, member.name)
+    member, others = _member(path, location, _VOXELS)
+    voxels = _voxels(path, location, member.header, _read_npz, member.name)
+    return replace(voxels, others=others)
 
 
 def _original(path: Path, key: str) -> NDArray[Any]:
@@ -145,6 +147,12 @@ def _original(path: Path, key: str) -> NDArray[Any]:
         return np.asarray(np.load(path, allow_pickle=False))
     with np.load(path, allow_pickle=False) as members:
         return np.asarray(members[key])
+
+
+def _original_names(path: Path) -> Sequence[str]:
+    with np.load(path, allow_pickle=False) as members:
+        names: list[str] = members.files
+        return names
 
 
 NPY = Format(
@@ -161,5 +169,6 @@ NPZ = Format(
     open=_open_npz,
     original=_original,
     open_voxels=_open_npz_voxels,
+    names=_original_names,
     form="npz",
 )
