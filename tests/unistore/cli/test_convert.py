@@ -315,7 +315,7 @@ def test_splits_as_they_are_typed(
     np.savez("in/p9_99.npz", x=np.arange(3))
     assert call("convert", "in", "c.zarr", *taken, "--json") == 2
     (problem,) = json.loads(capfd.readouterr().out)["problems"]
-    assert problem["location"] == "--split-from a.zarr"
+    assert problem["file"] == "--split-from a.zarr"
     assert problem["message"] == "does not name p9_99.npz"
     assert call("convert", "in", "c.zarr", "--split-seed", "2") == 2
     assert "--split-seed: has no effect without --split" in capfd.readouterr().err
