@@ -249,10 +249,15 @@ def read_rows(
                 chunks.read(lo, stop, out)
                 return out
         _check_rows(dataset, lo, stop)
+        # HDF5 converts numbers of fewer bits than NumPy has wrongly if it changes their byte order, too.
+        is_swapped = not dataset.dtype.isnative and out.dtype == native(dataset.dtype) != dataset.dtype
+        values = out.view(dataset.dtype) if is_swapped else out
         if (lo, stop) == (0, dataset.shape[0]):  # less than half the time for small datasets
-            dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
+            dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
         else:
-            dataset.read_direct(out, np.s_[lo:stop])
+            dataset.read_direct(values, np.s_[lo:stop])
+        if is_swapped:
+            out.byteswap(inplace=True)
     except FAILURES as error:
         raise _damaged(location, f"rows {lo}:{stop} cannot be read: {error}") from error
     return out
@@ -264,7 +269,7 @@ def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -
         return read_rows(dataset, location, lo, hi)
     if isinstance(dataset, PlainDataset):
         return np.ascontiguousarray(dataset.values[..., lo:hi].T, native(dataset.dtype))
-    out = np.zeros((*dataset.shape[:-1], hi - lo), native(dataset.dtype))
+    out = np.zeros((*dataset.shape[:-1], hi - lo), dataset.dtype)
     if out.size:
         try:
             _check_rows(dataset, 0, dataset.shape[0])
@@ -272,7 +277,7 @@ def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -
         except FAILURES as error:
             message = f"entries {lo}:{hi} of the last axis cannot be read: {error}"
             raise _damaged(location, message) from error
-    return np.ascontiguousarray(out.T)
+    return np.ascontiguousarray(out.T, native(dataset.dtype))
 
 
 def read_objects(dataset: h5py.Dataset, location: Location, row: int | None = None) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unistore.converters.files.hdf5 import library_filters
 from unistore.converters.files.hdf5.library_filters import Filter
 
-_DEFLATE, _SHUFFLE, _FLETCHER, _BZIP2 = 1, 2, 3, 307
+_DEFLATE, _SHUFFLE, _FLETCHER, _NBIT, _BZIP2 = 1, 2, 3, 5, 307
 _DECOMPRESSORS = {_DEFLATE: isal_zlib.decompressobj, _BZIP2: bz2.BZ2Decompressor}
 _DEFLATE_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
 
@@ -35,6 +35,7 @@ def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
     ValueError
         If the chunk cannot be decoded, or not to exactly these bytes.
     """
+    filters = tuple(each for each in filters if not _does_nothing(each))
     if not are_decoded_here(filters):
         return library_filters.decode(stored, size, filters)
     data = np.frombuffer(stored, np.uint8)
@@ -51,6 +52,11 @@ def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
         msg = f"{'decodes to' if filters else 'is stored in'} {data.size} bytes, expected {size}"
         raise ValueError(msg)
     return data
+
+
+def _does_nothing(each: Filter) -> bool:
+    """Whether it is n-bit for elements without unused bits, which returns a wrong size."""
+    return each.number == _NBIT and each.values[1:2] == (1,)
 
 
 def _decompressed(data: Bytes, size: int, number: int) -> Bytes:
