@@ -186,7 +186,7 @@ FILTERS: dict[str, Callable[[Any], None]] = {
 }
 _COMMON_FILTERS = ("deflate", "shuffle", "fletcher32")
 _OF_ELEMENTS = ("szip", "n-bit", "scale-offset", "zfp")
-"""Filters that cannot follow others."""
+"""Filters that must come first: after others, they read beyond what those return."""
 LAYOUTS = ("scalar", "compact", "contiguous", "external", "chunked", "chunked", "chunked", "virtual")
 
 
@@ -289,7 +289,10 @@ def _set_chunks(creation: Any, shape: tuple[int, ...], limits: tuple[int, ...], 
 def _set_filters(creation: Any, rng: Random) -> None:
     count = rng.choice((1, 1, 2, 2, 3))
     names = _COMMON_FILTERS if rng.random() < 0.4 else list(FILTERS)
-    for name in sorted(rng.sample(names, count), key=lambda name: name not in _OF_ELEMENTS):
+    chosen = rng.sample(names, count)
+    of_elements = [name for name in chosen if name in _OF_ELEMENTS]
+    of_bytes = [name for name in chosen if name not in _OF_ELEMENTS]
+    for name in (*of_elements[:1], *of_bytes):
         FILTERS[name](creation)
 
 

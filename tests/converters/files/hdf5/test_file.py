@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from unistore.converters.files.hdf5.element_types import native
-from unistore.converters.files.hdf5.file import check_dataset, location_of, open_hdf5, read_objects, read_rows
+from unistore.converters.files.hdf5.file import (
+    check_dataset,
+    location_of,
+    open_hdf5,
+    read_objects,
+    read_reversed,
+    read_rows,
+)
 from unistore.converters.files.hdf5.tree import follow, walk
 from unistore.errors import InputError, Problem
 
@@ -313,6 +320,45 @@ def test_numbers_that_are_stored_wider_or_narrower_than_numpy_has_them(tmp_path:
         np.testing.assert_array_equal(read_rows(file["flags"], "flags"), flags)
         np.testing.assert_array_equal(read_rows(file["numbers"], "numbers"), numbers)
         assert read_rows(file["odd"], "odd", 1).tolist() == [[1, -2, 70000]] * 2
+        assert read_reversed(file["odd"], "odd", 1, 3).tolist() == [[-2] * 3, [70000] * 3]
+
+
+def test_numbers_of_fewer_bits_in_another_byte_order(tmp_path: Path) -> None:
+    """HDF5 stores all 32 bits of them, and if asked for the other byte order, returns all 32."""
+    short = h5py.h5t.STD_I32BE.copy()
+    short.set_precision(24)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        values = np.array([[1, -774418717], [2, 2**30 + 5]], "i4")
+        make_of_type(file, "x", short, values)
+    with open_hdf5(tmp_path / "a.h5") as file:
+        expected = file["x"][()]
+        assert expected.tolist() == [[1, -2666781], [2, 5]]
+        for found in (read_rows(file["x"], "x"), read_reversed(file["x"], "x", 0, 2).T):
+            assert found.dtype.isnative
+            np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(read_rows(file["x"], "x", 1, 2), expected[1:])
+
+
+def test_external_files_are_those_that_hdf5_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HDF5 looks for them in the working directory, not beside the file."""
+    sources, working = tmp_path / "sources", tmp_path / "working"
+    for folder in (sources, working):
+        folder.mkdir()
+        (folder / "raw.bin").write_bytes(folder.name[:4].encode())
+    monkeypatch.chdir(working)
+    with h5py.File(sources / "a.h5", "w") as file:
+        file.create_dataset("x", (4,), "u1", external=[("raw.bin", 0, 4)])
+    with open_hdf5(sources / "a.h5") as file:
+        (problem,) = walk(file, "a.h5", [sources]).problems
+        assert f"keeps values in {working / 'raw.bin'}, outside the given paths" in problem.message
+        tree = walk(file, "a.h5", [tmp_path])
+        assert tree.files == {working / "raw.bin"}
+        assert read_rows(tree.datasets["x"], "x").tobytes() == b"work"
+    monkeypatch.chdir(sources)
+    with open_hdf5(sources / "a.h5") as file:
+        tree = walk(file, "a.h5", [sources])
+        assert not tree.problems
+        assert read_rows(tree.datasets["x"], "x").tobytes() == b"sour"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
