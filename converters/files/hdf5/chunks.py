@@ -21,7 +21,7 @@ from h5py._objects import phil
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.element_types import is_stored_as, native, stored_size
-from unistore.converters.files.hdf5.filters import Bytes, Filter, decode
+from unistore.converters.files.hdf5.filters import Bytes, Filter, applied_filters, decode
 from unistore.converters.files.paths import file_version
 
 _CACHE_BYTES = 8 << 20
@@ -154,7 +154,7 @@ class Chunks:
             end > length for end, length in zip(ends, self._shape, strict=True)
         ):
             return ()
-        return tuple(each for bit, each in enumerate(self._filters) if not mask >> bit & 1)
+        return applied_filters(self._filters, mask)
 
 
 def creation_of(dataset: h5py.Dataset) -> Any:

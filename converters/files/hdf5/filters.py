@@ -6,6 +6,7 @@ HDF5's own bzip2 filter hangs if the stored bytes are cut short.
 from __future__ import annotations
 
 import bz2
+from functools import lru_cache
 
 import numpy as np
 from isal import isal_zlib
@@ -21,6 +22,15 @@ _DEFLATE_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment
 Bytes = NDArray[np.uint8]
 
 
+@lru_cache(maxsize=100)
+def applied_filters(filters: tuple[Filter, ...], mask: int) -> tuple[Filter, ...]:
+    """Return the filters that changed a chunk with this mask."""
+    applied = (each for bit, each in enumerate(filters) if not mask >> bit & 1)
+    # n-bit changes nothing where elements have no unused bits, and returns a wrong size.
+    return tuple(each for each in applied if each.number != _NBIT or each.values[1:2] != (1,))
+
+
+@lru_cache(maxsize=100)
 def are_decoded_here(filters: tuple[Filter, ...]) -> bool:
     """Whether all filters are ours, with one compression at most, whose size is thus known."""
     compressions = [each.number for each in filters if each.number not in (_SHUFFLE, _FLETCHER)]
@@ -35,7 +45,6 @@ def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
     ValueError
         If the chunk cannot be decoded, or not to exactly these bytes.
     """
-    filters = tuple(each for each in filters if not _does_nothing(each))
     if not are_decoded_here(filters):
         return library_filters.decode(stored, size, filters)
     data = np.frombuffer(stored, np.uint8)
@@ -52,11 +61,6 @@ def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
         msg = f"{'decodes to' if filters else 'is stored in'} {data.size} bytes, expected {size}"
         raise ValueError(msg)
     return data
-
-
-def _does_nothing(each: Filter) -> bool:
-    """Whether it is n-bit for elements without unused bits, which returns a wrong size."""
-    return each.number == _NBIT and each.values[1:2] == (1,)
 
 
 def _decompressed(data: Bytes, size: int, number: int) -> Bytes:
