@@ -21,7 +21,8 @@ from h5py._objects import phil
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.element_types import is_stored_as, native, stored_size
-from unistore.converters.files.hdf5.filters import Bytes, Filter, applied_filters, decode
+from unistore.converters.files.hdf5.filters import Bytes, applied_filters, decode
+from unistore.converters.files.hdf5.library_filters import Filter
 from unistore.converters.files.paths import file_version
 
 _CACHE_BYTES = 8 << 20
@@ -70,9 +71,12 @@ class Chunks:
             block = self._blocks.get(origin)
             if block is None:
                 block = self._block(origin)
-            first, last = origin[0], origin[0] + self._chunk[0]
-            start, stop = max(lo, first), min(hi, last)
-            target, source = [slice(start - lo, stop - lo)], [slice(start - first, stop - first)]
+            first = origin[0]
+            last = first + self._chunk[0]
+            start = max(lo, first)
+            stop = min(hi, last)
+            target = [slice(start - lo, stop - lo)]
+            source = [slice(start - first, stop - first)]
             for begin, size, end in zip(origin[1:], self._chunk[1:], self._shape[1:], strict=True):
                 target.append(slice(begin, min(begin + size, end)))
                 source.append(slice(0, min(size, end - begin)))
@@ -149,10 +153,8 @@ class Chunks:
             raise ValueError(msg) from error
 
     def _applied_filters(self, origin: tuple[int, ...], mask: int) -> tuple[Filter, ...]:
-        ends = map(sum, zip(origin, self._chunk, strict=True))
-        if self._edges_unfiltered and any(
-            end > length for end, length in zip(ends, self._shape, strict=True)
-        ):
+        extents = zip(origin, self._chunk, self._shape, strict=True)
+        if self._edges_unfiltered and any(start + size > end for start, size, end in extents):
             return ()
         return applied_filters(self._filters, mask)
 
@@ -175,8 +177,9 @@ def chunks_of(dataset: h5py.Dataset) -> Chunks:
 
 def has_fill_value(creation: Any) -> bool:
     """Whether chunks that were never written have a value that the writer chose."""
-    is_chosen = creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
-    return is_chosen and creation.get_fill_time() != h5py.h5d.FILL_TIME_NEVER
+    if creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+        return False
+    return bool(creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
 
 
 def filters_of(creation: Any) -> tuple[Filter, ...]:

@@ -46,7 +46,8 @@ def _size_in_file(element: h5py.h5t.TypeID, address_size: int) -> int:
         return _LENGTH_AND_INDEX + address_size
     size: int = element.get_size()
     if isinstance(element, h5py.h5t.TypeArrayID):
-        return math.prod(element.get_array_dims()) * _size_in_file(element.get_super(), address_size)
+        count: int = math.prod(element.get_array_dims())
+        return count * _size_in_file(element.get_super(), address_size)
     if isinstance(element, h5py.h5t.TypeCompoundID):
         for number in range(element.get_nmembers()):
             member = element.get_member_type(number)

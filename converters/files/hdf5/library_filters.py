@@ -32,7 +32,7 @@ _PADDING = 1 << 16
 _M_PERTURB = -6
 _FILLS = (0x55, 0xAA)
 _HEADROOM = 256 << 20
-"""Bytes that a filter may allocate besides eight times the chunk."""
+"""Bytes that filters may allocate besides eight times the chunk: damaged ones ask for any amount."""
 _CACHED_BLOCKS, _CACHED_BYTES = 8, 2048
 """Number and size of the freed blocks that the C library keeps aside, which ``M_PERTURB`` does not fill."""
 
@@ -106,7 +106,7 @@ def _read(dataset: h5py.h5d.DatasetID, size: int, fill: int) -> NDArray[np.uint8
     _reading.expected = _reading.returned = size
     _reading.fill = fill
     try:
-        with _limited_memory(size), _allocations_filled(fill):
+        with _guarded_memory(size, fill):
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     except (OSError, RuntimeError) as error:
         if _reading.returned != size:
@@ -120,28 +120,20 @@ def _read(dataset: h5py.h5d.DatasetID, size: int, fill: int) -> NDArray[np.uint8
 
 
 @contextmanager
-def _limited_memory(size: int) -> Iterator[None]:
-    """Limit what filters allocate for a chunk of `size` bytes: damaged ones ask for any amount."""
+def _guarded_memory(size: int, fill: int) -> Iterator[None]:
+    """Fill allocated memory with a byte value, and limit it for a chunk of `size` bytes."""
     pages_of_data = int(Path("/proc/self/statm").read_text().split()[5])
     limit = pages_of_data * resource.getpagesize() + _HEADROOM + 8 * size
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if soft == resource.RLIM_INFINITY or limit < soft:
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-@contextmanager
-def _allocations_filled(value: int) -> Iterator[None]:
-    """Fill allocated memory with a byte value, if the C library can."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
-    mallopt(_M_PERTURB, value)
+    is_lower = soft == resource.RLIM_INFINITY or limit < soft
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)  # other C libraries have none
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if is_lower else soft, hard))
+    mallopt(_M_PERTURB, fill)
     try:
         yield
     finally:
         mallopt(_M_PERTURB, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 @lru_cache(maxsize=16)
@@ -155,8 +147,8 @@ def _file_image(size: int, filters: tuple[Filter, ...]) -> bytes:
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_chunk((size,))
     creation.set_filter(_CHECK, 0, ())
-    for each in filters:
-        creation.set_filter(_PLACEHOLDER, 0, each.values)
+    for _, values in filters:
+        creation.set_filter(_PLACEHOLDER, 0, values)
     creation.set_filter(_PAD, 0, ())
     with h5py.File("chunk", "w", driver="core", backing_store=False, libver=("earliest", "v108")) as file:
         space = h5py.h5s.create_simple((size,))
@@ -164,10 +156,10 @@ def _file_image(size: int, filters: tuple[Filter, ...]) -> bytes:
         file.flush()
         image = bytearray(file.id.get_file_image())
     name = 0
-    for each in filters:
+    for number, values in filters:
         name = image.index(_PLACEHOLDER_NAME, name)
-        image[name - 8 : name - 6] = each.number.to_bytes(2, "little")
-        name += _PLACEHOLDER_NAME_BYTES + 4 * len(each.values)
+        image[name - 8 : name - 6] = number.to_bytes(2, "little")
+        name += _PLACEHOLDER_NAME_BYTES + 4 * len(values)
     return bytes(image)
 
 
