@@ -90,11 +90,14 @@ _ALIGNED = np.dtype([("a", "u1"), ("b", "f8"), ("c", "i2")], align=True)
 _NESTED = np.dtype([("p", _PACKED), ("flag", "?"), ("colour", _COLOUR), ("grid", "u2", (2, 2))])
 _WITH_TEXT = np.dtype([("a", "i2"), ("text", h5py.string_dtype())])
 
+_NUMBERS = ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16")
+
 ELEMENTS: dict[str, Callable[[], Element]] = {
     **{
         f"{order}{kind}": _of(order + kind) for order in "<>" for kind in ("i2", "u2", "i4", "u4", "i8", "u8")
     },
-    **{f"{order}{kind}": _of(order + kind) for order in "<>" for kind in ("f2", "f4", "f8", "c8", "c16")},
+    **{f"<{kind}": _of(f"<{kind}") for kind in _NUMBERS},
+    **{f">{kind}": _of(f">{kind}") for kind in _NUMBERS},
     "i1": _of("i1"),
     "u1": _of("u1"),
     "long double": _of(np.longdouble),
@@ -160,6 +163,13 @@ def _opaque(counts: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return values.view(dtype)[..., 0]
 
 
+def _plugin(options: Any) -> Callable[[Any], None]:
+    def add(creation: Any) -> None:
+        creation.set_filter(options["compression"], h5py.h5z.FLAG_OPTIONAL, options["compression_opts"])
+
+    return add
+
+
 FILTERS: dict[str, Callable[[Any], None]] = {
     "deflate": lambda creation: creation.set_deflate(4),
     "shuffle": lambda creation: creation.set_shuffle(),
@@ -168,21 +178,14 @@ FILTERS: dict[str, Callable[[Any], None]] = {
     "szip": lambda creation: creation.set_szip(h5py.h5z.SZIP_NN_OPTION_MASK, 8),
     "n-bit": lambda creation: creation.set_filter(h5py.h5z.FILTER_NBIT, 0),
     "scale-offset": lambda creation: creation.set_scaleoffset(h5py.h5z.SO_INT, 0),
-    **{
-        name: lambda creation, options=options: creation.set_filter(
-            options["compression"], h5py.h5z.FLAG_OPTIONAL, options["compression_opts"]
-        )
-        for name, options in {
-            "bzip2": hdf5plugin.BZip2(),
-            "blosc": hdf5plugin.Blosc(),
-            "blosc2": hdf5plugin.Blosc2(),
-            "lz4": hdf5plugin.LZ4(),
-            "zstd": hdf5plugin.Zstd(),
-            "bitshuffle": hdf5plugin.Bitshuffle(),
-            "bare bitshuffle": hdf5plugin.Bitshuffle(cname="none"),
-            "zfp": hdf5plugin.Zfp(reversible=True),
-        }.items()
-    },
+    "bzip2": _plugin(hdf5plugin.BZip2()),
+    "blosc": _plugin(hdf5plugin.Blosc()),
+    "blosc2": _plugin(hdf5plugin.Blosc2()),
+    "lz4": _plugin(hdf5plugin.LZ4()),
+    "zstd": _plugin(hdf5plugin.Zstd()),
+    "bitshuffle": _plugin(hdf5plugin.Bitshuffle()),
+    "bare bitshuffle": _plugin(hdf5plugin.Bitshuffle(cname="none")),
+    "zfp": _plugin(hdf5plugin.Zfp(reversible=True)),
 }
 _COMMON_FILTERS = ("deflate", "shuffle", "fletcher32")
 _OF_ELEMENTS = ("szip", "n-bit", "scale-offset", "zfp")
@@ -247,12 +250,8 @@ def _make_dataset(
         for part in ("first", "second"):
             Path(f"{name}.{part}").write_bytes(numbers.bytes(rng.choice((0, size // 4, size))))
     elif layout == "chunked":
-        longest = rng.choice(((0,), (h5py.h5s.UNLIMITED, 0, 7)))
-        limits = tuple(
-            more if more == h5py.h5s.UNLIMITED else length + more
-            for length in shape
-            for more in [rng.choice(longest)]
-        )
+        if rng.random() < 0.5:
+            limits = tuple(rng.choice((length, length + 7, h5py.h5s.UNLIMITED)) for length in shape)
         _set_chunks(creation, shape, limits, rng)
         if rng.random() < 0.7:
             _set_filters(creation, rng)
@@ -269,9 +268,9 @@ def _make_dataset(
 def _some_shape(rng: Random) -> tuple[int, ...]:
     if rng.random() < 0.03:
         return rng.choice(((0,), (4, 0), (3000,)))
-    return tuple(
-        rng.randrange(1, (300, 40, 12)[axes]) for axes in [rng.randrange(3)] for _ in range(axes + 1)
-    )
+    axes = rng.randrange(1, 4)
+    longest = {1: 300, 2: 40, 3: 12}[axes]
+    return tuple(rng.randrange(1, longest) for _ in range(axes))
 
 
 def _set_chunks(creation: Any, shape: tuple[int, ...], limits: tuple[int, ...], rng: Random) -> None:
@@ -336,11 +335,11 @@ def _change(
 ) -> None:
     """Grow or shrink a dataset, or replace a chunk by one that no filter was applied to."""
     if rng.random() < 0.3:
-        longest = [
-            length + 9 if limit == h5py.h5s.UNLIMITED else limit
-            for length, limit in zip(dataset.shape, limits, strict=True)
-        ]
-        dataset.id.set_extent(tuple(rng.randrange(1, max(1, length) + 1) for length in longest))
+        lengths = []
+        for length, limit in zip(dataset.shape, limits, strict=True):
+            longest = length + 9 if limit == h5py.h5s.UNLIMITED else limit
+            lengths.append(rng.randrange(1, max(1, longest) + 1))
+        dataset.id.set_extent(tuple(lengths))
         if rng.random() < 0.7:
             dataset[...] = some_values(element, dataset.shape, numbers)
     if rng.random() < 0.2 and element.dtype.kind in "iufc" and not element.dtype.metadata:
