@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.attributes import Attributes, objects_of, read_attributes
-from unistore.converters.files.hdf5.chunks import native
+from unistore.converters.files.hdf5.element_types import native
 from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
 from unistore.converters.files.npy.array import (

@@ -152,11 +152,13 @@ def _add_dataset(
     tree: Tree, path: str, dataset: h5py.Dataset, location: Location, roots: Sequence[Path]
 ) -> None:
     """Add a dataset and the files of its values, or a virtual dataset without values to ``broken``."""
-    names = [entry[0] for entry in dataset.external or ()]
+    # HDF5 looks for external files in the working directory, and for virtual sources beside the file.
+    files = {real_path(Path(entry[0])) for entry in dataset.external or ()}
     if dataset.is_virtual:
-        names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
+        names = [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
+        files |= {real_path(file_of(dataset).parent / name) for name in names}
     problems = []
-    for file in sorted({real_path(file_of(dataset).parent / name) for name in names}):
+    for file in sorted(files):
         wrong = _check_target(file, location, "keeps values in", roots)
         if wrong is None:
             tree.files.add(file)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.chunks import native
+from unistore.converters.files.hdf5.element_types import native
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
 from unistore.converters.files.hdf5.tree import follow, walk
 from unistore.converters.parts import Candidate
