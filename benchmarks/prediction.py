@@ -32,6 +32,7 @@ from memory import FAMILIES, MB, status
 
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.estimate import estimate
+from unistore.conversion.executors.worker_process import end_spare
 from unistore.conversion.memory import PROCESS
 from unistore.conversion.preview import preview
 from unistore.converters.scanning import scan_sources
@@ -59,6 +60,7 @@ def measure(family: str, sources: Path, out: Path, workers: int, memory: int) ->
     """Convert in this process, and print its peak and that of its largest child."""
     family, _, options = SOURCES[family]
     convert(sources, out, family, overwrite=True, workers=workers, memory=memory or None, **options)
+    end_spare()  # children count once they are waited for
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     print(json.dumps({"own": status("VmHWM"), "largest": children}))
 
@@ -89,7 +91,7 @@ def cases(family: str, megabytes: int, settings: list[tuple[int, bool]], work: P
                 "workers": peak.workers,
                 "memory": limit,
                 "predicted": peak.bytes,
-                "measured": found["own"] + peak.workers * found["largest"],
+                "measured": found["own"] + max(1, peak.workers) * found["largest"],
                 "seconds": round(time.perf_counter() - began, 1),
             }
 

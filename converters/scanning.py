@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from unistore.converters.asking import Ask, ask_here
 from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
@@ -28,8 +28,6 @@ from unistore.system.packed import Packed
 from unistore.system.sizes import count_of
 
 _THREADS = 8
-_AHEAD = 1024
-"""Parts that threads may scan ahead."""
 _SHOWN = 5
 _REASONS = 8
 _NOT_NEEDED = "beside what is taken, and not needed"
@@ -42,18 +40,9 @@ PartResult = tuple[Scanned | None, Sequence[Problem]]
 class PartScanner(Protocol):
     """A converter, or another object that scans parts; can be pickled."""
 
-    @property
-    def thread_safe(self) -> bool:
-        """As in `Converter`."""
-        ...
-
     def scan(self, part: Part) -> Scanned:
         """As in `Converter`."""
         ...
-
-
-ScanParts = Callable[[PartScanner, Sequence[Part]], Iterable[PartResult]]
-"""Scans parts, and yields their results in order."""
 
 
 def scan_part(converter: PartScanner, part: Part) -> PartResult:
@@ -66,23 +55,11 @@ def scan_part(converter: PartScanner, part: Part) -> PartResult:
     return scanned, scanned.problems
 
 
-def scan_here(converter: PartScanner, parts: Sequence[Part]) -> Iterator[PartResult]:
-    """Scan parts in this process, in threads if the converter is thread-safe."""
-    one = partial(scan_part, converter)
-    if not converter.thread_safe or len(parts) < 2:
-        yield from map(one, parts)
-        return
-    with ThreadPoolExecutor(_THREADS, "unistore-scan") as pool:
-        left = iter(parts)
-        while some := list(islice(left, _AHEAD)):
-            yield from pool.map(one, some)
-
-
 def scan_sources(
     converter: Converter,
     paths: Sequence[Path],
     must_exclude: Collection[str] | None = None,
-    scan_all: ScanParts = scan_here,
+    ask: Ask = ask_here,
 ) -> Scan:
     """Find the sources of a family, scan each, and merge them.
 
@@ -95,8 +72,8 @@ def scan_sources(
         Converter of the family, and files and folders.
     must_exclude
         Names to exclude that must match something; None: all of the converter's.
-    scan_all
-        Scans the parts, in this process or in others.
+    ask
+        Asks about files and parts, in this process or in others.
 
     Raises
     ------
@@ -107,13 +84,13 @@ def scan_sources(
     folders = [path for path in paths if path.is_dir()]
     given = set(map(str, resolve_parents([path for path in paths if not path.is_dir()])))
     listed = list_files(folders)
-    of_others = _of_others(listed.files, converter, owners, scan_all)
+    of_others = _of_others(listed.files, converter, owners, ask)
     exclusion = Exclusion(converter.exclude, of_others)
-    found = _find(converter, paths, exclusion, of_others)
+    found = _find(converter, paths, exclusion, of_others, ask)
     parts = found.parts
     if exclusion or not isinstance(parts, Parts):
         parts = Parts(part for part in found.parts if not exclusion.covers(part.name))
-    taken = _scan_parts(converter, parts, given, owners, exclusion, scan_all)
+    taken = _scan_parts(converter, parts, given, owners, exclusion, ask)
     of_others |= taken.of_others
     problems = [*found.problems, *taken.problems]
     if not taken.parts and not problems:
@@ -125,7 +102,7 @@ def scan_sources(
             scan = converter.gather(taken.parts, taken.scanned)
         except InputError as error:
             problems += error.problems_at("sources")
-    by_family = list(_left_out_by_family(found.left_out, owners))
+    by_family = _left_out_by_family(found.left_out, owners, ask)
 
     def used() -> Iterator[str]:
         yield from (str(path) for path, _ in by_family)
@@ -134,11 +111,13 @@ def scan_sources(
     if given:
         listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
     reasons = partial(_reasons, found.parts, parts, of_others)
-    left_out = by_family + _unused(listed, folders, converter, used, owners, reasons, exclusion)
+    left_out = by_family + _unused(
+        listed, folders, converter, used, partial(ask, owners.why_unused), reasons, exclusion
+    )
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
     if scan is None or problems:
-        raise InputError(list(_with_commands(problems, parts, given | taken.general, owners)))
+        raise InputError(list(_with_commands(problems, parts, given | taken.general, owners, ask)))
     return replace(
         scan,
         notes=(*scan.notes, *found.notes, *_notes(left_out), *exclusion.notes()),
@@ -169,35 +148,77 @@ class _ScannedParts:
     general: set[str] = field(default_factory=set)
 
 
+class _Answer(NamedTuple):
+    """What came of a part.
+
+    Attributes
+    ----------
+    result
+        Its scan.
+    is_asked
+        Whether its files may belong to another family.
+    specific, general
+        Families of its files, if other families are asked and have all of them: first those that are not
+        general, then any.
+    """
+
+    result: PartResult
+    is_asked: bool
+    specific: list[str]
+    general: list[str]
+
+
+@dataclass(frozen=True)
+class _AskAbout:
+    """Scan a part; ask other families about its files, unless these are surely the family's."""
+
+    converter: Converter
+    given: frozenset[str]
+    owners: Owners
+
+    def __call__(self, part: Part) -> _Answer:
+        result = scan_part(self.converter, part)
+        scanned = result[0]
+        is_asked = scanned is None or (self.converter.scan_identifies and not scanned.certain)
+        if not is_asked or not self.given.isdisjoint(map(str, part.files)):
+            return _Answer(result, False, [], [])
+        specific = self._all(self.owners.other_specific, part.files)
+        general = (
+            [] if specific or scanned is not None else self._all(self.owners.other_or_general, part.files)
+        )
+        return _Answer(result, True, specific, general)
+
+    def _all(self, ask: Callable[[Path], str], files: Iterable[Path]) -> list[str]:
+        others = [ask(path) for path in files]
+        return others if all(others) else []
+
+
 def _scan_parts(
     converter: Converter,
     parts: Parts,
     given: set[str],
     owners: Owners,
     exclusion: Exclusion,
-    scan_all: ScanParts,
+    ask: Ask,
 ) -> _ScannedParts:
     """Scan all parts; files in folders that are not surely the family's may be claimed by another family."""
     found = _ScannedParts(Parts(roots=parts.roots))
     general: dict[str, str] = {}
     general_problems: list[Problem] = []
-    columns = parts.names, parts.files(), parts.details, scan_all(converter, parts)
-    for name, files, detail, (scanned, wrong) in zip(*columns, strict=True):
-        asked = scanned is None or (converter.scan_identifies and not scanned.certain)
-        asked = asked and given.isdisjoint(files)
-        if asked and all(others := [owners.other_specific(Path(path)) for path in files]):
-            found.of_others |= dict(zip(files, others, strict=True))
+    threads = _THREADS if converter.thread_safe else 1
+    answers = ask(_AskAbout(converter, frozenset(given), owners), parts, threads=threads)
+    columns = parts.names, parts.files(), parts.details, answers
+    for name, files, detail, answer in zip(*columns, strict=True):
+        scanned, wrong = answer.result
+        if answer.specific:
+            found.of_others |= dict(zip(files, answer.specific, strict=True))
             continue
         if scanned is not None:
             found.parts.add(name, files, detail)
             found.scanned.append(scanned)
             exclusion.add_covered(scanned.excluded)
-        if (
-            asked
-            and scanned is None
-            and all(others := [owners.other_or_general(Path(path)) for path in files])
-        ):
-            general |= dict(zip(files, others, strict=True))
+        if answer.general:
+            general |= dict(zip(files, answer.general, strict=True))
             general_problems += with_source(name, wrong)
         else:
             found.problems += with_source(name, wrong)
@@ -217,30 +238,7 @@ def _reasons(found: Sequence[Part], parts: Parts, of_others: Mapping[str, str]) 
     return reasons | {path: other_family_reason(other) for path, other in of_others.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Owner(Scanned):
-    """Name of the family that a file belongs to; empty if none."""
-
-    owner: str
-
-
-class _OwnerScanner:
-    """Finds the owner of each file, with the same executor as the scan."""
-
-    thread_safe = False
-
-    def __init__(self, owners: Owners, *, particular: bool) -> None:
-        self._owners, self._particular = owners, particular
-
-    def scan(self, part: Part) -> _Owner:
-        """Find the family of the part's only file; if `particular`, among those asked before the general."""
-        ask = self._owners.other_specific if self._particular else self._owners.owner
-        return _Owner(owner=ask(part.files[0]))
-
-
-def _of_others(
-    files: Sequence[str], converter: Converter, owners: Owners, scan_all: ScanParts
-) -> dict[str, str]:
+def _of_others(files: Sequence[str], converter: Converter, owners: Owners, ask: Ask) -> dict[str, str]:
     """Files in given folders that have the family's suffixes but belong to another family, with its name.
 
     If none of the files is surely the family's, the user named the family: then it also gets the files of
@@ -250,37 +248,42 @@ def _of_others(
     own = find_family(converter.family)
     if own is None or converter.scan_identifies:
         return {}
-    asked = Parts()
-    for path in files:
-        if has_ending(path, converter.suffixes):
-            asked.add(path, (path,))
+    doubtful = [Path(path) for path in files if has_ending(path, converter.suffixes)]
     others: dict[str, str] = {}
     general = [each.name for each in families().values() if each.general]
-    scanner = _OwnerScanner(owners, particular=general == [own.name])
-    for path, (scanned, wrong) in zip(asked.names, scan_all(scanner, asked), strict=True):
-        if not isinstance(scanned, _Owner):
-            raise InputError(wrong)
-        if scanned.owner not in ("", own.name):
-            others[path] = scanned.owner
-    rest = (Path(path) for path in asked.names if path not in others)
-    if not others or any(owners.owner(path) == own.name for path in rest):
+    is_general = general == [own.name]
+    for path, owner in zip(
+        doubtful, ask(owners.other_specific if is_general else owners.owner, doubtful), strict=True
+    ):
+        if owner not in ("", own.name):
+            others[str(path)] = owner
+    rest = [path for path in doubtful if str(path) not in others]
+    if not others or own.name in list(ask(owners.owner, rest)):
         return others
     return {path: other for path, other in others.items() if not (own.general or get_family(other).general)}
 
 
-def _left_out_by_family(left_out: Iterable[tuple[Path, str]], owners: Owners) -> Iterator[tuple[Path, str]]:
+def _left_out_by_family(
+    left_out: Iterable[tuple[Path, str]], owners: Owners, ask: Ask
+) -> list[tuple[Path, str]]:
     """Files that the family leaves out, with the command of the family that takes them, if any."""
-    for path, why in left_out:
-        others = [
-            (Path(file), other_family_reason(other))
-            for file in list_files([path]).files
-            if (other := owners.other_or_general(Path(file)))
+    listed = [(path, why, [Path(file) for file in list_files([path]).files]) for path, why in left_out]
+    answers = ask(owners.other_or_general, [file for _, _, files in listed for file in files])
+    reasons: list[tuple[Path, str]] = []
+    for path, why, files in listed:
+        owned = [
+            (file, other) for file, other in zip(files, islice(answers, len(files)), strict=True) if other
         ]
-        yield from others or [(path, why)]
+        reasons += [(file, other_family_reason(other)) for file, other in owned] or [(path, why)]
+    return reasons
 
 
 def _find(
-    converter: Converter, paths: Sequence[Path], exclusion: Exclusion, of_others: Mapping[str, str]
+    converter: Converter,
+    paths: Sequence[Path],
+    exclusion: Exclusion,
+    of_others: Mapping[str, str],
+    ask: Ask,
 ) -> Found:
     """Parts that the family finds; raises one problem if all files belong to other families."""
     try:
@@ -297,17 +300,18 @@ def _find(
         raise InputError(_all_of_others(converter, paths, of_others))
     if not kinds:
         return found
-    raise InputError(nothing_found(paths, survey(paths), converter.family))
+    raise InputError(nothing_found(paths, survey(paths, ask), converter.family))
 
 
 def _with_commands(
-    problems: Iterable[Problem], parts: Sequence[Part], asked: Collection[str], owners: Owners
+    problems: Sequence[Problem], parts: Sequence[Part], asked: Collection[str], owners: Owners, ask: Ask
 ) -> Iterator[Problem]:
     """Add to the problems of `asked` files the command of another family that takes them."""
     files = {part.name: part.files[0] for part in parts if str(part.files[0]) in asked} if asked else {}
-    for problem in problems:
-        path = files.get(problem.source or problem.location)
-        other = owners.other_or_general(path) if path is not None else ""
+    paths = [files.get(problem.source or problem.location) for problem in problems]
+    others = ask(owners.other_or_general, [path for path in paths if path is not None])
+    for problem, path in zip(problems, paths, strict=True):
+        other = "" if path is None else next(others)
         cures = (problem.cure, f"it is {other_family_reason(other)}" if other else "")
         yield replace(problem, cure="; or ".join(cure for cure in cures if cure))
 
@@ -328,7 +332,7 @@ def _unused(
     folders: Sequence[Path],
     converter: Converter,
     used: Callable[[], Iterable[str]],
-    owners: Owners,
+    why_unused: Callable[[Sequence[Path]], Iterator[str]],
     reasons: Callable[[], Mapping[str, str]],
     exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
@@ -348,7 +352,7 @@ def _unused(
     others = [path for path, is_listed in zip(used(), np.isin(hashes, there), strict=True) if not is_listed]
     known = {real_path(Path(path)) for path in others}
     folders_used = {path for path in known if path.is_dir()}
-    found = []
+    found: list[tuple[Path, str]] = []
     for path in map(Path, rest):
         real = real_path(path) if path.is_symlink() else path
         if is_used(real) or real in known or not folders_used.isdisjoint(real.parents):
@@ -360,8 +364,10 @@ def _unused(
         elif exclusion and has_ending(path, converter.suffixes):
             reason = EXCLUDED
         else:
-            reason = owners.why_unused(path)
+            reason = ""
         found.append((path, reason))
+    answers = why_unused([path for path, reason in found if not reason])
+    found = [(path, reason or next(answers)) for path, reason in found]
     return found + [(path, why) for path, why in listed.skipped if path not in known and not is_used(path)]
 
 

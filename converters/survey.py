@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from unistore.converters.asking import Ask, ask_here
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import is_about, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, list_files, natural_key
@@ -118,22 +119,40 @@ class Survey(NamedTuple):
         return [*self.problems, *of_files]
 
 
-def survey(paths: Sequence[Path]) -> Survey:
+def survey(paths: Sequence[Path], ask: Ask = ask_here) -> Survey:
     """Ask every family about every file; it belongs to the first family that takes it.
 
     Parameters
     ----------
     paths
         Files or folders as the user gave them.
+    ask
+        Asks in this process, or in others.
     """
     listed = list_files(paths)
-    converters = _converters(families().values())
     # an empty folder is reported elsewhere
     closed = tuple(each for each in listed.problems if each.kind != "missing")
-    seen = [_look(Path(path), paths, converters) for path in listed.files]
+    seen = list(ask(_Looker(paths), [Path(path) for path in listed.files]))
     seen += [FileVerdict(path, "", LeftOut(why)) for path, why in listed.skipped]
     seen.sort(key=lambda each: natural_key(each.path.as_posix()))
     return Survey(tuple(seen), closed, len(common_root([each.path for each in seen] or paths).parts))
+
+
+class _Looker:
+    """Asks every family about a file."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._roots = roots
+
+    def __reduce__(self) -> tuple[type[_Looker], tuple[Sequence[Path]]]:
+        return _Looker, (self._roots,)
+
+    @cached_property
+    def _converters(self) -> list[tuple[Family, Converter]]:
+        return _converters(families().values())
+
+    def __call__(self, path: Path) -> FileVerdict:
+        return _look(path, self._roots, self._converters)
 
 
 def other_family_reason(family: str) -> str:

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,3 +103,9 @@ def tree() -> Callable[[Path], dict[str, bytes]]:
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
     return read
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Foreign libraries run in this process, so that what they do can be replaced."""
+    monkeypatch.setattr("unistore.conversion.executors.apart.refused", nullcontext)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import is_lossless
 from unistore.converters.common.exported import Values
 from unistore.errors import Location
+from unistore.system.foreign import begin_reading, opening, refuse_here
 
 
 class Compared(NamedTuple):
@@ -35,10 +36,11 @@ class Compared(NamedTuple):
 @contextmanager
 def open_with_h5py(path: Path) -> Iterator[Any]:
     """Open an HDF5 file with h5py and the codecs of hdf5plugin."""
+    refuse_here()
     import h5py
     import hdf5plugin  # noqa: F401  registers the codecs
 
-    with h5py.File(path, "r", locking="best-effort") as file:
+    with opening(path, str(path)), h5py.File(path, "r", locking="best-effort") as file:
         yield file
 
 
@@ -53,6 +55,7 @@ def objects_in(file: Any) -> Iterator[tuple[str, Any]]:
     pending = [("", file)]
     while pending:
         prefix, group = pending.pop()
+        begin_reading()
         for key in group:
             if not isinstance(group.get(key, getlink=True), h5py.HardLink):
                 continue

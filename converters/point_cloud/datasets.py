@@ -11,13 +11,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.left_out import BOOKKEEPING, NO_COLUMN, names_without_numbers
 from unistore.converters.common.originals import dataset_paths, open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attributes import (
     Attributes,
     Entry,
@@ -61,7 +61,7 @@ class _Walk:
 
     @contextmanager
     def __call__(self, path: Path) -> Iterator[OpenFile]:
-        with hdf5.open_hdf5(path, self.name, _GROUPS) as file:
+        with hdf5.open_hdf5(path, self.name) as file:
             yield OpenFile(file, walk(file, self.name, self.roots, skip=_GROUPS), self.name)
 
 
@@ -248,7 +248,7 @@ def opener(points: Callable[[h5py.File, Source], PointSource]) -> Open:
 
     @contextmanager
     def open_points(source: Source) -> Iterator[PointSource]:
-        with hdf5.open_hdf5(source.path, source.name, _GROUPS) as file:
+        with hdf5.open_hdf5(source.path, source.name) as file:
             yield points(file, source)
 
     return open_points

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import location_of, names_in
 from unistore.converters.files.hdf5.tree import follow, unlinked
 from unistore.errors import InputError, Problem

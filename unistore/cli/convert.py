@@ -11,6 +11,7 @@ import click
 
 from unistore.cli.convert_options import DETECT, ConvertCommand, FamilyGroup, add_common_options
 from unistore.cli.output import progress_bar, say, say_done, say_json
+from unistore.conversion.executors.worker_process import CONVERSION, start_early
 from unistore.errors import UnistoreError
 from unistore.system.sizes import count_of, parse_bytes, size
 
@@ -60,6 +61,7 @@ def _detect_command(sources: Sequence[str]) -> str:
 
 def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
+    start_early([*given["sources"], *given.get("follow_links_to", ())], family, [CONVERSION])
     from unistore.conversion.convert import convert as run
     from unistore.conversion.convert import make_converter, source_paths
     from unistore.conversion.split_rule import parse_split
@@ -167,8 +169,6 @@ def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
         ]
     peak, step = shown.peak, size(shown.estimate.step)
     processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
-    if peak.steps > 1:
-        processes += " that reads one step while it writes the previous one"
     if peak.workers < peak.wanted:
         processes += f" (of {peak.wanted} requested: no more fit into {memory})"
     lines.append(f"  uncompressed {size(shown.raw_bytes)}")

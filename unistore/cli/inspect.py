@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from unistore.cli.output import check_target, say, say_json, show, write_report
+from unistore.conversion.executors.worker_process import start_early
 
 DAMAGED, BAD_INPUT = 1, 2
 
@@ -67,6 +68,7 @@ def command(
         check_target(target, overwrite=overwrite)
     if sample is not None:
         return _sample(path, sample, plot, as_json=as_json)
+    start_early([path])
     from unistore.report.inspection import inspect
 
     found = inspect(path)

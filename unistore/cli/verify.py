@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unistore.cli.output import progress_bar, say, say_done, say_json
+from unistore.conversion.executors.worker_process import start_early
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def command(
 
     Exit codes: 0 if nothing is wrong, else 1 with a table of all problems.
     """
+    start_early(sources)
     from unistore import repair, verify
 
     if (against or repairing) != bool(sources) or (against and repairing):

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate, provisional_tables
-from unistore.conversion.executors.local import Executor, Job, largest_need
+from unistore.conversion.executors.local import Executor, Job
 from unistore.conversion.fingerprint import Fingerprints, sizes_of
 from unistore.conversion.finish import seal, source_digests
 from unistore.conversion.job import DeriveJob, ShardJob, source_batches
 from unistore.conversion.keys import Keys, source_keys, task_keys
-from unistore.conversion.memory import reading_memory
+from unistore.conversion.memory import largest_need, reading_memory
 from unistore.conversion.part_job import PartJob, parts_of
 from unistore.conversion.plan import Plan, json_digest
 from unistore.conversion.planning import Planned, plan_conversion
@@ -126,13 +126,14 @@ class Conversion:
     ) -> tuple[Planned, Spill, RowCache]:
         """Derive, finalize, plan; a method of its own so that its temporary arrays are freed."""
         spill = self._derive(keys, sizes)
-        row_cache = RowCache(hold=self.memory is None and not self.executor.workers)
+        row_cache = RowCache()
         finalized = self.converter.finalize(self.scan, spill if self.scan.is_derived else ())
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
             job = self._job(plan, spilled, spill, row_cache)
             self._read_parts(job)
-            return choose_codecs(job, bad_sources=self.exhaustive)
+            folder = self.build.spill / "trial"
+            return choose_codecs(job, self.executor, folder, bad_sources=self.exhaustive)
 
         planned = plan_conversion(self.converter, self.scan, finalized, codec, split, spill, sizes, choose)
         if codec != "auto":

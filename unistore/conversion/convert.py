@@ -6,22 +6,21 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from unistore.conversion.executors.local import Threaded
+from unistore.conversion.executors.apart import Apart
+from unistore.conversion.executors.asking import asking
+from unistore.conversion.executors.worker_process import CONVERSION
 from unistore.conversion.memory import step_budget
 from unistore.conversion.runner import Report, run
-from unistore.conversion.scan_job import scan_on
 from unistore.conversion.signatures import typed
 from unistore.conversion.split_rule import parse_split
 from unistore.converters.instead import nothing_found
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family, is_own
-from unistore.converters.scanning import ScanParts, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
@@ -33,6 +32,8 @@ from unistore.zarr3.presets import CODECS
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    from unistore.conversion.executors.local import Executor
 
 PathLike = str | os.PathLike[str]
 
@@ -101,7 +102,7 @@ def convert(
         For a destination in a bucket: folder that holds ``<name>.unistore-build`` with the journal and the
         spilled rows; None: the current one.
     workers
-        Worker processes; 0 converts in this process, on threads.
+        Worker processes; 0: this process, and a worker for files that foreign libraries read, as HDF5.
     scheduler
         Address of an existing dask scheduler, the file that its ``--scheduler-file`` names (``….json``), or a
         `distributed.Client`, which may have a `Security` of its own.
@@ -164,7 +165,7 @@ def convert(
     paths = source_paths(sources)
     chosen = family or implied_family(options) or detect_family(paths).family
 
-    def start(executor: Any, scan_all: ScanParts, callbacks: Progress) -> Report:
+    def start(executor: Executor, callbacks: Progress) -> Report:
         return run(
             make_converter(chosen, options),
             paths,
@@ -178,31 +179,30 @@ def convert(
             budget=step_budget(limit, workers if scheduler is None else None),
             on_error=on_error,
             executor=executor,
-            scan_all=scan_all,
             progress=callbacks,
         )
 
     with resolve_progress(progress) as callbacks:
-        if workers == 0 and scheduler is None:
-            return start(Threaded(limit), scan_here, callbacks)
         if scheduler is not None:
             from unistore.conversion.executors.dask_executor import Dask
 
             with Dask(scheduler, memory=limit, tell=callbacks.tell) as cluster:
-                return start(cluster, partial(scan_on, cluster), callbacks)
+                return start(cluster, callbacks)
+        imports = _imports(get_family(chosen))
+        if workers == 0:
+            with Apart(limit, imports=imports, tell=callbacks.tell) as apart:
+                return start(apart, callbacks)
         from unistore.conversion.executors.processes import Processes
 
-        with Processes(
-            workers, memory=limit, imports=_imports(get_family(chosen)), tell=callbacks.tell
-        ) as processes:
-            return start(processes, partial(scan_on, processes), callbacks)
+        with Processes(workers, memory=limit, imports=imports, tell=callbacks.tell) as processes:
+            return start(processes, callbacks)
 
 
 def _imports(family: Family) -> tuple[str, ...]:
     """Modules that workers need: of its converter, and of the others that are asked about each file first."""
     asked = () if family.part("converter").scan_identifies else families().values()
     needed = [family, *(each for each in asked if is_own(each.name) and not each.general)]
-    return tuple(dict.fromkeys(each.converter.partition(":")[0] for each in needed))
+    return CONVERSION, *dict.fromkeys(each.converter.partition(":")[0] for each in needed)
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
@@ -249,7 +249,8 @@ def detect_family(paths: Sequence[Path]) -> Detection:
         If a path does not exist, no family knows them, or several have files there.
     """
     check_exist(paths)
-    surveyed = survey(paths)
+    with Apart() as executor:
+        surveyed = survey(paths, asking(executor))
     found = surveyed.detected()
     if len(found) > 1:
         raise InputError(several_families(paths, surveyed))

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.conversion.executors.local import Threaded
 from unistore.conversion.memory import (
     PROCESS,
     check_fits,
@@ -31,14 +30,11 @@ class Peak(NamedTuple):
     workers, wanted
         Worker processes with the limit, and without it (at most one a step); 0: the converting process runs
         the steps itself.
-    steps
-        Steps in the memory of the converting process at once: 2 if one is read while another is written.
     """
 
     bytes: int
     workers: int
     wanted: int
-    steps: int
 
 
 class Estimate(NamedTuple):
@@ -92,9 +88,8 @@ class Estimate(NamedTuple):
         wanted = min(workers or 0, max(self.shards, self.sources if self.reading else 0))
         count = most_workers(limit, wanted, self.step)
         if count:
-            return Peak(PROCESS + count * (PROCESS + self.step), count, wanted, 1)
-        two = workers == 0 and self.shards > 1 and Threaded(limit).steps_at_once(self.writing) > 1
-        return Peak(PROCESS + max(self.reading, (1 + two) * self.writing), 0, wanted, 1 + two)
+            return Peak(PROCESS + count * (PROCESS + self.step), count, wanted)
+        return Peak(PROCESS + self.step, 0, wanted)
 
 
 def estimate(converter: Converter, scan: Scan, budget: int) -> Estimate:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from unistore.conversion.executors.apart import Apart
+from unistore.conversion.executors.asking import asking
 from unistore.conversion.fingerprint import fingerprints_of, sizes_of
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.skipping import scan_valid_sources
@@ -48,7 +50,8 @@ def is_up_to_date(
     recorded = store.attributes
     if recorded.get("skipped") or recorded.get("created_with") != versions():
         return False
-    scan = scan_valid_sources(converter, paths, skip=False)[1]
+    with Apart() as executor:
+        scan = scan_valid_sources(converter, paths, skip=False, ask=asking(executor))[1]
     rule = prepare_splits(split, paths, scan)
     options = json.loads(json.dumps(plan_options(scan, codec, rule)))
     before = dict(recorded.get("options", {}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from unistore.conversion.blocks import BlockPool
 from unistore.conversion.columns import Column, InMemory, Planes, in_planes
+from unistore.conversion.executors.local import Outcome
 from unistore.conversion.fingerprint import Fingerprints, check_unchanged, reading
 from unistore.conversion.keys import Keys
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
@@ -43,14 +44,6 @@ SHOWN = 4
 """Sources that a description names."""
 AHEAD = 16
 """Pieces of a task that threads may read ahead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Result of one step: a record for the journal, or the problems of its sources."""
-
-    record: dict[str, Any] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,26 +154,13 @@ class ShardJob:
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Read the task's rows from its sources, encode, write."""
-        return self.read(task, serial_map)()
+        return self.threaded(task, serial_map)
 
-    def read(self, task: ShardTask, ordered_map: OrderedMap) -> Callable[[], Outcome]:
-        """Read the task's rows; returns a function that encodes and writes them, on any thread.
-
-        Rows that are read some planes at a time are encoded and written here already.
-        """
-        try:
-            columns = self.columns(task, ordered_map)
-        except InputError as error:
-            problems = error.problems
-            return lambda: Outcome(problems=problems)
-        if all(isinstance(column, InMemory) for column in columns):
-            return lambda: self._write(task, columns, ordered_map)
-        outcome = self._write(task, columns, ordered_map)
-        return lambda: outcome
-
-    def _write(self, task: ShardTask, columns: Sequence[Column], ordered_map: OrderedMap) -> Outcome:
+    def threaded(self, task: ShardTask, ordered_map: OrderedMap) -> Outcome:
+        """Run the step; see `ThreadedJob`."""
         table = task.table
         try:
+            columns = self.columns(task, ordered_map)
             with self.target.together() as together:
                 files = [
                     write_column(together, task.number, column, ordered_map)
@@ -213,7 +193,7 @@ class ShardJob:
 
     def slice(self, task: ShardTask) -> dict[str, Any]:
         """See `SlicedJob`: the sources that its rows come from."""
-        pieces = self._pieces(task)
+        pieces = self.pieces_of(task)
         numbers = range(pieces[0].source, pieces[-1].source + 1)
         return {
             "scan": self.scan.only(numbers),
@@ -222,12 +202,13 @@ class ShardJob:
             "known": pieces,
         }
 
-    def _pieces(self, task: ShardTask) -> Sequence[Piece]:
+    def pieces_of(self, task: ShardTask) -> Sequence[Piece]:
+        """Pieces of sources that the rows of a task come from."""
         return self.known or self.plan.table(task.table).pieces(task.lo, task.hi)
 
     def describe(self, task: ShardTask) -> str:
         """Table, rows and sources, for messages."""
-        pieces, names = self._pieces(task), self.scan.sources.names
+        pieces, names = self.pieces_of(task), self.scan.sources.names
         listed = first_few([f"{names[each.source]} rows {each.lo}:{each.hi}" for each in pieces], SHOWN)
         return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {listed})"
 
@@ -245,7 +226,7 @@ class ShardJob:
             With the problems of all its sources that cannot be read; also while iterating.
         """
         table = self.plan.table(task.table)
-        pieces = self._pieces(task)
+        pieces = self.pieces_of(task)
         if in_planes(self.converter, table):
             return [
                 Planes(
@@ -255,14 +236,7 @@ class ShardJob:
                 )
                 for array in table.arrays
             ]
-        rows = task.hi - task.lo
-        blocks = {
-            array.column: self.blocks.acquire(
-                table.name, array.column, (rows, *array.shape[1:]), array.field.dtype, array.field.fill
-            )
-            for array in table.arrays
-        }
-
+        blocks = self._blank(task)
         digests = np.empty((len(pieces), len(blocks)), "S32")
         is_read = self.row_cache.fill(table.name, task.lo, task.hi, blocks)
 
@@ -293,6 +267,23 @@ class ShardJob:
             for at, array in enumerate(table.arrays)
         ]
 
+    def cached(self, task: ShardTask) -> dict[str, NDArray[Any]] | None:
+        """Rows of a task by column, if they were read already."""
+        blocks = self._blank(task)
+        return blocks if self.row_cache.fill(task.table, task.lo, task.hi, blocks) else None
+
+    def _blank(self, task: ShardTask) -> dict[str, NDArray[Any]]:
+        return {
+            array.column: self.blocks.acquire(
+                task.table,
+                array.column,
+                (task.hi - task.lo, *array.shape[1:]),
+                array.field.dtype,
+                array.field.fill,
+            )
+            for array in self.plan.table(task.table).arrays
+        }
+
     def read_planes(
         self, table: str, column: str, number: int, lo: int, hi: int, block: NDArray[Any]
     ) -> None:
@@ -310,7 +301,7 @@ class ShardJob:
         """Digests of the pieces of a task, one after the other, after iteration of all its columns."""
         return "".join(
             _joined_digest({column.array.column: column.piece(at) for column in columns})
-            for at in range(len(self._pieces(task)))
+            for at in range(len(self.pieces_of(task)))
         )
 
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:

@@ -6,15 +6,21 @@ and their encoded form for writing it. Layout and bytes never depend on memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.conversion.columns import in_planes, plane_bytes, planes_at_once
+from unistore.conversion.executors.local import Job
 from unistore.conversion.plan import TablePlan
 from unistore.converters.protocol import Converter, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.system.sizes import size
 from unistore.zarr3.writer import MAX_PENDING_BYTES
+
+T = TypeVar("T")
 
 PROCESS = 128 << 20
 """Bytes of one process before its first step: interpreter, libraries, plan."""
@@ -51,6 +57,28 @@ def check_fits(limit: int | None, need: int, what: str) -> None:
             f"{size(total)}"
         )
         raise InputError(Problem("--memory", message, f"give at least {size(total * 1.005)}", "memory"))
+
+
+def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:
+    """Peak bytes of the largest step, beyond `PROCESS`.
+
+    Parameters
+    ----------
+    items
+        At least one.
+    limit
+        Limit in bytes of a process with one step; None: no limit.
+
+    Raises
+    ------
+    InputError
+        If the limit is too small for that step.
+    """
+    largest = max(items, key=job.need)
+    need = job.need(largest)
+    if need:
+        check_fits(limit, need, job.describe(largest))
+    return need
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.columns import InMemory, in_planes
-from unistore.conversion.job import MIN_BATCHES, Outcome, ShardJob
+from unistore.conversion.executors.local import Executor, Outcome
+from unistore.conversion.job import MIN_BATCHES, ShardJob
 from unistore.conversion.plan import ShardTask, TablePlan
 from unistore.conversion.row_cache import StoredRows
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 
 SMALL_SOURCE = 64 << 10
 """Sources of fewer bytes of rows take longer to open than to read."""
@@ -66,6 +69,18 @@ class PartJob:
     def need(self, part: ShardTask) -> int:
         """Peak bytes, those of the whole shard: nothing is refused here that could be written later."""
         return self.job.need(part)
+
+
+def read_parts(job: ShardJob, executor: Executor, folder: Path, parts: Sequence[ShardTask]) -> list[Problem]:
+    """Read parts into the row cache of a job; returns the problems of those that cannot be read."""
+    reading = PartJob(job, folder)
+    problems: list[Problem] = []
+    with closing(executor.run(reading, parts)) as steps:
+        for part, outcome in steps:
+            problems += outcome.problems
+            if not outcome.problems:
+                job.row_cache.add(reading.rows(part))
+    return problems
 
 
 def parts_of(job: ShardJob, table: TablePlan, workers: int) -> list[ShardTask]:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.estimate import Estimate, Peak, estimate, provisional_tables
+from unistore.conversion.executors.apart import Apart
+from unistore.conversion.executors.asking import asking
 from unistore.conversion.fingerprint import fingerprints_of, sizes_of
 from unistore.conversion.memory import step_budget
 from unistore.conversion.plan import Plan, TablePlan
@@ -122,7 +124,10 @@ def preview(
         With every problem of every source, or if the memory is too small.
     """
     check_mode(on_error)
-    _, scan, problems = scan_valid_sources(converter, paths, skip=on_error == "skip")
+    with Apart(memory) as executor:
+        _, scan, problems = scan_valid_sources(
+            converter, paths, skip=on_error == "skip", ask=asking(executor)
+        )
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
     rule = prepare_splits(split, paths, scan)
     plan = plan_of(scan, codec, rule, provisional_tables(scan))

@@ -1,4 +1,4 @@
-"""Rows of tables that were read before they are written: in memory, or in files of the build folder."""
+"""Rows of tables that were read before they are written, in files of the build folder."""
 
 from __future__ import annotations
 
@@ -14,20 +14,6 @@ from numpy.typing import NDArray
 
 from unistore.conversion.failure import writing_failed
 from unistore.errors import ConversionError
-
-
-@dataclass(frozen=True, slots=True)
-class HeldRows:
-    """Rows ``lo:hi`` of all columns of a table in memory; the arrays must not change."""
-
-    table: str
-    lo: int
-    hi: int
-    columns: Mapping[str, NDArray[Any]]
-
-    def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
-        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous."""
-        out[...] = self.columns[column][lo - self.lo :][: len(out)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +51,7 @@ class StoredRows:
             raise writing_failed(error, self.path) from error
 
     def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
-        """As `HeldRows.copy`.
+        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous.
 
         Raises
         ------
@@ -87,34 +73,19 @@ class StoredRows:
             raise ConversionError(msg)
 
 
-Rows = HeldRows | StoredRows
-
-
 class RowCache:
-    """Rows that were read already. Pickles without those in memory.
+    """Ranges of rows that were read already."""
 
-    Parameters
-    ----------
-    rows
-        Ranges of rows.
-    hold
-        Whether to keep rows in memory: they serve this process alone.
-    """
+    def __init__(self, rows: Sequence[StoredRows] = ()) -> None:
+        self._rows = list(rows)
 
-    def __init__(self, rows: Sequence[Rows] = (), *, hold: bool = True) -> None:
-        self._rows, self._hold = list(rows), hold
-
-    def __reduce__(self) -> tuple[type[RowCache], tuple[list[Rows]]]:
-        return RowCache, ([each for each in self._rows if isinstance(each, StoredRows)],)
-
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: StoredRows) -> None:
         """Keep more rows."""
-        if self._hold or isinstance(rows, StoredRows):
-            self._rows.append(rows)
+        self._rows.append(rows)
 
     def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
         """Copy rows ``lo:hi`` of columns into `out`; returns False if some are not here."""
-        found: list[tuple[Rows, int, int]] = []
+        found: list[tuple[StoredRows, int, int]] = []
         at = lo
         near = (each for each in self._rows if each.table == table and each.lo < hi and lo < each.hi)
         for each in sorted(near, key=lambda rows: rows.lo):

@@ -12,6 +12,7 @@ from typing import Any
 from unistore.conversion.build import Build
 from unistore.conversion.conversion import Conversion
 from unistore.conversion.destination import open_build
+from unistore.conversion.executors.asking import asking
 from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.failure import writing_failed
 from unistore.conversion.fingerprint import Fingerprint, Fingerprints, fingerprints_of
@@ -23,7 +24,6 @@ from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
-from unistore.converters.scanning import ScanParts, scan_here
 from unistore.errors import InputError, Problem
 from unistore.system.packed import view
 from unistore.system.progress import NO_PROGRESS, Progress
@@ -45,7 +45,6 @@ def run(
     budget: int = STEP_BUDGET,
     on_error: str = "fail",
     executor: Executor | None = None,
-    scan_all: ScanParts = scan_here,
     progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`.
@@ -69,7 +68,7 @@ def run(
     on_error
         ``"fail"``: any problem refuses the conversion. ``"skip"``: sources (or episodes) with problems are
         left out; see `unistore.conversion.skipping`.
-    executor, scan_all
+    executor
         Where steps and the scan run; by default in this process.
 
     Raises
@@ -84,7 +83,9 @@ def run(
         opened.check(overwrite=overwrite)
     _check_no_overlap(paths, opened)
     check_mode(on_error)
-    first = scan_valid_sources(converter, paths, skip=on_error == "skip", scan_all=scan_all)
+    executor = executor or Serial()
+    ask = asking(executor)
+    first = scan_valid_sources(converter, paths, skip=on_error == "skip", ask=ask)
     rule = prepare_splits(split, paths, first[1])
     fingerprints = fingerprints_of(first[1])
     try:
@@ -98,7 +99,7 @@ def run(
                 return Report(**report)
             build.check(overwrite=overwrite)
             build.discard_on_input_error()
-            skipping = Skipping(first, paths, build.journal, scan_all)
+            skipping = Skipping(first, paths, build.journal, ask)
             while True:
                 chosen, scan = skipping.scan()
                 if scan.sources is not first[1].sources:
@@ -110,7 +111,7 @@ def run(
                     build=build,
                     memory=memory,
                     budget=budget if memory is None else min(budget, memory - PROCESS),
-                    executor=executor or Serial(),
+                    executor=executor,
                     progress=progress,
                     round=skipping.round,
                     exhaustive=on_error == "skip",

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from unistore.conversion.journal import Journal
+from unistore.converters.asking import Ask, ask_here
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import Converter, Scan
-from unistore.converters.scanning import ScanParts, scan_here, scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.store.names import file_name_problem
 
@@ -59,7 +60,7 @@ def scan_valid_sources(
     skipped: Iterable[Problem] = (),
     *,
     skip: bool,
-    scan_all: ScanParts = scan_here,
+    ask: Ask = ask_here,
 ) -> tuple[Converter, Scan, list[Problem]]:
     """Scan; with `skip`, repeat without the sources that have problems until there are none.
 
@@ -71,7 +72,7 @@ def scan_valid_sources(
         Problems whose sources are left out from the start.
     skip
         Whether to leave sources out; else problems are raised.
-    scan_all
+    ask
         As in `scan_sources`.
 
     Returns
@@ -89,7 +90,7 @@ def scan_valid_sources(
     while True:
         chosen = _without(converter, problems)
         try:
-            scan = scan_sources(chosen, paths, must_exclude, scan_all)
+            scan = scan_sources(chosen, paths, must_exclude, ask)
             _check_names(scan)
             return chosen, scan, problems
         except InputError as error:
@@ -126,7 +127,7 @@ class Skipping:
         Source paths as given.
     journal
         Journal of the conversion; sources that an earlier run left out are left out again.
-    scan_all
+    ask
         As in `scan_sources`.
     """
 
@@ -135,10 +136,10 @@ class Skipping:
         first: tuple[Converter, Scan, list[Problem]],
         paths: Sequence[Path],
         journal: Journal,
-        scan_all: ScanParts = scan_here,
+        ask: Ask = ask_here,
     ) -> None:
         self._converter, self._scan, found = first
-        self._scan_all = scan_all
+        self._ask = ask
         self._paths = paths
         self._journal = journal
         if found and not journal.of(STEP):
@@ -172,7 +173,7 @@ class Skipping:
         known = self.problems
         if {problem.source for problem in known} != self._scanned:
             self._converter, self._scan, all_known = scan_valid_sources(
-                self._converter, self._paths, known, skip=True, scan_all=self._scan_all
+                self._converter, self._paths, known, skip=True, ask=self._ask
             )
             if len(all_known) > len(known):
                 self.add(all_known[len(known) :])

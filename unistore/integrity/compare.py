@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.executors.local import Executor
+from unistore.conversion.executors.asking import StepJob, T, run_in_order
+from unistore.conversion.executors.local import Executor, Outcome
 from unistore.conversion.failure import WritingError, named, refusal
 from unistore.conversion.fingerprint import Fingerprints, reading
 from unistore.conversion.finish import merged_statistics, source_digests
-from unistore.conversion.job import Outcome, ShardJob, statistics_of
+from unistore.conversion.job import ShardJob, statistics_of
 from unistore.conversion.plan import ShardTask
 from unistore.converters.common.originals import Compared, difference
 from unistore.converters.protocol import Scan
@@ -29,7 +30,6 @@ from unistore.integrity.recorded import (
     is_later,
     plan_recorded_conversion,
 )
-from unistore.integrity.steps import StepJob, T, run_in_order
 from unistore.schemas.tables import IndexValues
 from unistore.store.reader import Store
 from unistore.system.progress import Progress

@@ -11,12 +11,11 @@ from typing import Any
 
 import xxhash
 
-from unistore.conversion.executors.local import Executor, Serial
-from unistore.conversion.job import Outcome
+from unistore.conversion.executors.asking import run_in_order
+from unistore.conversion.executors.local import Executor, Outcome, Serial
 from unistore.conversion.lock import owner_of
 from unistore.errors import Location, Problem, StoreError
 from unistore.exporting.temporary_folder import temporary_folder_path
-from unistore.integrity.steps import run_in_order
 from unistore.remote.storage import local_path, open_storage
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, ROOT

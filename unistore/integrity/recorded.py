@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.convert import recorded_converter
+from unistore.conversion.executors.asking import T, asking, run_in_order
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.fingerprint import Fingerprints, fingerprints_of, sizes_of
 from unistore.conversion.job import DeriveJob, ShardJob, source_batches
@@ -22,7 +23,6 @@ from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem, StoreError, printable
-from unistore.integrity.steps import T, run_in_order
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
@@ -81,7 +81,7 @@ def plan_recorded_conversion(
     except (KeyError, TypeError, ValueError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
-    scan = scan_sources(converter, sources, must_exclude=())
+    scan = scan_sources(converter, sources, (), asking(executor))
     if "skipped" in options:  # reasons given to the conversion
         scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
     fingerprints = fingerprints_of(scan)

@@ -13,14 +13,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.columns import LARGE, Column, IndexRows, planes_at_once
-from unistore.conversion.executors.local import Executor
+from unistore.conversion.executors.asking import run_in_order
+from unistore.conversion.executors.local import Executor, Outcome
 from unistore.conversion.finish import metadata_documents, source_digests
-from unistore.conversion.job import Outcome, ShardJob, statistics_of
+from unistore.conversion.job import ShardJob, statistics_of
 from unistore.conversion.plan import ArrayPlan, ShardTask
 from unistore.conversion.shards import metadata_of, shard_key, write_column
 from unistore.converters.common.exported import row_blocks
 from unistore.integrity.recorded import RecordedConversion
-from unistore.integrity.steps import run_in_order
 from unistore.store.manifest import Entry
 from unistore.system.progress import Progress
 from unistore.zarr3.array import Array

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unistore.conversion.executors.local import Executor
-from unistore.conversion.job import Outcome
+from unistore.conversion.executors.asking import run_in_order
+from unistore.conversion.executors.local import Executor, Outcome
 from unistore.errors import Problem, StoreError
-from unistore.integrity.steps import run_in_order
 from unistore.schemas.array_spec import offsets_errors
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row

@@ -143,10 +143,13 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
             return _store(given)
         details = describe_zarr(target)
         return Inspection("zarr", given, details, blocks=zarr_blocks(given, details))
+    from unistore.conversion.executors.apart import Apart
+    from unistore.conversion.executors.asking import asking
     from unistore.converters.survey import survey
     from unistore.report.sources import describe_sources, link_blocks, problem_blocks, source_blocks
 
-    surveyed = survey([target])
+    with Apart() as executor:
+        surveyed = survey([target], asking(executor))
     if surveyed.detected():
         details, problems = describe_sources(target, surveyed)
         return Inspection("source", given, details, problems, source_blocks(given, details, problems))

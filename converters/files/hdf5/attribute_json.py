@@ -18,9 +18,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
+
+from unistore.converters.files.hdf5 import library as h5py
 
 _TEXT = "text"
 _SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import h5py
 import numpy as np
 
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attribute_json import decode, encode, type_problem
 from unistore.converters.files.hdf5.file import FAILURES
-from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.errors import first_few, printable
 from unistore.schemas.store_view import StoreView
 from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, IndexValues, lazy_text_arrays
+from unistore.system.foreign import begin_reading
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
@@ -38,8 +38,8 @@ _DETAIL = "attributes"
 _LISTED = 5
 
 Entry = dict[str, Any]
-IsRewritten = Callable[[str, h5py.HLObject, str, Entry], bool]
-"""``(path, object, name, entry)``: whether an export writes this attribute without its being stored."""
+IsRewritten = Callable[[str, Any, str, Entry], bool]
+"""``(path, h5py object, name, entry)``: whether an export writes this attribute without its being stored."""
 
 
 @dataclass
@@ -83,6 +83,7 @@ def read_attributes(
     found = Attributes()
     bytes_left = MAX_FILE_BYTES
     for path, item in objects:
+        begin_reading()
         kept: dict[str, Entry] = {}
         for name, entry in _entries(item):
             if isinstance(entry, str):
@@ -105,11 +106,8 @@ def read_attributes(
     return found
 
 
-def _entries(item: h5py.HLObject | PlainGroup | PlainDataset) -> Iterator[tuple[str, Entry | str]]:
+def _entries(item: h5py.HLObject) -> Iterator[tuple[str, Entry | str]]:
     """Names of the attributes of an object, and the entry of each or the reason why it is left out."""
-    if isinstance(item, PlainGroup | PlainDataset):
-        yield from ((name, encode(values, values.dtype)) for name, values in item.attributes.items())
-        return
     for number in range(h5py.h5a.get_num_attrs(item.id)):
         yield _entry(item, number)
 

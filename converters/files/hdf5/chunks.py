@@ -12,14 +12,14 @@ import ctypes
 import math
 import os
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from typing import Any
 
-import h5py
 import numpy as np
-from h5py._objects import phil
 from numpy.typing import NDArray
 
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.element_types import is_stored_as, native, stored_size
 from unistore.converters.files.hdf5.filters import Bytes, applied_filters, decode
 from unistore.converters.files.hdf5.library_filters import Filter
@@ -34,9 +34,6 @@ _checked_versions: set[tuple[int, ...]] = set()
 """Datasets without filters whose chunks all have their full size: version of the file, and address in it."""
 _EDGES_UNFILTERED = 2
 """``H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS``: chunks that reach beyond the dataset have no filters."""
-_chunk_options = ctypes.CDLL(h5py.h5p.__file__).H5Pget_chunk_opts
-"""The library's function, for which h5py has no name."""
-_chunk_options.argtypes = (ctypes.c_int64, ctypes.POINTER(ctypes.c_uint))
 
 
 class Chunks:
@@ -188,10 +185,18 @@ def filters_of(creation: Any) -> tuple[Filter, ...]:
     return tuple(Filter(number, values) for number, _, values, _ in filters)
 
 
+@cache
+def _chunk_options() -> Any:
+    """The library's function, for which h5py has no name."""
+    function = ctypes.CDLL(h5py.h5p.__file__).H5Pget_chunk_opts
+    function.argtypes = (ctypes.c_int64, ctypes.POINTER(ctypes.c_uint))
+    return function
+
+
 def _leaves_edges_unfiltered(creation: Any) -> bool:
     options = ctypes.c_uint()
-    with phil:
-        status = _chunk_options(creation.id, ctypes.byref(options))
+    with h5py._objects.phil:
+        status = _chunk_options()(creation.id, ctypes.byref(options))
     if status < 0:
         msg = "the HDF5 library does not tell the options of its chunks"
         raise ValueError(msg)

@@ -6,8 +6,9 @@ import math
 from functools import cache
 from typing import Any
 
-import h5py
 import numpy as np
+
+from unistore.converters.files.hdf5 import library as h5py
 
 _LENGTH_AND_INDEX = 8
 """Bytes of a reference to the global heap, besides the address: length and index."""

@@ -8,32 +8,31 @@
   size of every chunk.
 - Chunks that were never written have no value if the fill time is "never": refused.
 - A virtual dataset that maps to itself would crash the process: `virtual` checks the mapping.
-- A damaged structure hangs the library or crashes the process: `safety` checks each file before it is opened.
+- A damaged structure hangs the library or crashes the process: files are read in workers, which name each one
+  before it is opened, see `unistore.system.foreign`.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import h5py
-import hdf5plugin  # noqa: F401  registers the codecs (blosc, zstd, lz4, …) with the HDF5 library
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import lfs_pointer_problem
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.chunks import chunks_of, creation_of, filters_of, has_fill_value
 from unistore.converters.files.hdf5.element_types import native, stored_size
 from unistore.converters.files.hdf5.filters import are_decoded_here
-from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
-from unistore.converters.files.hdf5.safety import check_safe_to_open, check_safe_to_read
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.errors import InputError, Location, Problem, printable
+from unistore.system.foreign import begin_reading, opening
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 """File name endings taken from folders."""
@@ -55,15 +54,13 @@ def location_of(name: Location | str, item: str = "") -> Location:
 
 
 @contextmanager
-def open_hdf5(path: Path, name: str = "", library: Collection[str] = ()) -> Iterator[h5py.File | PlainGroup]:
-    """Open a file for reading: of a small one of the simplest form, all is read at once.
+def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
+    """Open a file for reading.
 
     Parameters
     ----------
     path, name
         The file, and its name in messages: by default its path.
-    library
-        Names at its root of what is read with more of h5py than a `PlainGroup` has.
 
     Raises
     ------
@@ -71,36 +68,28 @@ def open_hdf5(path: Path, name: str = "", library: Collection[str] = ()) -> Iter
         If it is not a readable HDF5 file (the message says what it is), or hangs or crashes the library.
     """
     location = location_of(name or str(path))
-    plain = check_safe_to_open(path, location)
-    if plain is not None and not any(each in plain for each in library):
-        with as_problem(location):
-            yield plain
-        return
-    try:
-        file = h5py.File(path, "r", driver="sec2", locking="best-effort")
-    except FAILURES as error:
-        raise InputError(_diagnose(path, location, str(error))) from error
-    with as_problem(location), file:
-        config = file.id.get_mdc_config()
-        config.max_size = config.initial_size = _METADATA_CACHE
-        file.id.set_mdc_config(config)
-        yield file
+    with opening(path, location):
+        try:
+            file = h5py.File(path, "r", driver="sec2", locking="best-effort")
+        except FAILURES as error:
+            raise InputError(_diagnose(path, location, str(error))) from error
+        with as_problem(location), file:
+            config = file.id.get_mdc_config()
+            config.max_size = config.initial_size = _METADATA_CACHE
+            file.id.set_mdc_config(config)
+            yield file
 
 
-def member(group: h5py.Group | PlainGroup, path: str) -> h5py.HLObject:
+def member(group: h5py.Group, path: str) -> h5py.HLObject:
     """``group[path]`` in a file opened for reading; faster, since h5py checks the mode for each dataset."""
-    if isinstance(group, PlainGroup):
-        return group[path]
     found = h5py.h5o.open(group.id, path.encode("utf-8", "surrogateescape"), lapl=group._lapl)
     if h5py.h5i.get_type(found) == h5py.h5i.DATASET:
         return h5py.Dataset(found, readonly=True)
     return h5py.Group(found) if h5py.h5i.get_type(found) == h5py.h5i.GROUP else h5py.Datatype(found)
 
 
-def file_of(item: h5py.Group | h5py.Dataset | PlainGroup | PlainDataset) -> Path:
+def file_of(item: h5py.Group | h5py.Dataset) -> Path:
     """The file of an object; ten times as fast as ``item.file.filename``."""
-    if isinstance(item, PlainDataset | PlainGroup):
-        return item.path
     return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
 
 
@@ -161,8 +150,6 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
     Of kinds ``"dtype"`` (object or variable length unless `allow_object`, no values), ``"unwritten"`` and
     ``"damaged"``.
     """
-    if isinstance(dataset, PlainDataset):
-        return []
     shape, dtype = dataset.shape, dataset.dtype
     if shape is None:
         return [Problem.at(location, "has no values (a null dataspace)", kind="dtype")]
@@ -199,8 +186,6 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
 
 def chunk_memory(dataset: h5py.Dataset) -> int:
     """Bytes needed to decode one chunk; 0 for small chunks."""
-    if isinstance(dataset, PlainDataset):
-        return 0
     creation = creation_of(dataset)
     if creation.get_layout() != h5py.h5d.CHUNKED or not creation.get_nfilters():
         return 0
@@ -237,10 +222,8 @@ def read_rows(
         out = np.empty((stop - lo, *dataset.shape[1:]), native(dataset.dtype))
     if out.size == 0:
         return out
-    if isinstance(dataset, PlainDataset):
-        np.copyto(out, dataset.values[lo:stop], casting="equiv")
-        return out
     try:
+        begin_reading(file_of(dataset))
         creation = creation_of(dataset)
         storage = creation.get_layout()
         if storage == h5py.h5d.CHUNKED:
@@ -267,11 +250,10 @@ def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -
     """Entries ``lo:hi`` of the last axis, with all axes reversed: (hi - lo, …), in native byte order."""
     if dataset.ndim < 2:
         return read_rows(dataset, location, lo, hi)
-    if isinstance(dataset, PlainDataset):
-        return np.ascontiguousarray(dataset.values[..., lo:hi].T, native(dataset.dtype))
     out = np.zeros((*dataset.shape[:-1], hi - lo), dataset.dtype)
     if out.size:
         try:
+            begin_reading(file_of(dataset))
             _check_rows(dataset, 0, dataset.shape[0])
             dataset.read_direct(out, np.s_[..., lo:hi])
         except FAILURES as error:
@@ -290,8 +272,8 @@ def read_objects(dataset: h5py.Dataset, location: Location, row: int | None = No
     """
     try:
         lo, hi = (0, dataset.shape[0] if dataset.shape else 1) if row is None else (row, row + 1)
-        if not isinstance(dataset, PlainDataset):
-            _check_rows(dataset, lo, hi)
+        begin_reading(file_of(dataset))
+        _check_rows(dataset, lo, hi)
         return dataset[()] if row is None else dataset[row]
     except FAILURES as error:
         what = "cannot be read" if row is None else f"row {row} cannot be read"
@@ -305,7 +287,6 @@ def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
         chunks_of(dataset).check(lo, hi)
     elif storage == h5py.h5d.VIRTUAL:
         check_sources(dataset, lo, hi)
-        check_safe_to_read(dataset, lo, hi)
 
 
 def _damaged(location: Location, message: str) -> InputError:

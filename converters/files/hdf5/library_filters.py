@@ -18,14 +18,14 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
-import hdf5plugin  # noqa: F401  registers the codecs (blosc, zstd, lz4, …) with the HDF5 library
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.files.hdf5 import library as h5py
+
 _CHECK, _PAD = 0xFF00, 0xFF01
 """Numbers of our filters, from the range for private use."""
-_PLACEHOLDER, _PLACEHOLDER_NAME = h5py.h5z.FILTER_FLETCHER32, b"fletcher32\0"
+_PLACEHOLDER, _PLACEHOLDER_NAME = 3, b"fletcher32\0"
 _PLACEHOLDER_NAME_BYTES = 16
 _PADDING = 1 << 16
 """Bytes added behind the stored ones, besides as many as the decoded chunk has."""

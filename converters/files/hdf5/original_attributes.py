@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.left_out import names_without_numbers
 from unistore.converters.common.originals import Compared, difference, objects_in, open_with_h5py
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attributes import parse_attributes
 from unistore.errors import Location
 

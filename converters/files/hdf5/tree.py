@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import h5py
-
 from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import FAILURES, file_of, location_of, member, names_in
-from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
-from unistore.converters.files.hdf5.safety import check_safe_to_open
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.converters.files.paths import is_inside, real_path
 from unistore.errors import Location, Problem, printable
+from unistore.system.foreign import begin_reading, opening
 
 _PANDAS_AXES = re.compile(r"axis\d+|block\d+_items|index")
 """Column names and index of a pandas object, beside its ``values`` or ``block0_values``."""
@@ -54,7 +53,7 @@ class Tree:
 
 
 def walk(
-    group: h5py.Group | PlainGroup,
+    group: h5py.Group,
     name: Location | str,
     roots: Sequence[Path],
     skip: Collection[str] = frozenset(),
@@ -72,31 +71,11 @@ def walk(
     skip
         Paths of groups that are listed but not entered.
     """
-    if isinstance(group, PlainGroup):
-        tree = Tree()
-        _add_members(tree, group, "", skip)
-        return tree
     walker = _Walker(name, roots, skip, h5py.h5o.get_info(group.id).fileno)
     walker.descend(group, "")
     if walker.tree.files:
         walker.tree.files.discard(real_path(file_of(group)))
     return walker.tree
-
-
-def _add_members(tree: Tree, group: PlainGroup, prefix: str, skip: Collection[str]) -> None:
-    """Add what is below a group without links."""
-    bookkeeping = _bookkeeping(group, list(group))
-    for key in group:
-        path, item = f"{prefix}{key}", group[key]
-        if key in bookkeeping:
-            tree.bookkeeping.append(path)
-            continue
-        if isinstance(item, PlainDataset):
-            tree.datasets[path] = item
-        else:
-            tree.groups.append(path)
-            if path not in skip:
-                _add_members(tree, item, f"{path}/", skip)
 
 
 class _Walker:
@@ -110,6 +89,7 @@ class _Walker:
         self._visited: set[object] = set()
 
     def descend(self, group: h5py.Group, prefix: str) -> None:
+        begin_reading()
         info = h5py.h5o.get_info(group.id)
         if (info.fileno, info.addr) in self._visited:
             return
@@ -193,9 +173,12 @@ def follow(group: h5py.Group, key: str, location: Location, roots: Sequence[Path
         target = file_of(group).parent / group.get(key, getlink=True).filename
         if (problem := _check_target(target, location, "is a link into", roots)) is not None:
             return problem
-        check_safe_to_open(target, location)
+        context: AbstractContextManager[None] = opening(target, location)
+    else:
+        context = nullcontext()
     try:
-        item = member(group, key)
+        with context:
+            item = member(group, key)
     except FAILURES as error:
         reason = error.args[0] if error.args else type(error).__name__
         if kind == h5py.h5l.TYPE_HARD:

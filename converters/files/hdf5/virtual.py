@@ -12,12 +12,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import h5py
-
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.chunks import chunks_of, creation_of
-from unistore.converters.files.hdf5.safety import check_safe_to_open
 from unistore.converters.files.paths import is_inside
 from unistore.errors import printable
+from unistore.system.foreign import opening
 
 _MAX_DEPTH = 16
 """Virtual datasets that may map to one another in a row."""
@@ -46,8 +45,7 @@ def _opened(dataset: h5py.Dataset, file: Path | None) -> Iterator[h5py.File]:
     if file is None:
         yield dataset.file
     else:
-        check_safe_to_open(file, str(file))
-        with h5py.File(file, "r", driver="sec2", locking="best-effort") as opened:
+        with opening(file, str(file)), h5py.File(file, "r", driver="sec2", locking="best-effort") as opened:
             yield opened
 
 

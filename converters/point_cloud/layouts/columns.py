@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import h5py
-
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.element_types import native
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
 from unistore.converters.files.hdf5.tree import follow, walk

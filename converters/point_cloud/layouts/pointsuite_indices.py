@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose

@@ -10,12 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.left_out import BOOKKEEPING, has_values
 from unistore.converters.common.originals import dataset_paths, open_with_h5py
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attribute_json import is_plain, type_problem
 from unistore.converters.files.hdf5.attributes import Entry, objects_of, read_attributes
 from unistore.converters.files.hdf5.file import (
@@ -31,7 +31,6 @@ from unistore.converters.files.hdf5.file import (
     read_rows,
 )
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out
-from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.scan import Source
 from unistore.converters.trajectory.source import (
@@ -63,10 +62,8 @@ def root_members(look: SourceFile) -> tuple[h5py.File, dict[str, str]]:
     return file, look.once("root", lambda: members(file))
 
 
-def members(group: h5py.Group | PlainGroup) -> dict[str, str]:
+def members(group: h5py.Group) -> dict[str, str]:
     """Members of a group (hard links only): ``"group"`` or ``"dataset"`` by name."""
-    if isinstance(group, PlainGroup):
-        return {name: "dataset" if isinstance(group[name], PlainDataset) else "group" for name in group}
     found = {}
     for name in names_in(group, _location(group)):
         key = name.encode()

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 
 from unistore.converters.common.originals import dataset_paths
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import location_of, read_objects
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.files.paths import natural_key

@@ -18,9 +18,10 @@ NEVER = {
     *("asyncio", "decimal", "difflib", "hashlib", "html", "secrets", "tomllib"),
     *("unistore.config", "unistore.exporting", "unistore.integrity", "unistore.loader", "unistore.pictures"),
     *("unistore.data.dataset", "unistore.remote.client", "unistore.remote.object_storage"),
-    "unistore.conversion.executors.processes",
 }
-"""What no command here needs: no progress is drawn, no object store read, no worker started."""
+"""What no command here needs: no progress is drawn, no object store read."""
+WORKERS = {"h5py", "unistore.conversion.executors.processes"}
+"""What is needed only to read HDF5: a worker is started, which alone has the library."""
 REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.preview"}
 CONVERSION = {
     "ct": {"agreement", "counting", "finalize", "headers", "tables", "volume"},
@@ -69,32 +70,32 @@ def rows(tmp_path: Path) -> Path:
 
 def test_a_conversion(rows: Path, tmp_path: Path) -> None:
     modules, threads = loaded("convert", "rows", rows, tmp_path / "rows.zarr")
-    assert not of(modules, NEVER | REPORTS | CONVERTERS)
+    assert not of(modules, NEVER | REPORTS | CONVERTERS | {"h5py"})
     assert threads == "1"
 
 
 def test_a_conversion_of_npy_needs_no_hdf5(tmp_path: Path) -> None:
     np.save(tmp_path / "ct.npy", np.zeros((4, 8, 8), np.int16))
     modules, _ = loaded("convert", "ct", tmp_path / "ct.npy", tmp_path / "ct.zarr")
-    assert not of(modules, NEVER | REPORTS | (CONVERTERS - {"unistore.converters.ct.converter"}) | {"h5py"})
+    assert not of(modules, NEVER | REPORTS | (CONVERTERS - {"unistore.converters.ct.converter"}) | WORKERS)
 
 
 def test_detecting_the_family_needs_no_more_of_the_others(rows: Path, tmp_path: Path) -> None:
     modules, _ = loaded("convert", rows, tmp_path / "rows.zarr")
     assert set(of(modules, CONVERTERS)) == CONVERTERS
-    assert not of(modules, NEVER | REPORTS | STEPS)
+    assert not of(modules, NEVER | REPORTS | STEPS | {"h5py"})
 
 
 def test_inspecting_a_store(rows: Path, tmp_path: Path) -> None:
     unistore.convert(rows, tmp_path / "rows.zarr", "rows")
     modules, threads = loaded("inspect", tmp_path / "rows.zarr")
-    assert not of(modules, NEVER | CONVERTERS | {"h5py", "unistore.converters.rows.converter"})
+    assert not of(modules, NEVER | CONVERTERS | WORKERS | {"unistore.converters.rows.converter"})
     assert threads == "1"
 
 
 def test_inspecting_sources(rows: Path) -> None:
     modules, _ = loaded("inspect", rows)
-    assert not of(modules, NEVER | STEPS)
+    assert not of(modules, NEVER | STEPS | {"h5py"})
 
 
 def test_help() -> None:

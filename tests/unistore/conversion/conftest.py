@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.steps import Disturbing
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
@@ -269,14 +270,14 @@ def truth_of(files: Sequence[Path], brightness: int = 0) -> Arrays:
     return truth
 
 
-class Stopping(Serial):
+class Stopping(Disturbing):
     """Stands for Ctrl-C: stops once so many steps are done."""
 
     def __init__(self, after: int) -> None:
         self.left = after
 
-    def run(self, job: Any, items: Any) -> Iterator[Any]:
-        for item, outcome in super().run(job, items):
+    def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
+        for item, outcome in Serial().run(job, items):
             if self.left == 0:
                 raise KeyboardInterrupt
             self.left -= 1

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.steps import Disturbing
 from unistore import verify
 from unistore.cli.main import main
 from unistore.conversion.convert import convert
@@ -189,6 +190,7 @@ def test_a_disk_that_fails_while_values_are_read(tmp_path: Path, monkeypatch: py
         assert [entry["file"] for entry in report.skipped] == ["b.npy"]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_verify_against_a_source_that_cannot_be_read(
     sources: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +209,7 @@ def test_verify_against_a_source_that_cannot_be_read(
     assert f"{GOOD}: cannot be read: RuntimeError: bad local heap" in "\n".join(map(str, found.problems))
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_debug_shows_the_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,15 +289,13 @@ def test_an_episode_whose_values_lie_in_a_file_that_is_gone(tmp_path: Path) -> N
     assert [entry["left_out"] for entry in report.skipped] == [f"{BAD}: data/demo_1"]
 
 
-class Interrupted:
+class Interrupted(Disturbing):
     """Does something once a number of steps is done."""
-
-    workers = 0
 
     def __init__(self, after: int, what: Callable[[], None]) -> None:
         self._left, self._what = after, what
 
-    def run(self, job: Any, items: Any) -> Any:
+    def disturbed(self, job: Any, items: Any) -> Any:
         for item in items:
             if self._left == 0:
                 self._what()

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.steps import Disturbing
 from unistore.conversion.convert import make_converter
-from unistore.conversion.executors.local import Serial
 from unistore.conversion.runner import run
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
@@ -34,14 +34,14 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 
 
-class Disturbed(Serial):
+class Disturbed(Disturbing):
     """Does something between two steps."""
 
     def __init__(self, after: int, disturb: Callable[[], None]) -> None:
         self._left = after
         self._disturb = disturb
 
-    def run(self, job: Any, items: Any) -> Iterator[Any]:
+    def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
         for item in items:
             if self._left == 0:
                 self._disturb()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.steps import Disturbing
 from unistore.conversion import lock
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
@@ -202,9 +203,9 @@ def test_a_second_conversion_is_refused_while_the_first_lives(
     store = tmp_path / "out.zarr"
     refusals: list[str] = []
 
-    class Meddled(Serial):
-        def run(self, job: Any, items: Any) -> Iterator[Any]:
-            for number, (item, outcome) in enumerate(super().run(job, items)):
+    class Meddled(Disturbing):
+        def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
+            for number, (item, outcome) in enumerate(Serial().run(job, items)):
                 if number == 1:
                     with pytest.raises(ConversionError) as caught:
                         run(toy(), [toys], store)

@@ -13,7 +13,7 @@ import pytest
 import unistore
 from unistore.conversion import conversion, part_job
 from unistore.conversion.convert import make_converter
-from unistore.conversion.executors.local import Serial, do_sent, sent_item, sent_job
+from unistore.conversion.executors.local import Serial, sent_item, sent_job
 from unistore.conversion.part_job import PartJob, parts_of
 from unistore.conversion.runner import run
 from unistore.errors import ConversionError, InputError
@@ -33,7 +33,7 @@ class Sent(Serial):
         there = cloudpickle.loads(cloudpickle.dumps(sent_job(job)))
         for item in items:
             self.jobs.append(type(job).__name__)
-            yield item, do_sent(there, cloudpickle.loads(cloudpickle.dumps(sent_item(job, item))))
+            yield item, there.do(cloudpickle.loads(cloudpickle.dumps(sent_item(job, item))))
 
 
 @pytest.fixture

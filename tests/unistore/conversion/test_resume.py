@@ -40,8 +40,8 @@ def test_what_is_done_is_not_done_again(toys: Path, toy: Any, stopping: Any, sto
     done: list[Any] = []
 
     class Counting(stopping):  # type: ignore[misc]
-        def run(self, job: Any, items: Any) -> Iterator[Any]:
-            return super().run(lambda item: (done.append(item), job(item))[1], items)
+        def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
+            return super().disturbed(lambda item: (done.append(item), job(item))[1], items)
 
     stops, report = 0, None
     while report is None:

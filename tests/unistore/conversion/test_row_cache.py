@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore.conversion.row_cache import HeldRows, RowCache, StoredRows
+from unistore.conversion.row_cache import RowCache, StoredRows
 from unistore.errors import ConversionError
 
 X = np.arange(40, dtype="f4").reshape(20, 2)
@@ -27,9 +27,10 @@ def _blank(rows: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> RowCache:
-    """Rows 0:5 in memory, 5:12 and 12:20 in files."""
-    held = HeldRows("t", 0, 5, {"x": X[:5], "flag": FLAG[:5]})
-    return RowCache([_stored(tmp_path, 12, 20), held, _stored(tmp_path, 5, 12)])
+    """Rows 0:5, 5:12 and 12:20, as another process gets them."""
+    spans = (12, 20), (0, 5), (5, 12)
+    sent: RowCache = pickle.loads(pickle.dumps(RowCache([_stored(tmp_path, *span) for span in spans])))
+    return sent
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(0, 20), (0, 5), (2, 4), (4, 13), (6, 7), (19, 20)])
@@ -41,8 +42,7 @@ def test_rows_of_several_ranges(cache: RowCache, lo: int, hi: int) -> None:
 
 
 def test_ranges_may_overlap(cache: RowCache, tmp_path: Path) -> None:
-    cache.add(HeldRows("t", 3, 9, {"x": X[3:9], "flag": FLAG[3:9]}))
-    cache.add(HeldRows("t", 25, 30, {"x": X[:5], "flag": FLAG[:5]}))
+    cache.add(_stored(tmp_path, 3, 9))
     for lo, hi in ((0, 20), (4, 6), (8, 14)):
         out = _blank(hi - lo)
         assert cache.fill("t", lo, hi, out)
@@ -57,16 +57,6 @@ def test_nothing_is_copied_where_rows_are_missing(tmp_path: Path) -> None:
         out = _blank(hi - lo)
         assert not cache.fill(table, lo, hi, out)
         assert (out["x"] == -1).all()
-
-
-def test_only_files_are_sent_to_another_process(cache: RowCache, tmp_path: Path) -> None:
-    unheld = RowCache([_stored(tmp_path, 5, 12), _stored(tmp_path, 12, 20)], hold=False)
-    unheld.add(HeldRows("t", 0, 5, {"x": X[:5], "flag": FLAG[:5]}))
-    for one in (pickle.loads(pickle.dumps(cache)), unheld):
-        assert not one.fill("t", 4, 6, _blank(2))
-        out = _blank(15)
-        assert one.fill("t", 5, 20, out)
-        np.testing.assert_array_equal(out["x"], X[5:])
 
 
 def test_a_file_that_is_short_or_gone(tmp_path: Path) -> None:

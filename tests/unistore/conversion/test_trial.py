@@ -82,9 +82,9 @@ def test_no_more_rows_are_read_than_chunks_need(tmp_path: Path, monkeypatch: pyt
         tasks.append(task)
         return columns(job, task, *given)
 
-    def choose(job: ShardJob, **given: Any) -> dict[str, str]:
+    def choose(job: ShardJob, *given: Any, **options: Any) -> dict[str, str]:
         monkeypatch.setattr(ShardJob, "columns", counted)
-        chosen = choose_codecs(job, **given)
+        chosen = choose_codecs(job, *given, **options)
         monkeypatch.setattr(ShardJob, "columns", columns)
         return chosen
 

@@ -12,7 +12,7 @@ import pytest
 
 from unistore import repair, verify
 from unistore.cli.main import main
-from unistore.conversion.job import Outcome
+from unistore.conversion.executors.local import Outcome
 from unistore.integrity.steps import run_in_order
 from unistore.integrity.verify import verify_with
 

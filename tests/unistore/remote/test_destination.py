@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.steps import Disturbing
 from tests.unistore.conversion.conftest import Stopping
 from unistore.conversion import layout
 from unistore.conversion.executors.local import Serial
@@ -70,9 +71,9 @@ def test_no_copy_of_the_store_is_made_locally(
 ) -> None:
     sizes: list[int] = []
 
-    class Watching(Serial):
-        def run(self, job: Any, items: Any) -> Iterator[Any]:
-            for step in super().run(job, items):
+    class Watching(Disturbing):
+        def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
+            for step in Serial().run(job, items):
                 sizes.append(sum(f.stat().st_size for f in work.rglob("*") if f.is_file()))
                 yield step
 
@@ -297,9 +298,9 @@ def test_another_machine_is_told_who_converts(
 def test_a_destination_taken_over_meanwhile_is_not_sealed(
     bucket: Any, sources: Path, work: Path, rows: Any
 ) -> None:
-    class TakenOver(Serial):
-        def run(self, job: Any, items: Any) -> Iterator[Any]:
-            yield from super().run(job, items)
+    class TakenOver(Disturbing):
+        def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
+            yield from Serial().run(job, items)
             bucket.put(f"x.zarr/{MARK}", json.dumps({"token": "other", "host": "h", "folder": "f"}).encode())
 
     with pytest.raises(ConversionError, match="was started on h in f"):
@@ -309,9 +310,9 @@ def test_a_destination_taken_over_meanwhile_is_not_sealed(
 
 
 def test_bad_sources_leave_nothing(bucket: Any, sources: Path, work: Path, rows: Any) -> None:
-    class Spoiling(Serial):
-        def run(self, job: Any, items: Any) -> Iterator[Any]:
-            for number, step in enumerate(super().run(job, items)):
+    class Spoiling(Disturbing):
+        def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
+            for number, step in enumerate(Serial().run(job, items)):
                 yield step
                 if number == 1:
                     raise InputError("a source is bad")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.steps import Disturbing
 from unistore import verify
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.runner import run
@@ -33,11 +34,11 @@ def test_inspect_shows_what_it_shows_of_the_local_store(uploaded: str, local: Pa
         inspect(f"{uploaded}-not")
 
 
-class Stopping(Serial):
+class Stopping(Disturbing):
     """Stands for Ctrl-C after two steps."""
 
-    def run(self, job: Any, items: Any) -> Iterator[Any]:
-        yield from itertools.islice(super().run(job, items), 2)
+    def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
+        yield from itertools.islice(Serial().run(job, items), 2)
         raise KeyboardInterrupt
 
 

@@ -17,6 +17,7 @@ import pytest
 import zarr
 
 import unistore
+from tests.steps import Disturbing
 from unistore.cli.main import cli, main
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
@@ -228,9 +229,9 @@ def test_damage_to_the_seal_is_remarked(tmp_path: Path, damage: str) -> None:
     assert not found.is_good
 
 
-class Stopping(Serial):
-    def run(self, job: Any, items: Any) -> Any:
-        for number, pair in enumerate(super().run(job, items)):
+class Stopping(Disturbing):
+    def disturbed(self, job: Any, items: Any) -> Any:
+        for number, pair in enumerate(Serial().run(job, items)):
             if number == 1:
                 raise KeyboardInterrupt
             yield pair

@@ -6,16 +6,17 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from unistore.conversion.executors.flow import Done, Lost, Step
-from unistore.conversion.executors.local import Job, do_sent, sent_item, sent_job
-from unistore.conversion.job import Outcome
+from unistore.conversion.executors.apart import Apart
+from unistore.conversion.executors.local import Job, Outcome, SentItem, SentJob, sent_item, sent_job
+from unistore.conversion.executors.worker_process import WorkerLostError
 from unistore.errors import ConversionError
 from unistore.system.sizes import count_of
 
@@ -43,84 +44,62 @@ class DaskCluster:
         Told, in a line, of workers that are lost or missing.
     """
 
-    def __init__(self, client: Any, job: Job[Any], tell: Callable[[str], None]) -> None:
+    def __init__(self, client: Any, tell: Callable[[str], None]) -> None:
         self._client = client
-        self._job = job
         self._tell = tell
         self._run = uuid.uuid4().hex
         self._sent_job: Any = None
         self._numbers = count()
-        self._steps: dict[Any, Step[Any]] = {}
-        self._ready: SimpleQueue[Any] = SimpleQueue()
+        self._done: SimpleQueue[Any] = SimpleQueue()
+        self._in_flight: dict[Any, _Step] = {}
         self._members: set[str] | None = None
         self._wide: set[str] = set()
         self._gone: SimpleQueue[str] = SimpleQueue()
         self._looked = 0.0
         client.subscribe_topic("all", partial(_note_removed, self._gone))
-        self._look()
+        self.look()
 
-    def ready(self, waiting: int) -> bool:  # noqa: ARG002  the cluster balances its own workers
-        """See `Workers.ready`."""
-        return len(self._steps) < max(1, len(self._members or ())) * 2
+    @property
+    def steps_at_once(self) -> int:
+        """See `Workers`; the cluster balances its own workers."""
+        return max(1, len(self._members or ())) * 2
 
-    def hand_out(self, step: Step[Any]) -> None:
-        """See `Workers.hand_out`."""
+    def submit(self, job: Job[T], item: T) -> _Step:
+        """See `Workers`."""
         if self._sent_job is None or self._sent_job.status == "error":
-            self._sent_job = self._client.submit(_same, sent_job(self._job), pure=False)
+            self._sent_job = self._client.submit(_same, sent_job(job), pure=False)
         future = self._client.submit(
             _do,
             self._sent_job,
-            sent_item(self._job, step.item),
+            sent_item(job, item),
             self._run,
             pure=False,
             priority=-next(self._numbers),
         )
-        self._steps[future] = step
-        future.add_done_callback(self._ready.put)
+        self._in_flight[future] = _Step(future, self.look)
+        future.add_done_callback(self._done.put)
+        return self._in_flight[future]
 
-    def next(self) -> Done | Lost | None:
-        """See `Workers.next`."""
-        from distributed import KilledWorker
-
-        self._look()
+    def wait(self, _: Collection[Any]) -> _Step | None:
+        """See `Workers`."""
+        self.look()
         try:
-            future = self._ready.get(timeout=POLL)
+            return self._in_flight.pop(self._done.get(timeout=POLL))
         except Empty:
             return None
-        step = self._steps.pop(future)
-        try:
-            outcome = self._outcome(future)
-        except KilledWorker:
-            hint = "out of memory? --memory bounds it; a damaged file? --exclude it"
-            return Lost([step], step, hint, given_up=True)
-        future.release()
-        return Done(step, outcome)
+
+    def replace_lost(self, error: WorkerLostError) -> None:
+        """See `Workers`; the cluster does it."""
 
     def stop(self) -> None:
         """Take back what has not begun, and wait until what has is over: nobody may end workers of others."""
         with suppress(Exception):  # a scheduler that is gone hands nothing out any more
-            self._client.cancel(list(self._steps), force=True)
+            self._client.cancel(list(self._in_flight), force=True)
             self._client.run(_stop, self._run, on_error="ignore")
-        self._steps.clear()
+        self._in_flight.clear()
         self._sent_job = None
 
-    def _outcome(self, future: Any) -> Outcome:
-        from concurrent.futures import CancelledError
-
-        while True:
-            try:
-                outcome: Outcome = future.result(timeout=POLL)
-            except CancelledError as error:
-                msg = "the dask scheduler went away; what was done is kept: start it, run the same command"
-                raise ConversionError(msg) from error
-            except TimeoutError:
-                if future.status == "error":
-                    raise
-                self._look()
-            else:
-                return outcome
-
-    def _look(self) -> None:
+    def look(self) -> None:
         """See which workers there are; tell of those that the cluster lost."""
         if time.monotonic() - self._looked < POLL:
             return
@@ -144,6 +123,36 @@ class DaskCluster:
             self._tell(f"worker {self._gone.get()} was lost; its steps run again on others")
 
 
+class _Step:
+    """The future of a step."""
+
+    def __init__(self, future: Any, look: Callable[[], None]) -> None:
+        self._future, self._look = future, look
+
+    def result(self) -> Outcome:
+        """Outcome of the step; raises what it raised."""
+        from concurrent.futures import CancelledError
+
+        from distributed import KilledWorker
+
+        while True:
+            try:
+                outcome: Outcome = self._future.result(timeout=POLL)
+            except KilledWorker as error:
+                hint = "out of memory? --memory bounds it; a damaged file? --exclude it"
+                raise WorkerLostError("", hint, final=True) from error
+            except CancelledError as error:
+                msg = "the dask scheduler went away; what was done is kept: start it, run the same command"
+                raise ConversionError(msg) from error
+            except TimeoutError:
+                if self._future.status == "error":
+                    raise
+                self._look()
+            else:
+                self._future.release()
+                return outcome
+
+
 def _note_removed(gone: SimpleQueue[str], event: tuple[float, dict[str, Any]]) -> None:
     """Note the worker that the scheduler says it removed."""
     if event[1].get("action") == "remove-worker":
@@ -155,10 +164,29 @@ def _same(job: Any) -> Any:
     return job
 
 
-def _do(job: Any, sent: tuple[Any, dict[str, Any]], run: str) -> Outcome:
-    """One step; alone in its process, since threads must not share an HDF5 file."""
-    with _one_at_a_time:
-        return Outcome() if run in _stopped else do_sent(job, sent)
+def _do(job: SentJob, item: SentItem, run: str) -> Outcome:
+    """One step, one at a time in a process; what needs a foreign library runs in a process below this one."""
+    with _one_at_a_time, Apart() as executor:
+        if run in _stopped:
+            return Outcome()
+        ((_, outcome),) = executor.run(_SentStep(job), [item])
+        return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _SentStep:
+    """A sent job as a `Job` of its sent items."""
+
+    job: SentJob
+
+    def __call__(self, item: SentItem) -> Outcome:
+        return self.job.do(item)
+
+    def describe(self, item: SentItem) -> str:
+        return self.job.whole(item).describe(item.item)
+
+    def need(self, item: SentItem) -> int:  # noqa: ARG002  the sender has admitted it
+        return 0
 
 
 async def _stop(run: str) -> None:

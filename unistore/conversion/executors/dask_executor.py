@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from unistore.conversion.executors.dask_cluster import DaskCluster
 from unistore.conversion.executors.dask_logs import silent
 from unistore.conversion.executors.flow import run_steps
-from unistore.conversion.executors.local import Job, largest_need
-from unistore.conversion.job import Outcome
-from unistore.conversion.memory import PROCESS
+from unistore.conversion.executors.local import Job, Outcome
+from unistore.conversion.memory import PROCESS, largest_need
 from unistore.errors import ConversionError, InputError
 from unistore.remote.url import redact_url
 from unistore.system.progress import NO_PROGRESS
@@ -100,7 +99,7 @@ class Dask:
         if not todo:
             return
         largest_need(job, todo, self._memory)
-        cluster = DaskCluster(self._connect(), job, self._tell)
+        cluster = DaskCluster(self._connect(), self._tell)
         memory = None if self._memory is None else self._memory - PROCESS
         yield from run_steps(cluster, job, todo, memory)
 

@@ -1,4 +1,4 @@
-"""Run the steps of a job on workers: submit, collect, retry steps whose worker died.
+"""Run the steps of a job on workers: the largest first, within the memory, again where a worker died.
 
 Shared by local processes and dask; how steps reach workers is theirs (`Workers`).
 """
@@ -6,12 +6,12 @@ Shared by local processes and dask; how steps reach workers is theirs (`Workers`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from unistore.conversion.executors.local import Job
-from unistore.conversion.job import Outcome
+from unistore.conversion.executors.local import Job, Outcome
+from unistore.conversion.executors.worker_process import WorkerLostError
 from unistore.errors import ConversionError
 
 T = TypeVar("T")
@@ -25,46 +25,28 @@ class Step(Generic[T]):
     """The step of a job for one item."""
 
     item: T
-    need: int
-    """Peak bytes."""
-    deaths: int = 0
-    """How often its worker died."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A finished step."""
-
-    step: Step[Any]
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Workers that died, with the steps submitted to them."""
-
-    steps: Sequence[Step[Any]]
-    blamed: Step[Any] | None
-    """The step during which a worker died; None: it was idle."""
-    cause: str
-    """How the worker died, and what may help."""
-    given_up: bool = False
-    """Whether the step was retried by the workers themselves and must not be retried again."""
+    need: int  # peak bytes
+    deaths: int = 0  # how often its worker died
 
 
 class Workers(Protocol):
-    """Processes that run the steps of one job, and are replaced if they die."""
+    """Processes that run steps; their futures are those of `concurrent.futures`, or like them."""
 
-    def ready(self, waiting: int) -> bool:
-        """Whether one of `waiting` steps may be submitted now; always True if none is in flight."""
+    @property
+    def steps_at_once(self) -> int:
+        """How many steps to submit before the first is done."""
         ...
 
-    def hand_out(self, step: Step[Any]) -> None:
-        """Send a step to a worker."""
+    def submit(self, job: Job[T], item: T) -> Any:
+        """Submit a step; returns its future, which may raise `WorkerLostError`."""
         ...
 
-    def next(self) -> Done | Lost | None:
-        """Wait for the next event; None after a timeout. Raises what a step raised."""
+    def wait(self, futures: Collection[Any]) -> Any:
+        """Return a future that is done; None after a timeout."""
+        ...
+
+    def replace_lost(self, error: WorkerLostError) -> None:
+        """Replace the lost worker; clears ``error.blamed`` where the step is not at fault."""
         ...
 
     def stop(self) -> None:
@@ -75,7 +57,7 @@ class Workers(Protocol):
 def run_steps(
     workers: Workers, job: Job[T], items: Iterable[T], memory: int | None = None
 ) -> Generator[tuple[T, Outcome], None, None]:
-    """Run a step of the job for every item; yield each item with its outcome as it is done.
+    """Yield every item with its outcome as it is done.
 
     The largest steps come first, so that all workers finish at about the same time. An error or Ctrl-C stops
     the workers.
@@ -91,46 +73,49 @@ def run_steps(
         If a step lost its worker `MAX_DEATHS` times (names the step), or there are no workers any more.
     """
     waiting = deque(sorted((Step(item, job.need(item)) for item in items), key=lambda step: -step.need))
-    in_flight = set[Step[T]]()
+    in_flight: dict[Any, Step[T]] = {}
 
     def fits(step: Step[T]) -> bool:
-        held = sum(each.need for each in in_flight)
+        held = sum(other.need for other in in_flight.values())
         return memory is None or not in_flight or held + step.need <= memory
 
-    def hand_out() -> None:
-        while waiting and workers.ready(len(waiting)) and fits(waiting[0]):
+    def submit() -> None:
+        while waiting and len(in_flight) < workers.steps_at_once and fits(waiting[0]):
             step = waiting.popleft()
-            in_flight.add(step)
-            workers.hand_out(step)
+            in_flight[workers.submit(job, step.item)] = step
 
     try:
-        hand_out()
+        submit()
         while in_flight:
-            event = workers.next()
-            if isinstance(event, Lost):
-                _blame(job, event)
-                in_flight.difference_update(event.steps)
-                waiting.extendleft(reversed(event.steps))
-            elif event is not None:
-                in_flight.remove(event.step)
-            hand_out()  # before the caller journals: no worker waits for that
-            if isinstance(event, Done):
-                yield event.step.item, event.outcome
+            future = workers.wait(in_flight)
+            if future is None:
+                submit()
+                continue
+            step = in_flight.pop(future)
+            outcome = None
+            try:
+                outcome = future.result()
+            except WorkerLostError as error:
+                workers.replace_lost(error)
+                _count_death(job, step, error)
+                waiting.appendleft(step)
+            submit()  # before the caller journals: no worker waits for that
+            if outcome is not None:
+                yield step.item, outcome
     except BaseException:
-        workers.stop()
+        if in_flight or waiting:
+            workers.stop()
         raise
 
 
-def _blame(job: Job[Any], lost: Lost) -> None:
-    """Count a death for the step that was running; raise after too many."""
-    step = lost.blamed
-    if step is None:
-        return
-    step.deaths += 1
-    if lost.given_up or step.deaths == MAX_DEATHS:
-        often = "again and again" if lost.given_up else f"{MAX_DEATHS} times"
+def _count_death(job: Job[T], step: Step[T], error: WorkerLostError) -> None:
+    """Raise if a step has lost its worker too often."""
+    step.deaths += error.blamed
+    if error.final or step.deaths == MAX_DEATHS:
+        often = "again and again" if error.final else f"{MAX_DEATHS} times"
+        cause = ": ".join(filter(None, (error.cause, error.hint)))
         msg = (
-            f"{job.describe(step.item)}: its worker died {often} ({lost.cause}); what was done is kept: "
+            f"{job.describe(step.item)}: its worker died {often} ({cause}); what was done is kept: "
             "the same command continues"
         )
         raise ConversionError(msg)

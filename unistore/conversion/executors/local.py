@@ -1,24 +1,30 @@
-"""Protocols of jobs and executors, and executors in this process: serial and threaded."""
+"""Protocols of jobs and executors, what of a job is sent to other processes, and the serial executor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from unistore.conversion.job import Outcome
-from unistore.conversion.memory import PROCESS, check_fits
+from unistore.errors import Problem
 from unistore.system.machine import usable_cores
-from unistore.system.malloc import keep_freed_memory
-from unistore.zarr3.threads import EncoderThreads, OrderedMap
 
 MAX_ENCODERS = 8
 """Most threads that encode: the writing thread limits the rate of more."""
 
+if TYPE_CHECKING:
+    from unistore.zarr3.threads import OrderedMap
+
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of one step: a record for the journal, or the problems of its sources."""
+
+    record: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
 
 
 class Job(Protocol[T_contra]):
@@ -38,11 +44,11 @@ class Job(Protocol[T_contra]):
 
 
 @runtime_checkable
-class ReadAheadJob(Protocol[T_contra]):
-    """A job that can read a step while the previous one is encoded and written."""
+class ThreadedJob(Protocol[T_contra]):
+    """A job that can encode on threads."""
 
-    def read(self, item: T_contra, ordered_map: OrderedMap, /) -> Callable[[], Outcome]:
-        """Read the step, mostly on the calling thread; the returned function does the rest."""
+    def threaded(self, item: T_contra, ordered_map: OrderedMap, /) -> Outcome:
+        """Run one step with the same result as a call, with the threads of `ordered_map`."""
         ...
 
 
@@ -62,42 +68,56 @@ class SlicedJob(Protocol[T_contra]):
         ...
 
 
-def sent_job(job: Job[Any]) -> Any:
+@dataclass(frozen=True, slots=True)
+class SentJob:
     """The part of a job that is sent to every process once."""
-    return job.bare() if isinstance(job, SlicedJob) else job
+
+    job: Any
+    threads: int = 1  # that encode
+
+    def do(self, sent: SentItem) -> Outcome:
+        """Run the step of a sent item."""
+        return do(self.whole(sent), sent.item, self.threads)
+
+    def whole(self, sent: SentItem) -> Job[Any]:
+        """The job, as far as a sent item needs it."""
+        job: Job[Any] = replace(self.job, **sent.fields) if sent.fields else self.job
+        return job
 
 
-def sent_item(job: Job[T], item: T) -> tuple[T, dict[str, Any]]:
+class SentItem(NamedTuple):
     """An item, and the fields of the job that are sent with it."""
-    return item, job.slice(item) if isinstance(job, SlicedJob) else {}
+
+    item: Any
+    fields: dict[str, Any]
 
 
-def do_sent(job: Any, sent: tuple[Any, dict[str, Any]]) -> Outcome:
-    """Run the step of a sent item."""
-    item, fields = sent
-    outcome: Outcome = (replace(job, **fields) if fields else job)(item)
-    return outcome
+def sent_job(job: Job[Any], threads: int = 1) -> SentJob:
+    """Return the part of a job without sources."""
+    return SentJob(job.bare() if isinstance(job, SlicedJob) else job, threads)
 
 
-def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:
-    """Peak bytes of the largest step, beyond `PROCESS`.
+def sent_item(job: Job[T], item: T) -> SentItem:
+    """Return an item with its part of the job."""
+    return SentItem(item, job.slice(item) if isinstance(job, SlicedJob) else {})
 
-    Parameters
-    ----------
-    items
-        At least one.
-    limit
-        Limit in bytes of a process with one step; None: no limit.
 
-    Raises
-    ------
-    InputError
-        If the limit is too small for that step.
-    """
-    largest = max(items, key=job.need)
-    need = job.need(largest)
-    check_fits(limit, need, job.describe(largest))
-    return need
+def encoding_threads() -> int:
+    """Return how many threads should encode where one process does all steps."""
+    return min(MAX_ENCODERS, int(usable_cores()))
+
+
+def do(job: Job[T], item: T, threads: int) -> Outcome:
+    """Run one step, which encodes on so many threads if it can."""
+    if threads < 2 or not isinstance(job, ThreadedJob):
+        return job(item)
+    from unistore.zarr3.threads import EncoderThreads
+
+    encoders = EncoderThreads(threads)
+    try:
+        return job.threaded(item, encoders.ordered_map)
+    finally:
+        encoders.stop()
 
 
 class Executor(Protocol):
@@ -125,64 +145,3 @@ class Serial:
         """Yield every item with its outcome, in order."""
         for item in items:
             yield item, job(item)
-
-
-class Threaded:
-    """In this process, in order, on its cores: a step is read while the one before is encoded and written.
-
-    One thread reads HDF5 files, so that no two share one; one writes, and others encode for it, and decode
-    images. They start with the first step and end with the last, however that is. The calling thread only
-    waits: Ctrl-C that meets it inside of h5py may be lost.
-
-    Parameters
-    ----------
-    memory
-        Bytes that this process may hold; None: not bounded. Where it cannot hold two steps, one is finished
-        before the next is begun.
-    cores
-        Threads that encode; None: as many as there are usable cores, and at most `MAX_ENCODERS`. One core
-        does one step after the other.
-    """
-
-    workers = 0
-
-    def __init__(self, memory: int | None = None, cores: int | None = None) -> None:
-        self._memory = memory
-        self._cores = min(MAX_ENCODERS, int(usable_cores())) if cores is None else cores
-
-    def steps_at_once(self, need: int) -> int:
-        """How many steps of at most `need` bytes are in memory at once: 1 or 2."""
-        return 1 if self._cores < 2 or (self._memory is not None and PROCESS + 2 * need > self._memory) else 2
-
-    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
-        """Yield every item with its outcome, in order."""
-        todo = list(items)
-        if self._cores < 2 or not todo or not isinstance(job, ReadAheadJob):
-            yield from Serial().run(job, todo)
-            return
-        one_at_a_time = self.steps_at_once(max(map(job.need, todo))) < 2
-        with ExitStack() as stack:
-            reader, writer = (ThreadPoolExecutor(1, f"unistore-{what}") for what in ("read", "write"))
-            for pool in (reader, writer):
-                stack.callback(pool.shutdown, cancel_futures=True)
-            keep_freed_memory()
-            threads = EncoderThreads(self._cores)
-            stack.callback(threads.stop)
-            before: tuple[T, Future[Outcome]] | None = None
-            for item in todo:
-                try:
-                    rest = reader.submit(job.read, item, threads.ordered_map).result()
-                except Exception:
-                    if before is not None:
-                        yield before[0], before[1].result()
-                    raise
-                written = writer.submit(rest)
-                del rest  # with the rows it holds
-                if before is not None:
-                    yield before[0], before[1].result()
-                before = item, written
-                if one_at_a_time:
-                    yield item, written.result()
-                    before = None
-            if before is not None:
-                yield before[0], before[1].result()

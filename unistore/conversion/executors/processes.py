@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from multiprocessing.connection import wait
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import cloudpickle
 
-from unistore.conversion.executors.flow import Done, Lost, Step, run_steps
-from unistore.conversion.executors.local import Job, Serial, largest_need, sent_item, sent_job
-from unistore.conversion.executors.process_connections import Starter, StarterLostError, Worker
-from unistore.conversion.job import Outcome
-from unistore.conversion.memory import PROCESS, most_workers
-from unistore.errors import ConversionError
+from unistore.conversion.executors.flow import run_steps
+from unistore.conversion.executors.local import (
+    Job,
+    Outcome,
+    SentItem,
+    encoding_threads,
+    sent_item,
+    sent_job,
+)
+from unistore.conversion.executors.worker_process import (
+    OUT_OF_MEMORY,
+    WorkerLostError,
+    WorkerProcess,
+    keep_worker,
+    take_worker,
+)
+from unistore.conversion.memory import PROCESS, largest_need, most_workers
+from unistore.system.foreign import DamagedFiles
 from unistore.system.progress import NO_PROGRESS
 from unistore.system.sizes import count_of, size
 
 T = TypeVar("T")
 
-MAX_STARTERS = 3
-"""So many starters that end by themselves, or are killed, mean that none will ever stay."""
-OUT_OF_MEMORY = "killed by SIGKILL"
-"""How the kernel ends a process when memory runs out."""
+_damaged: DamagedFiles = {}
+"""Files at which workers of this process have died."""
 
 
 class Processes:
-    """Run steps on worker processes of this machine, forked from a starter that has imported what they need.
+    """Run steps on worker processes of this machine, each waited for by a thread.
 
-    The starter imports from the moment that this is entered; workers start with the first step and end when
-    this is left. One that is lost is replaced and its step runs again; a step that loses its worker three
-    times is reported with what it was.
-
-    Each worker does one step at a time, in the order in which it gets them, so that its death is blamed on
-    the first that it has not answered. As long as there are enough, another one waits behind it in the
-    worker's connection, so that no worker waits for the converter.
+    The first worker starts when this is entered, the others with the first steps; they end when this is left.
+    One that is lost is replaced and its step runs again; a step that loses its worker three times is reported
+    with what it was. A file at which a worker died is refused from then on.
 
     Parameters
     ----------
     workers
-        How many processes: at most as many.
+        How many processes: at most as many. A single one encodes on threads.
     memory
         Bytes that all processes together may hold; None: not bounded.
     imports
@@ -59,18 +66,18 @@ class Processes:
     ) -> None:
         self.workers = workers
         self._memory = memory
+        # with room for what is reserved and never touched
+        self._most_bytes = None if memory is None else memory + PROCESS
         self._imports = imports
-        self._tell = tell
-        self._starter: Starter | None = None
-        self._starters_lost = 0
-        self._workers: list[Worker] = []
-        self._count = 0
+        self.tell = tell
+        self._processes: list[WorkerProcess] = []
+        self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
+        self._threads: ThreadPoolExecutor | None = None
+        self._lost: SimpleQueue[WorkerProcess] = SimpleQueue()
         self._job = b""
-        self._whole: Any = None
 
     def __enter__(self) -> Self:
-        if most_workers(self._memory, self.workers, 0):
-            self._start_importing()
+        self._start(0, 1)
         return self
 
     def __exit__(
@@ -81,7 +88,7 @@ class Processes:
     @property
     def pids(self) -> list[int]:
         """Process numbers of the workers."""
-        return [worker.pid for worker in self._workers]
+        return [process.pid for process in self._processes]
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome as it is done.
@@ -89,127 +96,86 @@ class Processes:
         Raises
         ------
         ConversionError
-            If a step lost its worker three times (names the step), or no worker can be started.
+            If a step lost its worker three times (names the step).
         InputError
             If one step alone is more than `memory`.
         """
         todo = list(items)
         if not todo:
             return
-        self._count = self._affordable(largest_need(job, todo, self._memory), len(todo))
-        if not self._count:
-            self.stop()
-            yield from Serial().run(job, todo)
-            return
-        self._start_importing()
-        self._job, self._whole = cloudpickle.dumps(sent_job(job)), job
-        while len(self._workers) > self._count:
-            self._end(self._workers[-1])
-        self._fill()
-        try:
+        self._start(largest_need(job, todo, self._memory), len(todo))
+        count = len(self._processes)
+        self._job = cloudpickle.dumps(sent_job(job, encoding_threads() if count == 1 else 1))
+        with ThreadPoolExecutor(count, "unistore-worker") as self._threads:
             yield from run_steps(self, job, todo)
-        finally:
-            self._whole = None  # with what it knows of all sources
 
-    def ready(self, waiting: int) -> bool:
-        """See `Workers.ready`: a worker gets a second step only while all workers would get one."""
-        fewest = len(self._least_busy().steps)
-        return fewest == 0 or (fewest == 1 and waiting > len(self._workers))
+    @property
+    def steps_at_once(self) -> int:
+        """One for each worker, and as many that wait, so that no worker waits for this process."""
+        return 2 * len(self._processes)
 
-    def hand_out(self, step: Step[Any]) -> None:
-        """See `Workers.hand_out`."""
-        self._least_busy().send(self._job, step, sent_item(self._whole, step.item))
+    def submit(self, job: Job[T], item: T) -> Future[Outcome]:
+        """Submit a step; see `Workers`."""
+        assert self._threads is not None
+        return self._threads.submit(self._call, sent_item(job, item))
 
-    def next(self) -> Done | Lost:
-        """See `Workers.next`."""
-        readable: list[Any] = wait([worker.connection for worker in self._workers])
-        worker = next(worker for worker in self._workers if worker.connection is readable[0])
+    def wait(self, futures: Collection[Future[Outcome]]) -> Future[Outcome]:
+        """Return a future that is done."""
+        return next(iter(wait(futures, return_when=FIRST_COMPLETED).done))
+
+    def replace_lost(self, error: WorkerLostError) -> None:
+        """Start a worker for a lost one, and refuse the file that it was reading; see `Workers`."""
+        process = self._lost.get()
+        process.restart()  # by this thread: the kernel ends workers with the thread that started them
+        self._idle.put(process)
+        if error.damage and error.note not in _damaged:
+            _damaged[error.note] = error.damage
+            error.blamed = False
+            return
+        memory = ": out of memory? --memory bounds it" if error.cause == OUT_OF_MEMORY else ""
+        again = "its step runs again in a new one" if error.blamed else "a new one takes its place"
+        self.tell(f"a worker process was lost ({error.cause}{memory}); {again}")
+
+    def stop(self, *, keep_one: bool = False) -> None:
+        """End everything, whatever it is doing; or keep an idle worker for the next command."""
+        if keep_one and not self._idle.empty():
+            spare = self._idle.get()
+            self._processes.remove(spare)
+            keep_worker(spare)
+        processes, idle = self._processes, self._idle
+        self._processes, self._idle, self._lost = [], SimpleQueue(), SimpleQueue()
+        for process in processes:
+            process.kill()
+            idle.put(process)  # whoever waits for one learns that it is gone
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        for process in processes:
+            process.end()
+
+    def _call(self, item: SentItem) -> Outcome:
+        idle, lost = self._idle, self._lost
+        process = idle.get()
         try:
-            answer = worker.receive()
-        except (EOFError, ConnectionError):
-            return self._replace(worker)
-        step = worker.steps.popleft()
-        if isinstance(answer, Exception):
-            raise answer
-        return Done(step, answer)
+            outcome = process.call(self._job, item, dict(_damaged), self._most_bytes)
+        except WorkerLostError:
+            lost.put(process)
+            raise
+        except BaseException:
+            idle.put(process)
+            raise
+        idle.put(process)
+        return outcome
 
-    def stop(self) -> None:
-        """End everything, whatever it is doing; see `Workers.stop`."""
-        workers, starter = self._workers, self._starter
-        self._workers, self._starter = [], None
-        for worker in workers:
-            worker.connection.close()
-        if starter is not None:
-            starter.stop()
-
-    def _affordable(self, need: int, steps: int) -> int:
-        """Workers for so many steps of at most `need` bytes; 0: this process has to do them itself."""
-        wanted = min(self.workers, steps)
-        count = most_workers(self._memory, wanted, need)
-        if count < wanted:
-            alone = "" if count else ": converting in this process alone"
-            self._tell(
-                f"memory for {count_of(count, 'worker')} of {size(PROCESS)} + {size(need)} each{alone}"
-            )
-        return count
-
-    def _least_busy(self) -> Worker:
-        return min(self._workers, key=lambda worker: len(worker.steps))
-
-    def _start_importing(self) -> Starter:
-        """The starter: a new one unless it is there, which imports while this process does something else."""
-        if self._starter is None:
-            self._starter = Starter(self._imports)
-        return self._starter
-
-    def _fill(self) -> None:
-        """Start the workers that are missing."""
-        while len(self._workers) < self._count:
-            try:
-                self._workers.append(self._start_importing().fork())
-            except StarterLostError:
-                self._lose_starter()
-
-    def _replace(self, worker: Worker) -> Lost:
-        """Have a new worker for one that is gone; or for all of them, if the starter is."""
-        before = list(self._workers)
-        cause = self._end(worker)
-        blamed = worker.steps[0] if worker.steps and cause is not None else None
-        if cause is not None:
-            memory = ": out of memory? --memory bounds it" if cause == OUT_OF_MEMORY else ""
-            again = "a new one takes its place" if blamed is None else "its step runs again in a new one"
-            self._tell(f"a worker process was lost ({cause}{memory}); {again}")
-        self._fill()
-        gone = [each for each in before if each not in self._workers]
-        hint = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
-        if cause == OUT_OF_MEMORY:
-            hint = "out of memory? fewer --workers hold less"
-        return Lost([step for each in gone for step in each.steps], blamed, f"{cause}: {hint}")
-
-    def _end(self, worker: Worker) -> str | None:
-        """End a worker; returns how it ended. None: the starter is lost, and all workers with it."""
-        assert self._starter is not None
-        try:
-            cause = self._starter.end(worker)
-        except StarterLostError:
-            self._lose_starter()
-            return None
-        self._workers.remove(worker)
-        return cause
-
-    def _lose_starter(self) -> None:
-        """Clear away after a starter that is gone; another one starts when it is needed."""
-        workers, starter = self._workers, self._starter
-        assert starter is not None
-        self._workers, self._starter = [], None
-        for worker in workers:
-            worker.wait_for_end()
-        cause = starter.stop()
-        self._starters_lost += 1
-        if self._starters_lost >= MAX_STARTERS:
-            msg = (
-                f"the process that starts workers ended {MAX_STARTERS} times ({cause}); what was done is "
-                "kept: --workers 0 does without"
-            )
-            raise ConversionError(msg)
-        self._tell(f"the process that starts workers was lost ({cause}); all are started anew")
+    def _start(self, need: int, steps: int) -> None:
+        """Start the workers that so many steps lack; end those that the memory does not allow."""
+        most = max(1, most_workers(self._memory, self.workers, need))
+        if most < min(self.workers, steps):
+            self.tell(f"memory for {count_of(most, 'worker')} of {size(PROCESS)} + {size(need)} each")
+        while len(self._processes) > most:
+            process = self._idle.get()
+            self._processes.remove(process)
+            process.end()
+        while len(self._processes) < min(most, steps):
+            process = take_worker(self._imports)
+            self._processes.append(process)
+            self._idle.put(process)

@@ -72,7 +72,7 @@ def test_what_cannot_be_opened(tmp_path: Path, whole: Path) -> None:
 
 
 def test_no_handle_survives(whole: Path) -> None:
-    with open_hdf5(whole, library="b") as file:
+    with open_hdf5(whole) as file:
         dataset = file["b"]
     assert not file
     assert not dataset

@@ -20,8 +20,8 @@ import pytest
 
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.dask_executor import Dask
+from unistore.conversion.executors.local import Outcome
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.job import Outcome
 from unistore.conversion.runner import run
 from unistore.errors import ConversionError, InputError
 

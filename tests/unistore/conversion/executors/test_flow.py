@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.conversion.executors.flow import Done, Lost, Step, run_steps
-from unistore.conversion.job import Outcome
+from unistore.conversion.executors.flow import run_steps
+from unistore.conversion.executors.local import Outcome
+from unistore.conversion.executors.worker_process import WorkerLostError
 from unistore.errors import ConversionError
 
 
@@ -28,46 +29,61 @@ class Sized:
         return item
 
 
+class Future:
+    """Of a step at a worker; `error` is raised in the place of its outcome."""
+
+    def __init__(self, item: int) -> None:
+        self.item = item
+        self.error: Exception | None = None
+
+    def result(self) -> Outcome:
+        if self.error is not None:
+            raise self.error
+        return Sized()(self.item)
+
+
 class Scripted:
     """Workers with so many places, at which happens what the script says, one event a turn.
 
     ``"done"`` and ``"broken"``: the oldest step is done, or raises; ``"dies"``: its worker dies at it;
-    ``"all"``: all workers are gone, by no fault of the steps; ``"given up"``; ``"nothing"``. Then all
-    are done.
+    ``"idle"``: its worker had died before; ``"given up"``; ``"nothing"``. Then all are done.
     """
 
     def __init__(self, places: int, script: str = "") -> None:
-        self.places = places
+        self.steps_at_once = places
         self.script = script.split(", ") if script else []
-        self.at_work: list[Step[int]] = []
-        self.handed_out: list[int] = []
+        self.at_work: list[Future] = []
+        self.submitted: list[int] = []
         self.most_bytes = 0
+        self.replaced = 0
         self.stopped = 0
 
-    def ready(self, waiting: int) -> bool:
-        assert waiting
-        return len(self.at_work) < self.places
-
-    def hand_out(self, step: Step[Any]) -> None:
-        assert step not in self.at_work
-        self.at_work.append(step)
-        self.handed_out.append(step.item)
+    def submit(self, job: Any, item: Any) -> Future:
+        assert isinstance(job, Sized)
+        assert len(self.at_work) < self.steps_at_once
+        self.at_work.append(Future(item))
+        self.submitted.append(item)
         if len(self.at_work) > 1:
-            self.most_bytes = max(self.most_bytes, sum(each.need for each in self.at_work))
+            self.most_bytes = max(self.most_bytes, sum(each.item for each in self.at_work))
+        return self.at_work[-1]
 
-    def next(self) -> Done | Lost | None:
+    def wait(self, futures: Any) -> Future | None:
+        assert set(futures) == set(self.at_work)
         happens = self.script.pop(0) if self.script else "done"
         if happens == "nothing":
             return None
-        if happens == "all":
-            steps, self.at_work = self.at_work, []
-            return Lost(steps, None, "a reason")
-        step = self.at_work.pop(0)
-        if happens in ("dies", "given up"):
-            return Lost([step], step, "a reason", given_up=happens == "given up")
+        future = self.at_work.pop(0)
         if happens == "broken":
-            raise OSError("the disk is full")
-        return Done(step, Sized()(step.item))
+            future.error = OSError("the disk is full")
+        elif happens != "done":
+            future.error = WorkerLostError(
+                "a reason", "a hint", blamed=happens != "idle", final=happens == "given up"
+            )
+        return future
+
+    def replace_lost(self, error: WorkerLostError) -> None:
+        assert error.cause == "a reason"
+        self.replaced += 1
 
     def stop(self) -> None:
         self.stopped += 1
@@ -80,7 +96,7 @@ def run(workers: Scripted, items: list[int], memory: int | None = None) -> Gener
 @given(
     items=st.lists(st.integers(0, 9)),
     places=st.integers(1, 4),
-    events=st.lists(st.sampled_from(["done", "all", "nothing"])),
+    events=st.lists(st.sampled_from(["done", "idle", "nothing"])),
     deaths=st.integers(0, 2),
     memory=st.none() | st.integers(0, 20),
 )
@@ -99,7 +115,7 @@ def test_the_largest_come_first_and_places_are_filled() -> None:
     workers = Scripted(2)
     steps = run(workers, [1, 4, 2, 3])
     assert next(steps)[0] == 4
-    assert workers.handed_out == [4, 3, 2], "the next is handed out before the caller has seen to the outcome"
+    assert workers.submitted == [4, 3, 2], "the next is submitted before the caller has seen to the outcome"
     assert [item for item, _ in steps] == [3, 2, 1]
 
 
@@ -108,21 +124,27 @@ def test_memory_bounds_what_is_in_flight_and_lets_one_go_alone() -> None:
     steps = run(workers, [30, 6, 5, 4, 3], memory=11)
     found = []
     for item, _ in steps:
-        found.append((item, [step.item for step in workers.at_work]))
+        found.append((item, [future.item for future in workers.at_work]))
     assert found == [(30, [6, 5]), (6, [5, 4]), (5, [4, 3]), (4, [3]), (3, [])]
 
 
 def test_a_step_that_loses_its_worker_runs_again_before_what_waits() -> None:
     workers = Scripted(1, "dies, dies")
     assert [item for item, _ in run(workers, [5, 4])] == [5, 4]
-    assert workers.handed_out == [5, 5, 5, 4]
+    assert workers.submitted == [5, 5, 5, 4]
 
 
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("dies, dies, dies", "the step of 5: its worker died 3 times (a reason); what was done is kept"),
-        ("given up", "the step of 5: its worker died again and again (a reason); what was done is kept"),
+        (
+            "dies, dies, dies",
+            "the step of 5: its worker died 3 times (a reason: a hint); what was done is kept",
+        ),
+        (
+            "given up",
+            "the step of 5: its worker died again and again (a reason: a hint); what was done is kept",
+        ),
     ],
 )
 def test_a_step_is_given_up(script: str, said: str) -> None:
@@ -134,8 +156,9 @@ def test_a_step_is_given_up(script: str, said: str) -> None:
 
 
 def test_losses_that_no_step_is_blamed_for_are_not_counted() -> None:
-    workers = Scripted(2, "all, all, all, all, dies, dies")
-    assert sorted(item for item, _ in run(workers, [4, 5])) == [4, 5]
+    workers = Scripted(1, "idle, idle, idle, idle, dies, dies")
+    assert [item for item, _ in run(workers, [4, 5])] == [5, 4]
+    assert workers.replaced == 6
 
 
 def test_an_error_of_a_step_stops_the_workers() -> None:

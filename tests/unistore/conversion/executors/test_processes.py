@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from unistore.conversion.executors.local import Outcome
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS
 from unistore.conversion.runner import run
 from unistore.converters.registry import families
@@ -85,11 +85,6 @@ def children() -> set[psutil.Process]:
     return set(psutil.Process().children()) - EARLIER
 
 
-def starter() -> psutil.Process:
-    (process,) = children()
-    return process
-
-
 class TwoWordsError(Exception):
     """Pickles, but cannot be loaded again."""
 
@@ -144,7 +139,6 @@ def test_a_shard_is_described_by_table_rows_and_sources(tmp_path: Path, toys: Pa
         Processes(1) as executor,
         pytest.raises(ConversionError, match=r"rows \d+:\d+ of table 'rows' \(from .*train/s3\.npz rows 0:"),
     ):
-        # codecs are tried in this process
         run(Deadly(), [toys], tmp_path / "out.zarr", executor=executor, codec="fast")
     assert not (tmp_path / "out.zarr.unistore-build/lock").exists()
     report = run(toy(), [toys], tmp_path / "out.zarr", restart=True)
@@ -153,97 +147,61 @@ def test_a_shard_is_described_by_table_rows_and_sources(tmp_path: Path, toys: Pa
 
 def test_an_idle_worker_is_lost(tmp_path: Path) -> None:
     told: list[str] = []
-    with Processes(2, tell=told.append) as executor:
-        steps = executor.run(Faulty(tmp_path), ["sleep 1", "short"])
-        assert next(steps)[0] == "short"
-        while not (marks := list(tmp_path.glob("sleep-*"))):
-            time.sleep(0.01)
-        at_work = int(marks[0].name.split("-")[2])
-        (idle,) = set(executor.pids) - {at_work}
+    with Processes(1, tell=told.append) as executor:
+        list(executor.run(Faulty(tmp_path), ["first"]))
+        (idle,) = executor.pids
         os.kill(idle, signal.SIGKILL)
-        assert next(steps)[0] == "sleep 1"
-        assert at_work in executor.pids
+        psutil.wait_procs([psutil.Process(idle)], timeout=10)
+        assert [item for item, _ in executor.run(Faulty(tmp_path), ["second"])] == ["second"]
+        assert executor.pids != [idle]
     assert [line.rpartition("; ")[2] for line in told] == ["a new one takes its place"]
 
 
-def works(pid: int) -> bool:
-    """Whether a process is there; one that has ended and waits for init to take note is not."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def test_a_lost_starter_and_its_workers_are_replaced(tmp_path: Path) -> None:
-    told: list[str] = []
-    with Processes(2, tell=told.append) as executor:
-        items = ["first", *(f"sleep 0.{n}" for n in range(2, 7))]
-        steps = executor.run(Faulty(tmp_path), items)
-        done = [next(steps)[0]]
-        before = [*executor.pids, starter().pid]
-        starter().kill()
-        done += [item for item, _ in steps]
-        assert sorted(done) == sorted(items)
-        assert not any(works(pid) for pid in before), "none works beside those after it"
-    assert told == ["the process that starts workers was lost (killed by SIGKILL); all are started anew"]
-    assert not children()
-
-
-def test_starters_that_are_killed_again_and_again_are_given_up(tmp_path: Path) -> None:
-    told: list[str] = []
-    with Processes(1, tell=told.append) as executor:
-        steps = executor.run(Faulty(tmp_path), [f"sleep 0.1{n}" for n in range(10, 60)])
-        next(steps)
-        for losses in (1, 2):
-            starter().kill()
-            while len(told) < losses:
-                next(steps)
-        starter().kill()
-        said = r"starts workers ended 3 times \(killed by SIGKILL\); what was done is kept: --workers 0"
-        with pytest.raises(ConversionError, match=said):
-            list(steps)
-    assert not children()
-
-
-@pytest.mark.parametrize(
-    ("module", "said"),
-    [
-        (
-            "raise ImportError('libz.so.9 is missing')",
-            r"cannot start: ImportError: libz\.so\.9 is missing; .*",
-        ),
-        ("import os; os._exit(3)", r"ended 3 times \(exit code 3\); .*"),
-    ],
-)
-def test_workers_that_cannot_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, said: str
-) -> None:
-    (tmp_path / "broken_library.py").write_text(module)
+def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_library.py").write_text("import os; os._exit(3)")
     monkeypatch.syspath_prepend(tmp_path)
     with (
         Processes(2, imports=("broken_library",)) as executor,
-        pytest.raises(ConversionError, match=f"{said}--workers 0 does without"),
+        pytest.raises(ConversionError, match=r"step 'never' of a\.h5: its worker died 3 times \(exit code 3"),
     ):
         list(executor.run(Faulty(tmp_path), ["never"]))
     assert not list(tmp_path.glob("never-*"))
     assert not children()
 
 
+def test_a_library_that_cannot_be_imported_is_told_by_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "missing_library.py").write_text("raise ImportError('libz.so.9 is missing')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    class Importing(Faulty):
+        def __call__(self, item: str) -> Outcome:
+            import missing_library  # type: ignore[import-not-found]  # noqa: F401
+
+            return Outcome()
+
+    with (
+        Processes(1, imports=("missing_library",)) as executor,
+        pytest.raises(ImportError, match=r"libz\.so\.9 is missing"),
+    ):
+        list(executor.run(Importing(tmp_path), ["one"]))
+
+
 def test_nothing_of_this_process_comes_along(tmp_path: Path) -> None:
-    """One thread can be forked at any time; a descriptor of ours would keep our files and sockets open."""
+    """A descriptor of ours would keep our files and sockets open; Ctrl-C is for this process alone."""
     with (tmp_path / "open").open("wb") as file, Processes(2, imports=FAMILIES) as executor:
         os.set_inheritable(file.fileno(), True)
         list(executor.run(Faulty(tmp_path), ["a", "b"]))
-        assert starter().num_threads() == 1
         sockets = []
-        for worker in starter().children():
-            opened = [str(link.readlink()) for link in Path(f"/proc/{worker.pid}/fd").iterdir()]
+        for pid in executor.pids:
+            opened = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
             assert not any(str(tmp_path) in name for name in opened)
             sockets.append([name for name in opened if name.startswith("socket:")])
         assert [len(each) for each in sockets] == [1, 1]
         assert sockets[0] != sockets[1]
-        sessions = {os.getsid(pid) for pid in (0, starter().pid, *executor.pids)}
-        assert len(sessions) == 4, "Ctrl-C reaches this one alone"
+        sessions = {os.getsid(pid) for pid in (0, *executor.pids)}
+        assert len(sessions) == 3
 
 
 def test_stopping_early_leaves_no_step_at_work(tmp_path: Path) -> None:
@@ -277,8 +235,8 @@ def test_memory_for_one_process_alone(tmp_path: Path) -> None:
     told: list[str] = []
     with Processes(2, memory=PROCESS + (150 << 20), tell=told.append) as executor:
         outcomes = dict(executor.run(Faulty(tmp_path, 100), ["a", "b"]))
-    assert {outcome.record["pid"] for outcome in outcomes.values()} == {os.getpid()}
-    assert "this process alone" in told[0]
+        assert [outcome.record["pid"] for outcome in outcomes.values()] == executor.pids * 2
+    assert told == ["memory for 1 worker of 134.2 MB + 104.9 MB each"]
 
 
 def test_memory_for_not_even_one(tmp_path: Path) -> None:

@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.conversion import scan_job
 from unistore.conversion.convert import make_converter
-from unistore.conversion.executors.local import do_sent, sent_item, sent_job
+from unistore.conversion.executors.asking import Batch, asking
+from unistore.conversion.executors.local import sent_item, sent_job
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.fingerprint import fingerprints_of
 from unistore.conversion.job import DeriveJob
 from unistore.conversion.keys import source_keys
-from unistore.conversion.scan_job import ScanJob, scan_on
-from unistore.converters.scanning import scan_sources
+from unistore.converters.scanning import scan_part, scan_sources
 from unistore.errors import InputError
 
 
@@ -43,9 +42,7 @@ def processes() -> Iterator[Processes]:
 
 def test_the_scan_is_the_same(sources: Path, processes: Processes) -> None:
     converter = make_converter("rows", {})
-    assert scan_sources(converter, [sources], None, partial(scan_on, processes)) == scan_sources(
-        converter, [sources]
-    )
+    assert scan_sources(converter, [sources], None, asking(processes)) == scan_sources(converter, [sources])
     assert len(processes.pids) == 2
 
 
@@ -54,9 +51,9 @@ def test_all_problems_together_in_order(sources: Path, processes: Processes) -> 
         (sources / f"lot_{number % 3}" / f"part_{number}.npz").write_bytes(b"no archive")
     converter = make_converter("rows", {})
     told = []
-    for scan_all in ({}, {"scan_all": partial(scan_on, processes)}):
+    for ask in ({}, {"ask": asking(processes)}):
         with pytest.raises(InputError) as caught:
-            scan_sources(converter, [sources], **scan_all)
+            scan_sources(converter, [sources], **ask)
         told.append([(each.location, each.message) for each in caught.value.problems])
     assert told[0] == told[1]
     assert len(told[0]) == 3
@@ -78,16 +75,16 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     converter = make_converter("rows", {})
     scan = scan_sources(converter, [sources])
     parts = converter.find([sources], _nothing()).parts
-    job = ScanJob(converter=converter, parts=parts)
-    bare, sent = sent_job(job), sent_item(job, range(8, 10))
-    assert len(cloudpickle.dumps(bare)) < 1200
-    assert len(cloudpickle.dumps(sent)) < len(cloudpickle.dumps(parts)) / 8
-    found = do_sent(cloudpickle.loads(cloudpickle.dumps(bare)), cloudpickle.loads(cloudpickle.dumps(sent)))
-    assert [looked.rows for looked, _ in found.record["scanned"]] == [3, 3]
+    job = Batch(function=partial(scan_part, converter), items=parts)
+    bare, sent = (cloudpickle.dumps(each) for each in (sent_job(job), sent_item(job, range(8, 10))))
+    assert len(bare) < 1200
+    assert len(sent) < len(cloudpickle.dumps(list(parts))) / 8
+    found = cloudpickle.loads(bare).do(cloudpickle.loads(sent))
+    assert [scanned.rows for scanned, _ in found.record["answers"]] == [3, 3]
     states = fingerprints_of(scan)
     keys = source_keys(scan, states)
     derive = DeriveJob(converter=converter, scan=scan, fingerprints=states, keys=keys, spill=sources)
-    again = replace(sent_job(derive), **derive.slice((8, 9)))
+    again = replace(sent_job(derive).job, **derive.slice((8, 9)))
     assert [again.scan.sources[at] for at in (8, 9)] == scan.sources[8:10]
     assert (again.fingerprints[9], again.keys[9]) == (derive.fingerprints[9], keys[9])
     for other in (0, 70):
@@ -95,15 +92,18 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
             again.scan.sources[other]
 
 
-def test_few_sources_are_scanned_here(sources: Path) -> None:
-    converter = make_converter("rows", {})
-    parts = converter.find([sources], _nothing()).parts[: scan_job.MIN_STEPS - 1]
-    assert len(list(scan_on(_Never(), converter, parts))) == scan_job.MIN_STEPS - 1
+def test_answers_are_in_the_order_of_the_items(processes: Processes) -> None:
+    for count in (0, 1, 31, 100, 1000):
+        assert list(asking(processes)(abs, range(-count, 0))) == list(range(count, 0, -1))
 
 
-class _Never:
-    def run(self, _job: Any, _items: Any) -> Any:
-        pytest.fail("workers were asked")
+def test_workers_stay_once_all_answers_are_there(processes: Processes) -> None:
+    answers = asking(processes)(abs, [-1, -2])
+    assert [next(answers), next(answers)] == [1, 2]
+    pids = processes.pids
+    del answers
+    assert list(asking(processes)(abs, [-3])) == [3]
+    assert processes.pids == pids
 
 
 def _nothing() -> Any:

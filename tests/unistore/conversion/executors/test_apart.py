@@ -1,0 +1,206 @@
+"""One process, and one apart for foreign libraries: who does which step, threads, the bytes of one thread."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.conversion import columns
+from unistore.conversion.executors.apart import Apart
+from unistore.conversion.executors.local import Outcome
+from unistore.conversion.runner import run
+from unistore.converters.ct.converter import CtConverter
+from unistore.converters.spike.converter import SpikeConverter
+from unistore.errors import InputError
+from unistore.system.foreign import opening
+from unistore.zarr3.threads import EncoderThreads
+
+DATA = Path(__file__).resolve().parents[3] / "data"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """No thread outlives what it worked for."""
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A job whose steps open files of that name, or none, as a foreign library does."""
+
+    foreign: tuple[str, ...] = ()
+
+    def __call__(self, item: str) -> Outcome:
+        if item in self.foreign:
+            with opening(item, item):
+                pass
+        return Outcome({"pid": os.getpid()})
+
+    def describe(self, item: str) -> str:
+        return f"step {item}"
+
+    def need(self, item: str) -> int:
+        return 0
+
+
+def test_steps_run_here_until_one_needs_a_foreign_library() -> None:
+    with Apart() as executor:
+        assert [outcome.record["pid"] for _, outcome in executor.run(Opening(), "abc")] == [os.getpid()] * 3
+        found = list(executor.run(Opening(foreign=("c",)), "abcd"))
+        again = list(executor.run(Opening(), "e"))
+    assert [item for item, _ in found] == ["a", "b", "c", "d"]
+    pids = [outcome.record["pid"] for _, outcome in (*found, *again)]
+    assert pids[:2] == [os.getpid()] * 2
+    assert len(set(pids[2:])) == 1
+    assert pids[2] != os.getpid()
+
+
+def worker(executor: Apart) -> int:
+    ((_, outcome),) = executor.run(Opening(foreign=("a",)), "a")
+    pid: int = outcome.record["pid"]
+    return pid
+
+
+def test_the_next_command_takes_the_worker_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pids = []
+    for memory in (None, 1 << 30):
+        with Apart(memory) as executor:
+            pids.append(worker(executor))
+    monkeypatch.chdir(tmp_path)
+    with Apart() as executor:
+        pids.append(worker(executor))
+    monkeypatch.setenv("HDF5_PLUGIN_PATH", str(tmp_path))
+    with Apart() as executor:
+        pids.append(worker(executor))
+    assert pids[0] == pids[1]
+    assert len(set(pids)) == 3, "not in another folder or environment"
+    with pytest.raises(ZeroDivisionError), Apart() as executor:
+        assert worker(executor) / 0
+    with Apart() as executor:
+        assert worker(executor) not in pids, "nor after an error"
+
+
+def test_two_commands_at_once_have_a_worker_each() -> None:
+    with Apart() as one, Apart() as other:
+        assert worker(one) != worker(other)
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_starts_a_worker_of_its_own() -> None:
+    with Apart() as executor:
+        own = worker(executor)
+    ours, theirs = multiprocessing.Pipe()
+
+    def ask() -> None:
+        with Apart() as executor:
+            theirs.send(worker(executor))
+
+    child = multiprocessing.get_context("fork").Process(target=ask)
+    child.start()
+    assert ours.poll(60)
+    assert ours.recv() != own
+    child.join(30)
+    assert child.exitcode == 0
+    with Apart() as executor:
+        assert worker(executor) == own
+
+
+def test_few_results_wait_to_be_taken() -> None:
+    done = 0
+
+    def note(number: int) -> int:
+        nonlocal done
+        done += 1
+        return number
+
+    threads = EncoderThreads(1)
+    results = threads.ordered_map(note, range(100), 4)
+    for number, result in enumerate(results):
+        assert result == number
+        time.sleep(0.0002)
+        assert done <= number + 1 + 4
+    threads.stop()
+
+
+@pytest.mark.parametrize("codec", ["auto", "none"])
+def test_toys_give_the_bytes_of_one_thread(tmp_path: Path, toys: Path, toy: Any, codec: str) -> None:
+    alone = run(toy(), [toys], tmp_path / "alone.zarr", codec=codec)
+    assert alone.tasks > 5
+    for cores in (2, 5):
+        executor = Apart(threads=cores)
+        threaded = run(toy(), [toys], tmp_path / f"{cores}.zarr", codec=codec, executor=executor)
+        assert threaded.digest == alone.digest
+
+
+def test_volumes_in_parts_give_the_bytes_of_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        folder = tmp_path / "ct" / f"case_{number}"
+        folder.mkdir(parents=True)
+        volume = np.random.default_rng(number).integers(-1000, 1000, (70, 40, 50), np.int16)
+        np.save(folder / "ct_original.npy", volume)
+    monkeypatch.setattr("unistore.conversion.layout.SHARD", 64 << 10)
+    monkeypatch.setattr(columns, "LARGE", 1 << 10)
+    monkeypatch.setattr(columns, "PLANES_BYTES", 32 << 10)
+    monkeypatch.setattr("unistore.zarr3.writer.RUN_BYTES", 1 << 10)
+    alone = run(CtConverter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
+    executor = Apart(threads=3)
+    threaded = run(
+        CtConverter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "threads.zarr", executor=executor
+    )
+    assert threaded.digest == alone.digest
+
+
+def test_bad_sources_are_all_named(tmp_path: Path, toys: Path, toy: Any) -> None:
+    bad = sorted(toys.rglob("*.npz"))[::2]
+    for path in bad:
+        with np.load(path) as arrays:
+            values = dict(arrays)
+        values["value"][0] = np.nan
+        np.savez(path, **values)
+    with pytest.raises(InputError) as caught:
+        run(toy(tables=("rows",)), [toys], tmp_path / "out.zarr", executor=Apart(threads=2))
+    assert {problem.source for problem in caught.value.problems} == {
+        f"{path.parent.name}/{path.name}" for path in bad
+    }
+
+
+@pytest.mark.parametrize("thread_safe", [False, True])
+def test_threads_read_sources_only_where_the_converter_says_so(
+    tmp_path: Path, toys: Path, toy: Any, thread_safe: bool
+) -> None:
+    alone = run(toy(), [toys], tmp_path / "alone.zarr", codec="fast")
+    readers = set()
+
+    class Noting(toy):  # type: ignore[misc]
+        def read(self, *arguments: Any) -> None:
+            readers.add(threading.current_thread().name.partition("_")[0])
+            super().read(*arguments)
+
+    Noting.__name__ = toy.__name__
+    if thread_safe:
+        Noting.thread_safe = True
+    threaded = run(Noting(), [toys], tmp_path / "threads.zarr", codec="fast", executor=Apart(threads=3))
+    assert threaded.digest == alone.digest
+    assert readers == {"unistore-encode" if thread_safe else "MainThread"}
+
+
+def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unistore.conversion.layout.SHARD", 1 << 20)
+    converter = SpikeConverter(height=250, width=400, voxel_bins=(5,))
+    alone = run(converter, [DATA / "spike"], tmp_path / "alone.zarr")
+    threaded = run(converter, [DATA / "spike"], tmp_path / "threads.zarr", executor=Apart(threads=3))
+    assert threaded.digest == alone.digest

@@ -1,0 +1,326 @@
+"""HDF5 files that hang or crash the HDF5 library: told as damaged by every command, and the others go on.
+
+That the files do so is seen in a process of its own that opens them with h5py alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import main
+from unistore.conversion.convert import make_converter
+from unistore.conversion.executors.apart import Apart
+from unistore.conversion.executors.local import Outcome
+from unistore.conversion.preview import preview
+from unistore.errors import ConversionError, InputError
+from unistore.system.foreign import BYTES_PER_SECOND, SECONDS, begin_reading, opening
+
+NODE = 24
+"""Bytes of a tree's node before its entries."""
+FEW_SECONDS = "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (2, 2)); import h5py; "
+LOOK = "f = h5py.File(sys.argv[1]); [dict(each.attrs) for each in (f, *map(f.get, f))]"
+CRASHES = "is damaged: it crashes the HDF5 library (signal 11)"
+HANGS_IT = "is damaged: it hangs the HDF5 library"
+
+Change = Callable[[bytearray], None]
+
+
+def write(path: Path) -> Path:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+        file.create_dataset("chunked", data=np.arange(3), chunks=(1,))
+        file.attrs["text"] = "text"
+    return path
+
+
+def tree(data: bytearray, kind: int) -> int:
+    return next(found.start() for found in re.finditer(b"TREE", data) if data[found.start() + 4] == kind)
+
+
+def own_branch(data: bytearray) -> None:
+    """The root group's tree has itself for its only branch."""
+    at = tree(data, 0)
+    data[at + 5] = 1
+    struct.pack_into("<Q", data, at + NODE + 8, at)
+
+
+def own_neighbour(data: bytearray) -> None:
+    at = tree(data, 0)
+    struct.pack_into("<QQ", data, at + 8, at, at)
+
+
+def own_neighbour_of_chunks(data: bytearray) -> None:
+    at = tree(data, 1)
+    struct.pack_into("<QQ", data, at + 8, at, at)
+
+
+def free_space_of_nothing(data: bytearray) -> None:
+    """The global heap, which holds texts and mappings of virtual datasets, ends in 0 bytes of free space."""
+    at = data.index(b"GCOL") + 16
+    while struct.unpack_from("<H", data, at)[0]:
+        at += 16 + -(-struct.unpack_from("<Q", data, at + 8)[0] // 8) * 8
+    struct.pack_into("<Q", data, at + 8, 0)
+
+
+def free_list_to_itself(data: bytearray) -> None:
+    _, free, start = struct.unpack_from("<QQQ", data, data.index(b"HEAP") + 8)
+    struct.pack_into("<Q", data, start + free, free)
+
+
+HANGS: dict[str, Change] = {
+    change.__name__: change
+    for change in (own_neighbour, own_neighbour_of_chunks, free_space_of_nothing, free_list_to_itself)
+}
+
+
+def changed(path: Path, change: Change) -> Path:
+    data = bytearray(write(path).read_bytes())
+    change(data)
+    path.write_bytes(data)
+    return path
+
+
+def ends_itself(path: Path) -> bool:
+    """Whether h5py alone comes to an end with a file, of whatever kind, within 2 s of processor time."""
+    done = subprocess.run(
+        [sys.executable, "-c", FEW_SECONDS + LOOK, str(path)], capture_output=True, check=False
+    )
+    return done.returncode >= 0
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readings are ended after a second."""
+    monkeypatch.setenv(SECONDS, "1")
+
+
+def problems(path: Path) -> list[tuple[str, str, str]]:
+    """What is wrong with sources, as `inspect` tells it."""
+    return [(each.location, each.message, each.kind) for each in unistore.inspect(path).problems]
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_what_hangs_the_library_is_damaged(tmp_path: Path, name: str) -> None:
+    changed(tmp_path / "a.h5", HANGS[name])
+    assert problems(tmp_path) == [("a.h5", HANGS_IT, "damaged")]
+
+
+def test_the_library_hangs_indeed(tmp_path: Path) -> None:
+    assert ends_itself(write(tmp_path / "sound.h5"))
+    assert not ends_itself(changed(tmp_path / "a.h5", free_space_of_nothing))
+
+
+def test_what_crashes_the_library_is_damaged(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a.h5", own_branch)
+    assert not ends_itself(path)
+    assert problems(path) == [("a.h5", CRASHES, "damaged")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two sound files, one that crashes the library and one that hangs it."""
+    (tmp_path / "sources").mkdir()
+    for name in ("a", "d"):
+        write(tmp_path / "sources" / f"{name}.h5")
+    changed(tmp_path / "sources" / "b.h5", own_branch)
+    changed(tmp_path / "sources" / "c.h5", free_space_of_nothing)
+    return tmp_path / "sources"
+
+
+WRONG = [("b.h5", CRASHES, "damaged"), ("c.h5", HANGS_IT, "damaged")]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_others_are_converted(folder: Path, tmp_path: Path, workers: int) -> None:
+    with pytest.raises(InputError) as refused:
+        unistore.convert(folder, tmp_path / "all.zarr", "rows", workers=workers)
+    assert [(each.location, each.message, each.kind) for each in refused.value.problems] == WRONG
+    report = unistore.convert(folder, tmp_path / "some.zarr", "rows", workers=workers, on_error="skip")
+    assert [(each["file"], each["reason"], each["kind"]) for each in report.skipped] == WRONG
+    assert len(unistore.Dataset(tmp_path / "some.zarr")) == 6
+
+
+def test_every_command_tells_them(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert problems(folder) == WRONG
+    with pytest.raises(InputError) as refused:
+        preview(make_converter("rows", {}), [folder])
+    assert [(each.location, each.message, each.kind) for each in refused.value.problems] == WRONG
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", str(folder), str(tmp_path / "out.zarr"), "--dry-run"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("the HDF5 library") == 2
+
+
+def test_sources_that_became_damaged(tmp_path: Path) -> None:
+    path, store = write(tmp_path / "a.h5"), tmp_path / "out.zarr"
+    unistore.convert(path, store, "rows")
+    changed(path, own_branch)
+    with pytest.raises(InputError, match=r"a\.h5: is damaged: it crashes the HDF5 library \(signal 11\)"):
+        unistore.verify(store, against=path)
+    next(store.glob("rows/x/c/0*")).write_bytes(b"")
+    with pytest.raises(InputError, match=r"a\.h5: is damaged: it crashes the HDF5 library \(signal 11\)"):
+        unistore.repair(store, path)
+
+
+def test_a_file_is_read_again_once_it_is_another(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a.h5", own_branch)
+    for _ in range(2):
+        assert problems(path) == [("a.h5", CRASHES, "damaged")]
+    write(path)
+    assert not problems(path)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A job that opens files; something happens while the library reads them. `marks` counts its steps."""
+
+    marks: Path
+    happens: Callable[[Path, Path], None]
+
+    def __call__(self, item: str) -> Outcome:
+        first, second = self.marks / "first", self.marks / "second"
+        with opening(first, "first"), opening(second, "second", "OpenCV"):
+            (self.marks / f"mark-{time.monotonic_ns()}").touch()
+            self.happens(first, second)
+        return Outcome({"item": item})
+
+    def describe(self, item: str) -> str:
+        return f"step {item}"
+
+    def need(self, item: str) -> int:
+        return 0
+
+
+def read(folder: Path, happens: Callable[[Path, Path], None]) -> Outcome:
+    for name in ("first", "second"):
+        (folder / name).touch()
+    with Apart() as executor:
+        ((_, outcome),) = executor.run(Reading(folder, happens), ["one"])
+    return outcome
+
+
+def die(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def work(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def reads_the_first_again(first: Path, _: Path) -> None:
+    begin_reading(first)
+    die(signal.SIGBUS)
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (lambda *_: die(signal.SIGSEGV), "second: is damaged: it crashes OpenCV (signal 11)"),
+        (lambda *_: die(signal.SIGABRT), "second: is damaged: it crashes OpenCV (signal 6)"),
+        (lambda *_: os._exit(1), "second: is damaged: it crashes OpenCV (exit code 1)"),
+        (lambda *_: work(10), "second: is damaged: it hangs OpenCV"),
+        (reads_the_first_again, "first: is damaged: it crashes the HDF5 library (signal 7)"),
+    ],
+)
+def test_the_file_that_was_read_last_is_blamed(
+    tmp_path: Path, happens: Callable[[Path, Path], None], said: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, happens)
+    assert str(refused.value) == f"{said} (get or write it again)"
+    assert len(list(tmp_path.glob("mark-*"))) == 1, "it is not opened again"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_others_kill_is_no_damage(tmp_path: Path, number: signal.Signals) -> None:
+    with pytest.raises(ConversionError, match=rf"its worker died 3 times \(killed by {number.name}"):
+        read(tmp_path, lambda *_: die(number))
+    assert len(list(tmp_path.glob("mark-*"))) == 3
+
+
+def test_a_crash_without_a_file_is_the_steps(tmp_path: Path) -> None:
+    class Crashing(Reading):
+        def __call__(self, item: str) -> Outcome:
+            super().__call__(item)
+            die(signal.SIGSEGV)
+            return Outcome()
+
+    with (
+        Apart() as executor,
+        pytest.raises(ConversionError, match=r"step one: its worker died 3 times \(killed by SIGSEGV: a dam"),
+    ):
+        list(executor.run(Crashing(tmp_path, lambda *_: None), ["one"]))
+
+
+def test_many_readings_are_no_hang(tmp_path: Path) -> None:
+    """The limit is for one reading, not for all of a file, and not for what is done afterwards."""
+
+    def readings(first: Path, _: Path) -> None:
+        for _ in range(6):
+            work(0.6)
+            begin_reading(first)
+
+    class Lasting(Reading):
+        def __call__(self, item: str) -> Outcome:
+            outcome = super().__call__(item)
+            work(3)
+            return outcome
+
+    assert read(tmp_path, readings).record == {"item": "one"}
+    with Apart() as executor:
+        ((_, outcome),) = executor.run(Lasting(tmp_path, lambda *_: None), ["two"])
+    assert outcome.record == {"item": "two"}
+
+
+def test_the_limit_grows_with_the_file(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(int(2 * BYTES_PER_SECOND))
+
+    class Large(Reading):
+        def __call__(self, item: str) -> Outcome:
+            with opening(self.marks / item, item):
+                work(2.2)
+            return Outcome()
+
+    with Apart() as executor:
+        assert len(list(executor.run(Large(tmp_path, lambda *_: None), ["large"]))) == 1
+
+
+def test_the_parent_reads_no_hdf5(tmp_path: Path) -> None:
+    """Whatever the command: it does not even import h5py."""
+    write(tmp_path / "a.h5")
+    code = """
+import pathlib, sys, unistore
+from unistore.conversion.convert import make_converter
+from unistore.conversion.preview import preview
+for workers in (0, 2):
+    unistore.convert("a.h5", f"{workers}.zarr", workers=workers)
+    assert unistore.verify("0.zarr", against="a.h5", workers=workers).receipt
+    unistore.repair("0.zarr", "a.h5", workers=workers)
+unistore.inspect("a.h5")
+preview(make_converter("rows", {}), [pathlib.Path("a.h5")])
+open("0.zarr/rows/x/c/0", "wb").close()
+assert unistore.repair("0.zarr", "a.h5").repaired
+print("h5py" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "False\n"

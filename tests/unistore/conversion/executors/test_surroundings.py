@@ -1,0 +1,84 @@
+"""Commands work wherever Python runs: without a main guard, in a notebook, in pools, on dask workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+
+SCRIPT = """
+import unistore
+
+def work(workers):
+    report = unistore.convert("a.h5", f"{workers}.zarr", workers=workers)
+    assert unistore.verify(f"{workers}.zarr", against="a.h5", workers=workers).receipt
+    assert unistore.inspect("a.h5").kind == "source"
+    return report.digest
+"""
+IN_A_POOL = """
+import multiprocessing
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(*pool.map(work, (0, 2)))
+"""
+ON_DASK = """
+from distributed import Client, LocalCluster
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster:
+        with Client(cluster, set_as_default=False) as client:
+            print(*(client.submit(work, workers).result(100) for workers in (0, 2)))
+"""
+ENDS = {
+    "a script": "print(work(0), work(2))",
+    "a pool": IN_A_POOL,
+    "a dask worker with its nanny": ON_DASK,
+    "a thread": "from concurrent.futures import ThreadPoolExecutor as T; print(*T(2).map(work, (0, 2)))",
+}
+
+
+@pytest.fixture(autouse=True)
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(30.0)
+    monkeypatch.chdir(tmp_path)
+
+
+def digests(*command: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("place", ENDS)
+def test_in_a_script(tmp_path: Path, place: str) -> None:
+    (tmp_path / "script.py").write_text(f"{SCRIPT}\n{ENDS[place]}\n")
+    one, two = digests("script.py")
+    assert one == two
+
+
+def test_in_a_command() -> None:
+    one, two = digests("-c", f"{SCRIPT}\nprint(work(0), work(2))")
+    assert one == two
+
+
+def test_in_a_notebook() -> None:
+    cells = [
+        nbformat.v4.new_code_cell(text) for text in (SCRIPT, "assert work(0) == work(2)\ndone = True", "done")
+    ]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": "."}}).execute()
+    assert notebook.cells[2].outputs[0]["data"]["text/plain"] == "True"

@@ -1,0 +1,88 @@
+"""``--workers 0``: steps in this process, and those that need a foreign library in a single worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from unistore.conversion.executors.local import Job, Outcome, do, encoding_threads
+from unistore.system.foreign import NeedsWorkerError, refused
+from unistore.system.malloc import keep_freed_memory
+from unistore.system.progress import NO_PROGRESS
+
+if TYPE_CHECKING:
+    from unistore.conversion.executors.processes import Processes
+
+T = TypeVar("T")
+
+
+class Apart:
+    """Run steps in this process, in order, until one opens a file with a foreign library.
+
+    That step, and all others from then on, run in a worker process, which a later command takes over.
+
+    Parameters
+    ----------
+    memory
+        Bytes that both processes together may hold; None: not bounded.
+    imports
+        Modules that steps in the worker need.
+    threads
+        Threads that encode in this process; None: as many as there are cores for it.
+    tell
+        Told, in a line, what happens to the worker.
+    """
+
+    workers = 0
+
+    def __init__(
+        self,
+        memory: int | None = None,
+        *,
+        imports: Sequence[str] = (),
+        threads: int | None = None,
+        tell: Callable[[str], None] = NO_PROGRESS.tell,
+    ) -> None:
+        self._memory, self._imports, self._tell = memory, imports, tell
+        self._threads = encoding_threads() if threads is None else threads
+        self._processes: Processes | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        processes, self._processes = self._processes, None
+        if processes is not None:
+            processes.stop(keep_one=kind is None)
+
+    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+        """Yield every item with its outcome, as `Processes.run`."""
+        todo = list(items)
+        done = 0
+        if self._processes is None:
+            for item, outcome in self._run_here(job, todo):
+                done += 1
+                yield item, outcome
+        if done < len(todo):
+            yield from self._in_worker().run(job, todo[done:])
+
+    def _run_here(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+        """Yield items with their outcomes up to the first that needs a worker."""
+        keep_freed_memory()
+        for item in items:
+            try:
+                with refused():
+                    outcome = do(job, item, self._threads)
+            except NeedsWorkerError:
+                return
+            yield item, outcome
+
+    def _in_worker(self) -> Processes:
+        from unistore.conversion.executors.processes import Processes
+
+        if self._processes is None:
+            self._processes = Processes(1, memory=self._memory, imports=self._imports, tell=self._tell)
+        return self._processes

@@ -1,0 +1,126 @@
+"""A worker process: ``python -P -m …executors.worker PARENT CONNECTION NOTE MODULE...``.
+
+It does one step after the other and answers each with its outcome. Foreign libraries run here, so it may
+crash: the file that it reads stands in its note, see `unistore.system.foreign`.
+
+It is a program of its own. A worker of `concurrent.futures` or `multiprocessing` would import the user's
+``__main__`` again, needs its guard there, and cannot be started by a daemonic process. It lives in a session
+of its own, which Ctrl-C does not reach, and no longer than the process that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import select
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing.connection import Connection
+from typing import Any
+
+from unistore.errors import UnistoreError
+from unistore.system.foreign import become_worker, set_damaged_files
+from unistore.system.malloc import keep_freed_memory
+
+PDEATHSIG = 1
+"""``PR_SET_PDEATHSIG`` of prctl(2)."""
+
+
+def work(connection: Connection) -> None:
+    """Do the steps that come through the connection, until the other side hangs up.
+
+    A message is the pickled job (None: that of the message before), a sent item, the damaged files, and the
+    most bytes of memory (None: no limit). Its answer is the pickled outcome, or the exception that the step
+    raised. A message None ends a job.
+    """
+    job: Any = None
+    with suppress(EOFError, ConnectionError):
+        while True:
+            message = pickle.loads(connection.recv_bytes())  # noqa: S301  from our parent
+            if message is None:
+                job = None
+                continue
+            pickled_job, item, damaged, most_bytes = message
+            set_damaged_files(damaged)
+            _limit(resource.RLIMIT_DATA, most_bytes)  # not RLIMIT_AS, which counts mapped files
+            try:
+                if pickled_job is not None:
+                    job = None  # its memory is free before the next one is there
+                    job = pickle.loads(pickled_job)  # noqa: S301
+                answer: bytes = pickle.dumps(job.do(item))
+            except Exception as error:  # noqa: BLE001  the parent raises it
+                answer = _pickled_error(error)
+            connection.send_bytes(answer)
+
+
+def _pickled_error(error: Exception) -> bytes:
+    """Pickle an exception; one that cannot be unpickled is replaced by its text."""
+    import cloudpickle
+
+    trace = f"in a worker process:\n{''.join(traceback.format_exception(error))}"
+    if not isinstance(error, UnistoreError):
+        error.add_note(trace)
+    try:
+        pickled: bytes = cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
+        pickle.loads(pickled)  # noqa: S301  our own
+    except Exception:  # noqa: BLE001  it may be of any kind
+        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}\n{trace}"))
+    return pickled
+
+
+def _die_with(parent: int) -> None:
+    """Be killed by the kernel when the parent ends, however it ends (on Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _exit_at_hangup(descriptor: int) -> None:
+    """End this process, whatever it is doing, when the other side hangs up."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    poll.poll()
+    os._exit(1)
+
+
+def _limit(what: int, value: int | None) -> None:
+    hard = resource.getrlimit(what)[1]
+    if value is None or (hard != resource.RLIM_INFINITY and hard < value):
+        value = hard
+    resource.setrlimit(what, (value, hard))
+
+
+def main(numbers: list[int], modules: list[str]) -> None:
+    """Become a worker.
+
+    Parameters
+    ----------
+    numbers
+        Process number of the parent, descriptors of the connection and the note.
+    modules
+        What to import before the first step.
+    """
+    parent, descriptor, note = numbers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with(parent)
+    _limit(resource.RLIMIT_CORE, 0)
+    keep_freed_memory()
+    become_worker(note)
+    threading.Thread(target=_exit_at_hangup, args=(descriptor,), daemon=True).start()
+    for module in modules:
+        with suppress(Exception):  # raised again by the first step that needs it
+            import_module(module)
+    work(Connection(descriptor))
+    os._exit(0)  # nothing is left to do, and somebody waits
+
+
+if __name__ == "__main__":
+    main([int(number) for number in sys.argv[1:4]], sys.argv[4:])

@@ -1,0 +1,270 @@
+"""The parent's side of a worker process: starting it, one call at a time, and how it ended."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unistore.converters.registry import find_family, own_families
+from unistore.system.foreign import DamagedFiles, last_note, library_of
+
+if TYPE_CHECKING:
+    from unistore.conversion.job import Outcome
+
+PROGRAM = "unistore.conversion.executors.worker"
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENCV_FOR_THREADS_NUM": "1",
+}
+"""One process works on one thread."""
+GRACE = 5
+"""Seconds for a process to end after its connection has."""
+SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+"""Signals that say nothing of the file that was being read."""
+OUT_OF_MEMORY = "killed by SIGKILL"
+"""How the kernel ends a process when memory runs out."""
+HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
+
+
+IMPORTS = ("unistore.conversion.executors.asking", "h5py", "hdf5plugin")
+"""What reading sources needs."""
+CONVERSION = "unistore.conversion.part_job"
+"""What writing shards needs, too."""
+SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
+"""Names of files for which a worker is surely needed."""
+LOOKED_AT = 100
+"""Names below a folder that are looked at."""
+
+_spare: list[WorkerProcess] = []
+"""Idle workers for the next command of this process."""
+_of_parent: list[WorkerProcess] = []
+"""Those of the process that this one was forked from."""
+
+
+class WorkerLostError(Exception):
+    """A worker process ended before it answered.
+
+    Attributes
+    ----------
+    cause
+        How it ended: ``"killed by SIGKILL"``.
+    hint
+        What may help, if this happens again and again.
+    blamed
+        Whether it ended during the step.
+    final
+        Whether the step must not run again.
+    note, damage
+        Note of the file that it was reading, and what the file does to the library; empty: none is at fault.
+    """
+
+    def __init__(
+        self,
+        cause: str,
+        hint: str,
+        *,
+        blamed: bool = True,
+        final: bool = False,
+        note: bytes = b"",
+        damage: str = "",
+    ) -> None:
+        super().__init__(cause)
+        self.cause, self.hint, self.blamed, self.final = cause, hint, blamed, final
+        self.note, self.damage = note, damage
+
+
+class WorkerProcess:
+    """A worker process. It imports while the caller does something else.
+
+    Parameters
+    ----------
+    modules
+        What it imports before the first step.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self._modules = (*IMPORTS, *modules)
+        self._start()
+
+    def restart(self) -> None:
+        """Start another process in the place of one that ended."""
+        self.end()
+        self._start()
+
+    def _start(self) -> None:
+        self._surroundings = _surroundings()
+        self._job: bytes | None = None
+        self._has_answered = False  # one that cannot start is blamed on the step
+        self._note = _shared_file()
+        self._connection, theirs = Pipe()
+        with theirs:
+            inherited = theirs.fileno(), self._note
+            numbers = os.getpid(), *inherited
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", PROGRAM, *map(str, numbers), *self._modules],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # --json prints there
+                env=self._surroundings[0],
+                pass_fds=inherited,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    @property
+    def serves(self) -> bool:
+        """Whether it lives, and was started in surroundings like those of now."""
+        return self._surroundings == _surroundings() and self._process.poll() is None
+
+    def call(self, job: bytes, item: Any, damaged: DamagedFiles, most_bytes: int | None) -> Outcome:
+        """Do a step and return its outcome; raises what the step raised.
+
+        Parameters
+        ----------
+        job, item
+            The pickled job, and the sent item.
+        damaged
+            Files to refuse.
+        most_bytes
+            Most memory of its own; None: no limit.
+
+        Raises
+        ------
+        WorkerLostError
+            If the process ended.
+        """
+        if self._process.poll() is not None:
+            raise WorkerLostError(self._how_it_ended(), HINT, blamed=not self._has_answered)
+        try:
+            self._connection.send((None if job is self._job else job, item, damaged, most_bytes))
+            self._job = job
+            answer: Outcome | Exception = pickle.loads(self._connection.recv_bytes())  # noqa: S301  our worker
+        except (EOFError, ConnectionError) as error:
+            raise self._lost() from error
+        self._has_answered = True
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def forget(self) -> None:
+        """Have it free the memory of the last job."""
+        with suppress(ConnectionError):
+            self._connection.send(None)
+        self._job = None
+
+    def kill(self) -> None:
+        """Kill the process, whatever it is doing; a `call` raises `WorkerLostError`."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """End the process and wait for it."""
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+        os.close(self._note)
+
+    def _lost(self) -> WorkerLostError:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        self._process.kill()
+        code, cause = self._process.wait(), self._how_it_ended()
+        if -code in SENT_BY_OTHERS:
+            return WorkerLostError(cause, "out of memory? fewer --workers hold less")
+        note = last_note(self._note)
+        library = library_of(note)
+        damage = f"crashes {library} ({f'signal {-code}' if code < 0 else cause})"
+        if -code == signal.SIGXCPU:
+            damage = f"hangs {library}"
+        return WorkerLostError(cause, HINT, note=note, damage=damage if note else "")
+
+    def _how_it_ended(self) -> str:
+        code = self._process.returncode
+        if code >= 0:
+            return f"exit code {code}"
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+
+
+def take_worker(modules: Sequence[str] = ()) -> WorkerProcess:
+    """Return a worker: the spare one, or a new one."""
+    while _spare:
+        process = _spare.pop()
+        if process.serves:
+            return process
+        process.end()
+    return WorkerProcess(modules)
+
+
+def keep_worker(process: WorkerProcess) -> None:
+    """Keep an idle worker for the next command of this process, unless there is one already."""
+    if _spare:
+        process.end()
+        return
+    process.forget()
+    _spare.append(process)
+
+
+def start_early(
+    paths: Iterable[str | os.PathLike[str]], family: str | None = None, modules: Sequence[str] = ()
+) -> None:
+    """Start a worker before this process imports what it needs itself, if a path looks like HDF5.
+
+    It imports the converter of the family (None: all of this package), and the modules.
+    """
+    if _spare or not any(name.lower().endswith(SUFFIXES) for path in paths for name in _names(path)):
+        return
+    asked = own_families() if family is None else filter(None, [find_family(family)])
+    converters = (each.converter.partition(":")[0] for each in asked)
+    _spare.append(WorkerProcess((*modules, *converters)))
+
+
+def _names(path: str | os.PathLike[str]) -> Iterable[str]:
+    below = (name for _, _, names in os.walk(path) for name in names)
+    return chain((os.fspath(path),), islice(below, LOOKED_AT))
+
+
+def end_spare() -> None:
+    """End the idle worker, if there is one."""
+    while _spare:
+        _spare.pop().end()
+
+
+def _leave_spare() -> None:
+    _of_parent.extend(_spare)  # not collected, as `subprocess` warns of what still runs
+    _spare.clear()
+
+
+atexit.register(end_spare)
+os.register_at_fork(after_in_child=_leave_spare)
+
+
+def _surroundings() -> tuple[dict[str, str], Path]:
+    """Environment of a worker, with the path of modules, and the current folder."""
+    folders = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
+    return {**os.environ, **ENVIRONMENT, "PYTHONPATH": folders}, Path.cwd()
+
+
+def _shared_file() -> int:
+    """Descriptor of a file without a name."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("unistore-note")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
