@@ -22,16 +22,7 @@ class Apart:
 
     That step, and all others from then on, run in a worker process, which a later command takes over.
 
-    Parameters
-    ----------
-    memory
-        Bytes that both processes together may hold; None: not bounded.
-    imports
-        Modules that steps in the worker need.
-    threads
-        Threads that encode in this process; None: as many as there are cores for it.
-    tell
-        Told, in a line, what happens to the worker.
+    The parameters are those of `Processes`, and the threads that encode in this process.
     """
 
     workers = 0

@@ -57,20 +57,10 @@ class Workers(Protocol):
 def run_steps(
     workers: Workers, job: Job[T], items: Iterable[T], memory: int | None = None
 ) -> Generator[tuple[T, Outcome], None, None]:
-    """Yield every item with its outcome as it is done.
+    """Yield every item with its outcome as it is done; a step that fails stops the others.
 
-    The largest steps come first, so that all workers finish at about the same time. An error or Ctrl-C stops
-    the workers.
-
-    Parameters
-    ----------
-    memory
-        Limit in bytes of steps in flight together (one is always allowed); None: no limit.
-
-    Raises
-    ------
-    ConversionError
-        If a step lost its worker `MAX_DEATHS` times (names the step), or there are no workers any more.
+    The largest steps come first, so that all workers finish at about the same time. Those in flight together
+    need at most `memory` bytes; one is always allowed.
     """
     waiting = deque(sorted((Step(item, job.need(item)) for item in items), key=lambda step: -step.need))
     in_flight: dict[Any, Step[T]] = {}

@@ -44,16 +44,8 @@ class Processes:
     One that is lost is replaced and its step runs again; a step that loses its worker three times is reported
     with what it was. A file at which a worker died is refused from then on.
 
-    Parameters
-    ----------
-    workers
-        How many processes: at most as many. A single one encodes on threads.
-    memory
-        Bytes that all processes together may hold; None: not bounded.
-    imports
-        Modules that steps need, imported before they are asked for.
-    tell
-        Told, in a line, what happens to workers.
+    There are at most `workers` of them, fewer where `memory` (bytes of all processes) does not allow so many;
+    a single one encodes on threads. `tell` is told, in a line, what happens to them.
     """
 
     def __init__(
@@ -91,15 +83,7 @@ class Processes:
         return [process.pid for process in self._processes]
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
-        """Yield every item with its outcome as it is done.
-
-        Raises
-        ------
-        ConversionError
-            If a step lost its worker three times (names the step).
-        InputError
-            If one step alone is more than `memory`.
-        """
+        """Yield every item with its outcome as it is done; see `run_steps`."""
         todo = list(items)
         if not todo:
             return

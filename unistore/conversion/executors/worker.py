@@ -99,15 +99,7 @@ def _limit(what: int, value: int | None) -> None:
 
 
 def main(numbers: list[int], modules: list[str]) -> None:
-    """Become a worker.
-
-    Parameters
-    ----------
-    numbers
-        Process number of the parent, descriptors of the connection and the note.
-    modules
-        What to import before the first step.
-    """
+    """Become a worker: `numbers` are those of the parent, the connection and the note."""
     parent, descriptor, note = numbers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with(parent)

@@ -8,7 +8,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain, islice
@@ -37,8 +36,6 @@ SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 OUT_OF_MEMORY = "killed by SIGKILL"
 """How the kernel ends a process when memory runs out."""
 HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
-
-
 IMPORTS = ("unistore.conversion.executors.asking", "h5py", "hdf5plugin")
 """What reading sources needs."""
 CONVERSION = "unistore.conversion.part_job"
@@ -55,45 +52,20 @@ _of_parent: list[WorkerProcess] = []
 
 
 class WorkerLostError(Exception):
-    """A worker process ended before it answered.
+    """A worker process ended before it answered."""
 
-    Attributes
-    ----------
-    cause
-        How it ended: ``"killed by SIGKILL"``.
-    hint
-        What may help, if this happens again and again.
-    blamed
-        Whether it ended during the step.
-    final
-        Whether the step must not run again.
-    note, damage
-        Note of the file that it was reading, and what the file does to the library; empty: none is at fault.
-    """
-
-    def __init__(
-        self,
-        cause: str,
-        hint: str,
-        *,
-        blamed: bool = True,
-        final: bool = False,
-        note: bytes = b"",
-        damage: str = "",
-    ) -> None:
+    def __init__(self, cause: str, hint: str = HINT, *, blamed: bool = True, final: bool = False) -> None:
         super().__init__(cause)
-        self.cause, self.hint, self.blamed, self.final = cause, hint, blamed, final
-        self.note, self.damage = note, damage
+        self.cause = cause  # how it ended: "killed by SIGKILL"
+        self.hint = hint  # what may help, if this happens again and again
+        self.blamed = blamed  # whether it ended during the step
+        self.final = final  # whether the step must not run again
+        self.note = b""  # of the file that is at fault
+        self.damage = ""  # what that file does to the library
 
 
 class WorkerProcess:
-    """A worker process. It imports while the caller does something else.
-
-    Parameters
-    ----------
-    modules
-        What it imports before the first step.
-    """
+    """A worker process, which imports `modules` while the caller does something else."""
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
         self._modules = (*IMPORTS, *modules)
@@ -133,24 +105,9 @@ class WorkerProcess:
         return self._surroundings == _surroundings() and self._process.poll() is None
 
     def call(self, job: bytes, item: Any, damaged: DamagedFiles, most_bytes: int | None) -> Outcome:
-        """Do a step and return its outcome; raises what the step raised.
-
-        Parameters
-        ----------
-        job, item
-            The pickled job, and the sent item.
-        damaged
-            Files to refuse.
-        most_bytes
-            Most memory of its own; None: no limit.
-
-        Raises
-        ------
-        WorkerLostError
-            If the process ended.
-        """
+        """Return the outcome of a step, raise what it raised, or `WorkerLostError` if the process ended."""
         if self._process.poll() is not None:
-            raise WorkerLostError(self._how_it_ended(), HINT, blamed=not self._has_answered)
+            raise WorkerLostError(self._how_it_ended(), blamed=not self._has_answered)
         try:
             self._connection.send((None if job is self._job else job, item, damaged, most_bytes))
             self._job = job
@@ -183,15 +140,17 @@ class WorkerProcess:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
         self._process.kill()
-        code, cause = self._process.wait(), self._how_it_ended()
+        code = self._process.wait()
+        lost = WorkerLostError(self._how_it_ended())
         if -code in SENT_BY_OTHERS:
-            return WorkerLostError(cause, "out of memory? fewer --workers hold less")
-        note = last_note(self._note)
-        library = library_of(note)
-        damage = f"crashes {library} ({f'signal {-code}' if code < 0 else cause})"
-        if -code == signal.SIGXCPU:
-            damage = f"hangs {library}"
-        return WorkerLostError(cause, HINT, note=note, damage=damage if note else "")
+            lost.hint = "out of memory? fewer --workers hold less"
+        elif code and (
+            note := last_note(self._note)
+        ):  # 0: SIGCHLD is ignored here
+            how = f"signal {-code}" if code < 0 else lost.cause
+            what = "hangs {}" if -code == signal.SIGXCPU else f"crashes {{}} ({how})"
+            lost.note, lost.damage = note, what.format(library_of(note))
+        return lost
 
     def _how_it_ended(self) -> str:
         code = self._process.returncode
@@ -205,7 +164,7 @@ class WorkerProcess:
 
 def take_worker(modules: Sequence[str] = ()) -> WorkerProcess:
     """Return a worker: the spare one, or a new one."""
-    while _spare:
+    with suppress(IndexError):
         process = _spare.pop()
         if process.serves:
             return process
@@ -266,5 +225,7 @@ def _shared_file() -> int:
     """Descriptor of a file without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("unistore-note")
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
