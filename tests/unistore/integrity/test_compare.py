@@ -282,6 +282,7 @@ def test_a_mistake_of_the_converter_shows(
     }
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("what", ["tempfile.mkdtemp", "unistore.conversion.spill.sync_files"])
 def test_a_full_folder_for_temporary_files(
     make_case: Make, monkeypatch: pytest.MonkeyPatch, what: str
