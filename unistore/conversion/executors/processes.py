@@ -104,8 +104,9 @@ class Processes:
         return self._threads.submit(self._call, sent_item(job, item))
 
     def wait(self, futures: Collection[Future[Outcome]]) -> Future[Outcome]:
-        """Return a future that is done."""
-        return next(iter(wait(futures, return_when=FIRST_COMPLETED).done))
+        """Return the first future that is done."""
+        done = wait(futures, return_when=FIRST_COMPLETED).done
+        return next(future for future in futures if future in done)
 
     def replace_lost(self, error: WorkerLostError) -> None:
         """Start a worker for a lost one, and refuse the file that it was reading; see `Workers`."""

@@ -19,7 +19,7 @@ from unistore.converters.registry import find_family, own_families
 from unistore.system.foreign import DamagedFiles, last_note, library_of
 
 if TYPE_CHECKING:
-    from unistore.conversion.job import Outcome
+    from unistore.conversion.executors.local import Outcome
 
 PROGRAM = "unistore.conversion.executors.worker"
 ENVIRONMENT = {
@@ -144,9 +144,7 @@ class WorkerProcess:
         lost = WorkerLostError(self._how_it_ended())
         if -code in SENT_BY_OTHERS:
             lost.hint = "out of memory? fewer --workers hold less"
-        elif code and (
-            note := last_note(self._note)
-        ):  # 0: SIGCHLD is ignored here
+        elif code and (note := last_note(self._note)):  # 0: SIGCHLD is ignored here
             how = f"signal {-code}" if code < 0 else lost.cause
             what = "hangs {}" if -code == signal.SIGXCPU else f"crashes {{}} ({how})"
             lost.note, lost.damage = note, what.format(library_of(note))
