@@ -20,6 +20,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import psutil
 import zarr
 from numpy.typing import NDArray
 
@@ -71,9 +72,12 @@ def make_hdf5(name: str, folder: Path) -> tuple[str, Path]:
 
 
 def processor_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """Of this process and its children, those that still live among them."""
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    living = (child.cpu_times() for child in psutil.Process().children(recursive=True))
+    return sum(each.ru_utime + each.ru_stime for each in used) + sum(
+        each.user + each.system for each in living
+    )
 
 
 def convert(family: str, source: Path, destination: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from distributed import Client, LocalCluster
 
 import unistore
 from unistore.cli.main import main
@@ -152,6 +153,23 @@ def test_the_others_are_converted(folder: Path, tmp_path: Path, workers: int) ->
     report = unistore.convert(folder, tmp_path / "some.zarr", "rows", workers=workers, on_error="skip")
     assert [(each["file"], each["reason"], each["kind"]) for each in report.skipped] == WRONG
     assert len(unistore.Dataset(tmp_path / "some.zarr")) == 6
+
+
+def test_on_a_cluster(folder: Path, tmp_path: Path) -> None:
+    """HDF5 runs below the cluster's worker, which goes on."""
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        before = client.run(os.getpid)
+        with pytest.raises(InputError) as refused:
+            unistore.convert(folder, tmp_path / "all.zarr", "rows", scheduler=client)
+        assert [(each.location, each.message, each.kind) for each in refused.value.problems] == WRONG
+        for name in ("b", "c"):
+            (folder / f"{name}.h5").unlink()
+        assert unistore.convert(folder, tmp_path / "out.zarr", "rows", scheduler=client).samples == 6
+        assert client.run(os.getpid) == before
+        assert not any(client.run(lambda: "h5py" in sys.modules).values())
 
 
 def test_every_command_tells_them(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

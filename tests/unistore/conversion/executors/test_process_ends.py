@@ -103,8 +103,11 @@ def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(tmp_path: Path, sent: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
 
 
-def test_a_converter_that_is_killed_while_a_worker_starts_leaves_no_process(tmp_path: Path) -> None:
-    process = start("convert", "rows", DATA / "rows", tmp_path / "out", "--workers", "2")
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_converter_that_is_killed_while_a_worker_starts_leaves_no_process(
+    tmp_path: Path, workers: str
+) -> None:
+    process = start("convert", "rows", DATA / "rows", tmp_path / "out", "--workers", workers)
     converter = psutil.Process(process.pid)
     found: list[psutil.Process] = []
     wait_until(lambda: bool(found.extend(converter.children()) or found), "nothing was started")
