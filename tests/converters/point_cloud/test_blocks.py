@@ -338,6 +338,7 @@ def test_large_windows_are_halved_as_small_ones(seed: int, dtype: str, most: int
     assert max(sizes, default=0) <= STEP
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_what_may_be_held_decides_where_points_are_sorted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,7 @@ def test_exported_as_pointsuite(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.sort(rows), np.arange(len(values)))
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_exported_as_its_format_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def exported(cloud: Cloud) -> File:
         values = np.empty(cloud.rows, pts.RECORD)

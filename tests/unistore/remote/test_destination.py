@@ -74,10 +74,12 @@ def test_no_copy_of_the_store_is_made_locally(
     class Watching(Disturbing):
         def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
             for step in Serial().run(job, items):
-                sizes.append(sum(f.stat().st_size for f in work.rglob("*") if f.is_file()))
+                files = [path for path in work.rglob("*") if path.is_file() and path.parent.name != "trial"]
+                sizes.append(sum(path.stat().st_size for path in files))
                 yield step
 
     run(rows(), [sources], bucket.url("x.zarr"), work=work, executor=Watching())
+    # beside the samples of codec="auto", at most 16 MiB a table
     assert 0 < max(sizes) < 8000 < sum(map(len, bucket.objects("x.zarr").values())) / 5
 
 
