@@ -31,7 +31,7 @@ _SELECTING = ("exclude", "skipped")
 
 
 def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:
-    """Key of every source, in order: `CONTENT`, family, options, tables, and its name, fingerprint, rows, detail.
+    """Key of every source: `CONTENT`, family, options and tables, and its name, fingerprint, rows and detail.
 
     The fingerprint has the status change time, so that a file rewritten with its old size and modification
     time is read again.

@@ -14,6 +14,7 @@ from typing import Any
 
 import h5py
 
+from unistore.converters.common.faults import is_read_error
 from unistore.converters.files.hdf5.chunks import chunks_of, creation_of
 from unistore.converters.files.hdf5.safety import check_safe_to_open
 from unistore.converters.files.paths import is_inside
@@ -100,7 +101,12 @@ def check_sources(
             continue
         done.add((file, name, rows))
         with _opened(dataset, file) as opened:
-            source = opened.get(name)
+            source = None
+            try:
+                source = opened[name]
+            except KeyError as error:
+                if is_read_error(error):
+                    raise
             if not isinstance(source, h5py.Dataset):
                 owner = f" of {file}" if file else ""
                 msg = f"is virtual and maps to {name!r}, which is not a dataset{owner}"
