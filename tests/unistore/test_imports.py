@@ -27,7 +27,6 @@ ROOMS: dict[str, set[str]] = {
     "order": {"errors", "system"},
     "pictures": {"errors", "system", "schemas", "converters", "remote"},
     "progress": {"errors", "system", "remote"},
-    "config": {"errors", "system", "converters"},
     "converters": LOW,
     "plugin": {"converters"},
     "remote": {"errors", "system", "zarr3"},
@@ -40,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures", "progress"},
     "unistore": STORES | {"order", "data", "loader", "conversion", "exporting", "integrity", "report"},
     "cli": STORES
-    | {"converters", "config", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
+    | {"converters", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
     "testing": {"errors", "converters", "unistore"},
     "__main__": {"cli"},
 }
