@@ -1,8 +1,7 @@
 """Arguments of unistore from the configuration files of two older trainings.
 
 YAML with ``DATA``, ``DATALOADER`` and ``TRAIN`` describes clips of a spike camera, JSON with the dataset
-``CTWindowSparseSDF`` points of CT windows. Copy this file and ``config_file.py`` beside your own script. They
-need PyYAML.
+``CTWindowSparseSDF`` points of CT windows. Copy it and ``config_file.py`` beside your script, with PyYAML.
 
 >>> config = load("gopro.yaml", store="gopro.zarr")                              # doctest: +SKIP
 >>> dataset = unistore.Dataset(**config.train.dataset)                           # doctest: +SKIP
@@ -35,6 +34,7 @@ CLIP_KEYS = {
 VOXEL_KEYS = ("DATA.USE_PRECOMPUTED_VOXELS", "DATA.SPIKE_DIR")
 VALIDATION_KEYS = ("DATA.VAL_SPLIT", "TRAIN.VAL_BATCH_SIZE", "DATALOADER.VAL_WORKERS")
 BATCH_KEYS = {"TRAIN": "TRAIN.BATCH_SIZE", "VAL": "TRAIN.VAL_BATCH_SIZE"}
+PREFETCH_KEYS = {"TRAIN": "DATALOADER.TRAIN_PREFETCH_FACTOR", "VAL": "DATALOADER.VAL_PREFETCH_FACTOR"}
 PREFETCH = {"TRAIN": 4, "VAL": 2}
 
 
@@ -92,8 +92,7 @@ def load(
     if ranks is None:
         ranks = environment_number("LOCAL_WORLD_SIZE", 1)
     machine = Machine(ranks, samples, cores)
-    # raises for wrong arguments before the file is blamed
-    machine.share("auto")
+    machine.share("auto")  # raises for wrong arguments before the file is blamed
     keys = Keys(Path(path))
     is_ct = keys.has("dataset", "dataset.name", "dataset.args")
     config = read_ct(keys, machine) if is_ct else read_spike(keys, machine)
@@ -142,9 +141,8 @@ def read_spike(keys: Keys, machine: Machine) -> Config:
     conversion: Arguments = {}
     if describes_clips(keys):
         conversion = keys.some(str, voxel_dir="DATA.VOXEL_CACHE_DIRNAME")
-        stored = keys.take("DATA.USE_PRECOMPUTED_VOXELS", bool, bool(conversion))
         # voxels that exist are stored, or counted from the spikes on reading
-        if not stored:
+        if not keys.take("DATA.USE_PRECOMPUTED_VOXELS", bool, bool(conversion)):
             conversion["voxel_dir"] = "none"
         conversion |= keys.some(str, spike_dir="DATA.SPIKE_DIR")
     return Config(train, validation, conversion, reason)
@@ -164,13 +162,12 @@ def spike_side(keys: Keys, name: str, workers: int) -> Side:
         sizes = keys.some(int, least=1, **CLIP_KEYS)
         dataset["samples"] = unistore.Clips(**sizes, random=is_train)
         dataset["names"] = {"voxel": "spike_vox"}
-    prefetch = f"DATALOADER.{name}_PREFETCH_FACTOR"
     loader = {
         "batch_size": keys.take(BATCH_KEYS[name], int, 1, least=1),
         "shuffle": is_train,
         "pin_memory": keys.take("DATALOADER.PIN_MEMORY", bool, False),
         "num_workers": workers,
-        "prefetch_factor": keys.take(prefetch, int, PREFETCH[name], least=1),
+        "prefetch_factor": keys.take(PREFETCH_KEYS[name], int, PREFETCH[name], least=1),
     }
     persistent = keys.take("DATALOADER.PERSISTENT_WORKERS", bool, False)
     side = make_side(dataset, loader, persistent)
@@ -212,8 +209,7 @@ def spike_workers(keys: Keys, machine: Machine) -> tuple[int, int, str]:
     fifth = max(1, round(shared.per_rank / 5))
     few = min(fifth, shared.per_rank // 2)
     validation_workers = machine.workers(validation, few)
-    needed = train_workers * machine.ranks
-    if total.isdigit() and needed > max(int(total), machine.ranks):
+    if total.isdigit() and train_workers * machine.ranks > max(int(total), machine.ranks):
         message = f"is {total}, less than {machine.ranks} × {train_workers} training workers"
         keys.refuse("DATALOADER.TOTAL_WORKERS", message)
     reason = shared.reason

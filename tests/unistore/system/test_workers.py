@@ -47,7 +47,9 @@ def test_a_number_is_taken_as_it_is() -> None:
     assert "more than 2 usable cores" in result.reason
 
 
-@pytest.mark.parametrize("asked", ["many", "cpu*", "cpu*0", "-3", -3, True, "gpu*0.5", "9" * 5000, f"cpu*{'9' * 400}"])
+@pytest.mark.parametrize(
+    "asked", ["many", "cpu*", "cpu*0", "-3", -3, True, "gpu*0.5", "9" * 5000, f"cpu*{'9' * 400}"]
+)
 def test_nonsense_is_refused(asked: str | int) -> None:
     with pytest.raises(InputError, match="workers"):
         plan(asked, cores=8)
