@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from unistore.converters.asking import Ask, ask_here
-from unistore.converters.common.exclusion import Exclusion, with_source
-from unistore.converters.common.faults import as_problem
+from unistore.converters.common.exclusion import Exclusion, ProblemCollector, with_source
+from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import PathListing, list_files, real_path, resolve_parents
 from unistore.converters.instead import nothing_found
@@ -45,6 +46,18 @@ class PartScanner(Protocol):
         ...
 
 
+AskPaths = Callable[[Sequence[Path], list[Problem]], Sequence[Any]]
+"""Asks about paths; None for each that cannot be read, with a problem in the list."""
+
+
+class LeftOutFile(NamedTuple):
+    """A file that is left out, why, and the family that takes it (empty if none)."""
+
+    path: Path
+    why: str
+    family: str = ""
+
+
 def scan_part(converter: PartScanner, part: Part) -> PartResult:
     """Scan one part; exceptions become its problems."""
     try:
@@ -55,16 +68,42 @@ def scan_part(converter: PartScanner, part: Part) -> PartResult:
     return scanned, scanned.problems
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """Ask about a path; the answer and no problem, or None and what is raised as problems."""
+
+    function: Callable[[Path], Any]
+
+    def __call__(self, path: Path) -> tuple[Any, Sequence[Problem]]:
+        answer, collected = None, ProblemCollector()
+        with collected.attempt(str(path)):
+            answer = self.function(path)
+        return answer, collected.problems
+
+
+def _answers(
+    ask: Ask, function: Callable[[Path], Any], paths: Sequence[Path], problems: list[Problem]
+) -> list[Any]:
+    """Ask about paths; None, and a problem, for each that cannot be read."""
+    answers = []
+    for answer, wrong in ask(_Attempt(function), paths):
+        answers.append(answer)
+        problems += wrong
+    return answers
+
+
 def scan_sources(
     converter: Converter,
     paths: Sequence[Path],
     must_exclude: Collection[str] | None = None,
     ask: Ask = ask_here,
+    *,
+    is_named: bool = False,
 ) -> Scan:
     """Find the sources of a family, scan each, and merge them.
 
     Files in given folders that belong to another (not general) family are left out; files that are given
-    themselves are not.
+    themselves are not. A file that cannot be read may be of any family: it is a problem.
 
     Parameters
     ----------
@@ -74,6 +113,9 @@ def scan_sources(
         Names to exclude that must match something; None: all of the converter's.
     ask
         Asks about files and parts, in this process or in others.
+    is_named
+        Whether the user named the family. Then a file in a given folder with one of its suffixes that only a
+        general family takes is a problem; else it is left out.
 
     Raises
     ------
@@ -84,15 +126,20 @@ def scan_sources(
     folders = [path for path in paths if path.is_dir()]
     given = set(map(str, resolve_parents([path for path in paths if not path.is_dir()])))
     listed = list_files(folders)
-    of_others = _of_others(listed.files, converter, owners, ask)
+    roots = [folder.resolve() for folder in folders]
+    excluded = Exclusion(converter.exclude)
+    candidates = listed.files
+    if excluded:
+        candidates = [path for path in candidates if not _is_excluded(Path(path), roots, excluded)]
+    of_others, unreadable = _of_others(candidates, converter, owners, ask)
     exclusion = Exclusion(converter.exclude, of_others)
     found = _find(converter, paths, exclusion, of_others, ask)
     parts = found.parts
     if exclusion or not isinstance(parts, Parts):
         parts = Parts(part for part in found.parts if not exclusion.covers(part.name))
-    taken = _scan_parts(converter, parts, given, owners, exclusion, ask)
+    taken = _scan_parts(converter, parts, given, owners, exclusion, ask, is_named=is_named)
     of_others |= taken.of_others
-    problems = [*found.problems, *taken.problems]
+    problems = [*_with_parts(unreadable, found.parts), *found.problems, *taken.problems]
     if not taken.parts and not problems:
         nothing = Problem(count_of(len(found.parts), "source"), "nothing is left", kind="empty")
         problems.append(_all_of_others(converter, paths, of_others) if parts else nothing)
@@ -102,18 +149,27 @@ def scan_sources(
             scan = converter.gather(taken.parts, taken.scanned)
         except InputError as error:
             problems += error.problems_at("sources")
-    by_family = _left_out_by_family(found.left_out, owners, ask)
+    by_family = _left_out_by_family(found.left_out, partial(_answers, ask, owners.other_or_general), problems)
 
     def used() -> Iterator[str]:
-        yield from (str(path) for path, _ in by_family)
+        yield from (str(file.path) for file in by_family)
         yield from (path for files in (() if scan is None else scan.sources.files()) for path in files)
 
     if given:
         listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
     reasons = partial(_reasons, found.parts, parts, of_others)
     left_out = by_family + _unused(
-        listed, folders, converter, used, partial(ask, owners.why_unused), reasons, exclusion
+        listed,
+        roots,
+        converter,
+        used,
+        partial(_answers, ask, owners.why_unused),
+        reasons,
+        exclusion,
+        problems,
     )
+    if is_named:
+        problems += _general_problems(left_out, converter, roots)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
     if scan is None or problems:
@@ -121,7 +177,7 @@ def scan_sources(
     return replace(
         scan,
         notes=(*scan.notes, *found.notes, *_notes(left_out), *exclusion.notes()),
-        left_out=tuple(left_out),
+        left_out=tuple((file.path, file.why) for file in left_out),
     )
 
 
@@ -155,17 +211,16 @@ class _Answer(NamedTuple):
     ----------
     result
         Its scan.
-    is_asked
-        Whether its files may belong to another family.
     specific, general
-        Families of its files, if other families are asked and have all of them: first those that are not
-        general, then any.
+        Families of its files, where other families have all of them: those that are not general, then any.
+    problems
+        Of files of which other families were asked in vain.
     """
 
     result: PartResult
-    is_asked: bool
-    specific: list[str]
-    general: list[str]
+    specific: Sequence[str] = ()
+    general: Sequence[str] = ()
+    problems: Sequence[Problem] = ()
 
 
 @dataclass(frozen=True)
@@ -178,19 +233,24 @@ class _AskAbout:
 
     def __call__(self, part: Part) -> _Answer:
         result = scan_part(self.converter, part)
-        scanned = result[0]
+        scanned, wrong = result
         is_asked = scanned is None or (self.converter.scan_identifies and not scanned.certain)
-        if not is_asked or not self.given.isdisjoint(map(str, part.files)):
-            return _Answer(result, False, [], [])
-        specific = self._all(self.owners.other_specific, part.files)
-        general = (
-            [] if specific or scanned is not None else self._all(self.owners.other_or_general, part.files)
-        )
-        return _Answer(result, True, specific, general)
+        is_unread = any(problem.kind == UNREADABLE for problem in wrong)
+        if not is_asked or is_unread or not self.given.isdisjoint(map(str, part.files)):
+            return _Answer(result)
+        collected = ProblemCollector()
+        specific: list[str] = []
+        general: list[str] = []
+        with collected.attempt(part.name):
+            specific = _all_of([self.owners.other_specific(path) for path in part.files])
+        with collected.attempt(part.name):
+            if scanned is None and not specific:
+                general = _all_of([self.owners.other_or_general(path) for path in part.files])
+        return _Answer(result, specific, general, collected.problems)
 
-    def _all(self, ask: Callable[[Path], str], files: Iterable[Path]) -> list[str]:
-        others = [ask(path) for path in files]
-        return others if all(others) else []
+
+def _all_of(families: list[str]) -> list[str]:
+    return families if all(families) else []
 
 
 def _scan_parts(
@@ -200,6 +260,8 @@ def _scan_parts(
     owners: Owners,
     exclusion: Exclusion,
     ask: Ask,
+    *,
+    is_named: bool,
 ) -> _ScannedParts:
     """Scan all parts; files in folders that are not surely the family's may be claimed by another family."""
     found = _ScannedParts(Parts(roots=parts.roots))
@@ -210,6 +272,7 @@ def _scan_parts(
     columns = parts.names, parts.files(), parts.details, answers
     for name, files, detail, answer in zip(*columns, strict=True):
         scanned, wrong = answer.result
+        found.problems += answer.problems
         if answer.specific:
             found.of_others |= dict(zip(files, answer.specific, strict=True))
             continue
@@ -223,23 +286,44 @@ def _scan_parts(
         else:
             found.problems += with_source(name, wrong)
     found.general = set(general)
-    if found.parts:
+    if found.parts and not is_named:
         found.of_others |= general
     else:
         found.problems += general_problems
     return found
 
 
-def _reasons(found: Sequence[Part], parts: Parts, of_others: Mapping[str, str]) -> dict[str, str]:
-    """Reasons for files that were found but are in no source, or belong to other families."""
+def _reasons(found: Sequence[Part], parts: Parts, of_others: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Reasons for files that are in no source, and the other families that take them (empty if none)."""
     names = set(parts.names)
+    not_needed, excluded = (_NOT_NEEDED, ""), (EXCLUDED, "")
     files = ((str(path), part.name) for part in found for path in part.files)
-    reasons = {path: _NOT_NEEDED if name in names else EXCLUDED for path, name in files}
-    return reasons | {path: other_family_reason(other) for path, other in of_others.items()}
+    reasons = {path: not_needed if name in names else excluded for path, name in files}
+    return reasons | {path: (other_family_reason(other), other) for path, other in of_others.items()}
 
 
-def _of_others(files: Sequence[str], converter: Converter, owners: Owners, ask: Ask) -> dict[str, str]:
+def _general_problems(
+    left_out: Iterable[LeftOutFile], converter: Converter, roots: Sequence[Path]
+) -> Iterator[Problem]:
+    """Problems of files with a suffix of the named family that only a general family takes.
+
+    A damaged or misread file often looks like plain arrays.
+    """
+    family = converter.family.replace("_", " ")
+    for path, _, taker in left_out:
+        if taker and get_family(taker).general and has_ending(path, converter.suffixes):
+            name = next(iter(_names(path, roots)), printable(path.name))
+            message = f"is not of {family}, only of {get_family(taker).command}"
+            cure = f"get or write it again, or leave it out: --exclude {shlex.quote(name)}"
+            yield Problem(name, message, cure, "family", name)
+
+
+def _of_others(
+    files: Sequence[str], converter: Converter, owners: Owners, ask: Ask
+) -> tuple[dict[str, str], dict[str, Problem]]:
     """Files in given folders that have the family's suffixes but belong to another family, with its name.
+
+    Also the problem of each file that cannot be read.
 
     If none of the files is surely the family's, the user named the family: then it also gets the files of
     general families, and a general family gets all files. Families with `scan_identifies` are skipped here:
@@ -247,35 +331,46 @@ def _of_others(files: Sequence[str], converter: Converter, owners: Owners, ask: 
     """
     own = find_family(converter.family)
     if own is None or converter.scan_identifies:
-        return {}
+        return {}, {}
     doubtful = [Path(path) for path in files if has_ending(path, converter.suffixes)]
     others: dict[str, str] = {}
-    general = [each.name for each in families().values() if each.general]
-    is_general = general == [own.name]
-    for path, owner in zip(
-        doubtful, ask(owners.other_specific if is_general else owners.owner, doubtful), strict=True
-    ):
-        if owner not in ("", own.name):
+    problems: dict[str, Problem] = {}
+    is_general = [each.name for each in families().values() if each.general] == [own.name]
+    attempt = _Attempt(owners.other_specific if is_general else owners.owner)
+    for path, (owner, wrong) in zip(doubtful, ask(attempt, doubtful), strict=True):
+        if wrong:
+            problems[str(path)] = wrong[0]
+        elif owner not in ("", own.name):
             others[str(path)] = owner
     rest = [path for path in doubtful if str(path) not in others]
-    if not others or own.name in list(ask(owners.owner, rest)):
-        return others
-    return {path: other for path, other in others.items() if not (own.general or get_family(other).general)}
+    if not others or problems or own.name in list(ask(owners.owner, rest)):
+        return others, problems
+    specific = {
+        path: other for path, other in others.items() if not (own.general or get_family(other).general)
+    }
+    return specific, {}
+
+
+def _with_parts(unreadable: Mapping[str, Problem], parts: Sequence[Part]) -> list[Problem]:
+    """Problems by file, with the part that the file belongs to as the source, if there is one."""
+    names: dict[str, str] = {}
+    if unreadable:
+        names = {str(path): part.name for part in parts for path in part.files}
+    return [replace(problem, source=names.get(path, problem.source)) for path, problem in unreadable.items()]
 
 
 def _left_out_by_family(
-    left_out: Iterable[tuple[Path, str]], owners: Owners, ask: Ask
-) -> list[tuple[Path, str]]:
+    left_out: Sequence[tuple[Path, str]], ask: AskPaths, problems: list[Problem]
+) -> list[LeftOutFile]:
     """Files that the family leaves out, with the command of the family that takes them, if any."""
-    listed = [(path, why, [Path(file) for file in list_files([path]).files]) for path, why in left_out]
-    answers = ask(owners.other_or_general, [file for _, _, files in listed for file in files])
-    reasons: list[tuple[Path, str]] = []
-    for path, why, files in listed:
-        owned = [
-            (file, other) for file, other in zip(files, islice(answers, len(files)), strict=True) if other
-        ]
-        reasons += [(file, other_family_reason(other)) for file, other in owned] or [(path, why)]
-    return reasons
+    listed = [list(map(Path, list_files([path]).files)) for path, _ in left_out]
+    answers = iter(ask(list(chain(*listed)), problems))
+    found: list[LeftOutFile] = []
+    for (path, why), files in zip(left_out, listed, strict=True):
+        owners = list(zip(files, islice(answers, len(files)), strict=True))
+        others = [LeftOutFile(file, other_family_reason(other), other) for file, other in owners if other]
+        found += others or [LeftOutFile(path, why)]
+    return found
 
 
 def _find(
@@ -308,8 +403,11 @@ def _with_commands(
 ) -> Iterator[Problem]:
     """Add to the problems of `asked` files the command of another family that takes them."""
     files = {part.name: part.files[0] for part in parts if str(part.files[0]) in asked} if asked else {}
-    paths = [files.get(problem.source or problem.location) for problem in problems]
-    others = ask(owners.other_or_general, [path for path in paths if path is not None])
+    paths = [
+        None if problem.kind == UNREADABLE else files.get(problem.source or problem.location)
+        for problem in problems
+    ]
+    others = iter(list(ask(owners.other_or_general, [path for path in paths if path is not None])))
     for problem, path in zip(problems, paths, strict=True):
         other = "" if path is None else next(others)
         cures = (problem.cure, f"it is {other_family_reason(other)}" if other else "")
@@ -329,15 +427,18 @@ def _all_of_others(converter: Converter, paths: Sequence[Path], of_others: Mappi
 
 def _unused(
     listed: PathListing,
-    folders: Sequence[Path],
+    roots: Sequence[Path],
     converter: Converter,
     used: Callable[[], Iterable[str]],
-    why_unused: Callable[[Sequence[Path]], Iterator[str]],
-    reasons: Callable[[], Mapping[str, str]],
+    why_unused: AskPaths,
+    reasons: Callable[[], Mapping[str, tuple[str, str]]],
     exclusion: Exclusion,
-) -> list[tuple[Path, str]]:
-    """Files that no source uses, each with the reason; found by hashes, as there may be millions."""
-    roots = [folder.resolve() for folder in folders]
+    problems: list[Problem],
+) -> list[LeftOutFile]:
+    """Files that no source uses, each with the reason; found by hashes, as there may be millions.
+
+    Problems of those that cannot be read are collected.
+    """
     hashes, there = (np.fromiter(map(hash, paths), np.int64) for paths in (used(), listed.files))
     taken = np.sort(hashes)
 
@@ -347,28 +448,41 @@ def _unused(
 
     rest = [listed.files[at] for at in np.flatnonzero(~np.isin(there, taken)).tolist()]
     if not rest:
-        return [(path, why) for path, why in listed.skipped if not is_used(path)]
+        return [LeftOutFile(path, why) for path, why in listed.skipped if not is_used(path)]
     why = reasons()
     others = [path for path, is_listed in zip(used(), np.isin(hashes, there), strict=True) if not is_listed]
     known = {real_path(Path(path)) for path in others}
     folders_used = {path for path in known if path.is_dir()}
-    found: list[tuple[Path, str]] = []
+    found: list[LeftOutFile | None] = []
+    asked: list[Path] = []
     for path in map(Path, rest):
         real = real_path(path) if path.is_symlink() else path
         if is_used(real) or real in known or not folders_used.isdisjoint(real.parents):
             continue
-        if any(exclusion.covers(name) for name in _names(path, roots)):
-            reason = EXCLUDED
+        if _is_excluded(path, roots, exclusion):
+            found.append(LeftOutFile(path, EXCLUDED))
         elif str(path) in why:
-            reason = why[str(path)]
+            found.append(LeftOutFile(path, *why[str(path)]))
         elif exclusion and has_ending(path, converter.suffixes):
-            reason = EXCLUDED
+            found.append(LeftOutFile(path, EXCLUDED))
         else:
-            reason = ""
-        found.append((path, reason))
-    answers = why_unused([path for path, reason in found if not reason])
-    found = [(path, reason or next(answers)) for path, reason in found]
-    return found + [(path, why) for path, why in listed.skipped if path not in known and not is_used(path)]
+            found.append(None)
+            asked.append(path)
+    answers = zip(asked, why_unused(asked, problems), strict=True)
+    left_out = [file or _unused_file(*next(answers)) for file in found]
+    return [file for file in left_out if file is not None] + [
+        LeftOutFile(path, why) for path, why in listed.skipped if path not in known and not is_used(path)
+    ]
+
+
+def _unused_file(path: Path, answer: tuple[str, str] | None) -> LeftOutFile | None:
+    """None if it is not known why, as the file cannot be read."""
+    return None if answer is None else LeftOutFile(path, *answer)
+
+
+def _is_excluded(path: Path, roots: Sequence[Path], exclusion: Exclusion) -> bool:
+    """Return whether the user excludes a file by its name below one of the given folders."""
+    return any(exclusion.covers(name) for name in _names(path, roots))
 
 
 def _names(path: Path, roots: Sequence[Path]) -> list[str]:
@@ -376,10 +490,10 @@ def _names(path: Path, roots: Sequence[Path]) -> list[str]:
     return [printable(path.relative_to(root).as_posix()) for root in roots if path.is_relative_to(root)]
 
 
-def _notes(left_out: Sequence[tuple[Path, str]]) -> list[str]:
+def _notes(left_out: Sequence[LeftOutFile]) -> list[str]:
     """Notes on files that belong to no source, one for each reason."""
     by_reason: dict[str, list[Path]] = {}
-    for path, reason in left_out:
+    for path, reason, _ in left_out:
         by_reason.setdefault(reason, []).append(path)
     for each in ("hidden", EXCLUDED):  # reported by `Exclusion.notes`
         by_reason.pop(each, None)

@@ -155,7 +155,7 @@ def _attributes(
 
 def _header(file: h5py.File, name: str) -> dict[str, Any]:
     """All attributes of the group ``header``, as JSON; empty if there is none."""
-    group = file.get("header")
+    group = hdf5.find(file, "header")
     if group is None:
         return {}
     return {key: _plain(group.attrs[key]) for key in names_in(group.attrs, location_of(name, "header"))}
@@ -163,7 +163,9 @@ def _header(file: h5py.File, name: str) -> dict[str, Any]:
 
 def count_notes(group: h5py.Group | None, attribute: str, found: int, what: str) -> tuple[str, ...]:
     """Remark if a count in the file's attributes is wrong."""
-    count = None if group is None else _plain(group.attrs.get(attribute))
+    if group is None or attribute not in group.attrs:
+        return ()
+    count = _plain(group.attrs[attribute])
     if not isinstance(count, int) or count == found:
         return ()
     return (f"its header counts {count} {what}, but it holds {found}",)

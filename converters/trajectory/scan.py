@@ -19,6 +19,7 @@ from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, 
 from unistore.converters.trajectory.layouts import format_of
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import Colour
+from unistore.converters.trajectory.read import blocks
 from unistore.converters.trajectory.source import Contents, Group, Mask, SourceFile
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.tables import name_problem
@@ -157,7 +158,8 @@ class _Episodes:
             feature = episode.features.get(column)
             if feature is not None:
                 array = group.arrays[feature.dataset]
-                ends |= flags(array.read(0, episode.length), array.location, 0)
+                for lo, hi in blocks(feature, episode.length):
+                    ends[lo:hi] |= flags(array.read(lo, hi), array.location, lo)
                 flag_datasets.append(feature.dataset)
         stops = (np.flatnonzero(ends) + 1).tolist()
         firsts = [0, *(stop for stop in stops if stop < episode.length)]
@@ -193,5 +195,9 @@ def _count_not_finite(group: Group, episode: Episode) -> int:
     feature = episode.features.get("action")
     if feature is None or not episode.length or np.dtype(feature.form.dtype).kind != "f":
         return 0
-    values = group.arrays[feature.dataset].read(0, episode.length)
-    return int((~np.isfinite(values)).reshape(len(values), -1).any(axis=1).sum())
+    array = group.arrays[feature.dataset]
+    count = 0
+    for lo, hi in blocks(feature, episode.length):
+        rows = array.read(lo, hi)
+        count += int((~np.isfinite(rows)).reshape(len(rows), -1).any(axis=1).sum())
+    return count

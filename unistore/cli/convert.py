@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unistore.conversion.preview import Preview
     from unistore.conversion.report import Report
     from unistore.conversion.split_rule import SplitRule
+    from unistore.converters.survey import Detection
 
 SPLIT = ("split", "split_by", "split_seed", "split_from", "group_by")
 """Options of every conversion that assign splits."""
@@ -43,20 +44,20 @@ Examples:
 """
 
 
-def _detect(sources: Sequence[str]) -> str:
-    """Detect the family of sources, and say it; returns its name."""
+def _detect(sources: Sequence[str]) -> Detection:
+    """Detect the family of sources, and say it."""
     from unistore.conversion.convert import detect_family, source_paths
 
     found = detect_family(source_paths(sources))
     say_done(f"{found.family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
-    return found.family
+    return found
 
 
 def _detect_command(sources: Sequence[str]) -> str:
     """Detect the family of sources; returns its command."""
     from unistore.converters.registry import get_family
 
-    return get_family(_detect(sources)).command
+    return get_family(_detect(sources).family).command
 
 
 def _convert(family: str | None, **given: Any) -> int:
@@ -70,7 +71,9 @@ def _convert(family: str | None, **given: Any) -> int:
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     common = {name: given.pop(name) for name in COMMON}
     paths = source_paths([*sources, *given.pop("follow_links_to", ())])
-    family = _detect(sources) if family is None else family
+    is_named = family is not None
+    chosen: Any = family or _detect(sources)
+    family = family or chosen.family
     rule = parse_split(*(common[name] for name in SPLIT))
     if dry_run:
         from unistore.conversion.preview import preview
@@ -82,6 +85,7 @@ def _convert(family: str | None, **given: Any) -> int:
             codec=common["codec"],
             split=rule,
             on_error=common["on_error"],
+            is_named=is_named,
             workers=common["workers"] if common["scheduler"] is None else None,
             memory=limit,
         )
@@ -98,7 +102,7 @@ def _convert(family: str | None, **given: Any) -> int:
             say_done(f"{destination}: up to date: {SAME}")
         return 0
     with progress_bar() as bar:
-        report = run(paths, destination, family, progress=bar, **common, **given)
+        report = run(paths, destination, chosen, progress=bar, **common, **given)
     if as_json:
         say_json(asdict(report))
     else:

@@ -21,7 +21,7 @@ from unistore.converters.instead import nothing_found
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family, is_own
-from unistore.converters.survey import Detection, Survey, survey
+from unistore.converters.survey import Detection, Survey, read_problem, survey
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
@@ -42,7 +42,7 @@ PathLike = str | os.PathLike[str]
 def convert(
     sources: PathLike | Iterable[PathLike],
     destination: PathLike,
-    family: str | None = None,
+    family: str | Detection | None = None,
     *,
     codec: str = "auto",
     split: str | Mapping[str, float] | None = None,
@@ -71,8 +71,10 @@ def convert(
         after a kill the same call continues there. Or a URL in a bucket, ``s3://``, ``gs://``, ``az://``:
         shards are written directly, the root object last; see `work`.
     family
-        Family of the sources, as listed by ``unistore convert --help``; None: the only one that has all given
-        options, else detected from the content.
+        Family of the sources, as listed by ``unistore convert --help``. Files in given folders that should be
+        of it, by their names, and are plain arrays alone, are refused. None: the only family that has all
+        given options, else detected from the content; plain arrays beside its files are left out. Or what
+        `detect_family` returned.
     codec
         ``"auto"`` chooses a codec for each column by trial: none if compression saves little, else lz4, or
         zstd if that saves much more. ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) and
@@ -138,7 +140,8 @@ def convert(
     """
     check = Arguments()
     check.path("destination", destination)
-    check.text("family", family, none=True)
+    if not isinstance(family, Detection):
+        check.text("family", family, none=True)
     check.one_of("--codec", codec, CODECS)
     check.one_of("--on-error", on_error, ("fail", "skip"))
     check.integer("--workers", workers, most=MAX_WORKERS)
@@ -163,7 +166,9 @@ def convert(
     rule = parse_split(split, split_by, split_seed, split_from, group_by)
     limit = None if memory is None else parse_bytes(memory, "--memory")
     paths = source_paths(sources)
-    chosen = family or implied_family(options) or detect_family(paths).family
+    is_named = isinstance(family, str)
+    named = family.family if isinstance(family, Detection) else family
+    chosen = named or implied_family(options) or detect_family(paths).family
 
     def start(executor: Executor, callbacks: Progress) -> Report:
         return run(
@@ -179,6 +184,7 @@ def convert(
             budget=step_budget(limit, workers if scheduler is None else None),
             on_error=on_error,
             executor=executor,
+            is_named=is_named,
             progress=callbacks,
         )
 
@@ -246,11 +252,14 @@ def detect_family(paths: Sequence[Path]) -> Detection:
     Raises
     ------
     InputError
-        If a path does not exist, no family knows them, or several have files there.
+        If a path does not exist, a file cannot be read, no family knows them, or several have files there.
     """
     check_exist(paths)
     with Apart() as executor:
         surveyed = survey(paths, asking(executor))
+    unreadable = [problem for seen in surveyed.files if (problem := read_problem(seen)) is not None]
+    if unreadable:
+        raise InputError(unreadable)
     found = surveyed.detected()
     if len(found) > 1:
         raise InputError(several_families(paths, surveyed))

@@ -106,6 +106,7 @@ def preview(
     codec: str = "auto",
     split: SplitRule | None = None,
     on_error: str = "fail",
+    is_named: bool = False,
     workers: int | None = 0,
     memory: int | None = None,
 ) -> Preview:
@@ -113,7 +114,7 @@ def preview(
 
     Parameters
     ----------
-    codec, split, on_error
+    codec, split, on_error, is_named
         As in `run`; problems that only values show are not known yet.
     workers, memory
         As in `unistore.convert`; None workers: those of a cluster.
@@ -126,7 +127,7 @@ def preview(
     check_mode(on_error)
     with Apart(memory) as executor:
         _, scan, problems = scan_valid_sources(
-            converter, paths, skip=on_error == "skip", ask=asking(executor)
+            converter, paths, skip=on_error == "skip", ask=asking(executor), is_named=is_named
         )
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
     rule = prepare_splits(split, paths, scan)

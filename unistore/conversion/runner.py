@@ -45,6 +45,7 @@ def run(
     budget: int = STEP_BUDGET,
     on_error: str = "fail",
     executor: Executor | None = None,
+    is_named: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`.
@@ -70,6 +71,8 @@ def run(
         left out; see `unistore.conversion.skipping`.
     executor
         Where steps and the scan run; by default in this process.
+    is_named
+        As in `unistore.converters.scanning.scan_sources`.
 
     Raises
     ------
@@ -85,7 +88,7 @@ def run(
     check_mode(on_error)
     executor = executor or Serial()
     ask = asking(executor)
-    first = scan_valid_sources(converter, paths, skip=on_error == "skip", ask=ask)
+    first = scan_valid_sources(converter, paths, skip=on_error == "skip", ask=ask, is_named=is_named)
     rule = prepare_splits(split, paths, first[1])
     fingerprints = fingerprints_of(first[1])
     try:
@@ -99,7 +102,7 @@ def run(
                 return Report(**report)
             build.check(overwrite=overwrite)
             build.discard_on_input_error()
-            skipping = Skipping(first, paths, build.journal, ask)
+            skipping = Skipping(first, paths, build.journal, ask, is_named=is_named)
             while True:
                 chosen, scan = skipping.scan()
                 if scan.sources is not first[1].sources:

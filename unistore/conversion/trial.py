@@ -18,6 +18,7 @@ from unistore.conversion.executors.local import Executor
 from unistore.conversion.job import ShardJob
 from unistore.conversion.part_job import read_parts
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
+from unistore.converters.common.faults import UNREADABLE
 from unistore.errors import InputError, Problem
 from unistore.zarr3.presets import choose_codec, codec_chain
 from unistore.zarr3.writer import chunk_slices, pad_chunk
@@ -48,7 +49,8 @@ def choose_codecs(
         Where rows are read, and where files of them are kept.
     bad_sources
         Whether to leave out row ranges whose sources cannot be read: writing the shards reports all of
-        these sources, and plans again without them.
+        these sources, and plans again without them. Not those that could not be read, as they may be read
+        then, and written as no undisturbed conversion would.
 
     Raises
     ------
@@ -75,7 +77,8 @@ def choose_codecs(
                 samples[array.column] += _some_chunks(array, blocks[array.column], least, nbytes)
         for array in table.arrays:
             chosen[array.field.path] = _chosen(array, samples[array.column])
-    if problems and not bad_sources:
+    unreadable = any(problem.kind == UNREADABLE for problem in problems)
+    if problems and (unreadable or not bad_sources):
         raise InputError(list(dict.fromkeys(problems)))
     return chosen
 

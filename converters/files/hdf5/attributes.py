@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.common.faults import is_read_error
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attribute_json import decode, encode, type_problem
 from unistore.converters.files.hdf5.file import FAILURES
@@ -131,7 +132,9 @@ def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
         values = np.empty(shape, dtype)
         attribute.read(values)
         return name, encode(values, dtype)
-    except (*FAILURES, AttributeError):
+    except (*FAILURES, AttributeError) as error:
+        if is_read_error(error):
+            raise
         return name, "unreadable"
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.faults import as_problem
+from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, as_problem, is_read_error, reason_of
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.chunks import chunks_of, creation_of, filters_of, has_fill_value
@@ -72,7 +72,7 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
         try:
             file = h5py.File(path, "r", driver="sec2", locking="best-effort")
         except FAILURES as error:
-            raise InputError(_diagnose(path, location, str(error))) from error
+            raise InputError(_diagnose(path, location, error)) from error
         with as_problem(location), file:
             config = file.id.get_mdc_config()
             config.max_size = config.initial_size = _METADATA_CACHE
@@ -88,12 +88,23 @@ def member(group: h5py.Group, path: str) -> h5py.HLObject:
     return h5py.Group(found) if h5py.h5i.get_type(found) == h5py.h5i.GROUP else h5py.Datatype(found)
 
 
+def find(group: h5py.Group, path: str) -> h5py.HLObject | None:
+    """Open a member of a group; None if it is absent. h5py's ``get`` also gives None if it cannot be read."""
+    try:
+        return member(group, path)
+    except KeyError as error:
+        if is_read_error(error):
+            raise
+        return None
+
+
 def file_of(item: h5py.Group | h5py.Dataset) -> Path:
     """The file of an object; ten times as fast as ``item.file.filename``."""
     return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
 
 
-def _diagnose(path: Path, location: Location, message: str) -> Problem:
+def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
+    message = str(error)
     if not path.exists():
         return Problem.at(location, "does not exist", "check the path", "missing")
     if path.is_dir():
@@ -101,13 +112,15 @@ def _diagnose(path: Path, location: Location, message: str) -> Problem:
     try:
         with path.open("rb") as stream:
             head = stream.read(32)
-    except OSError as error:
-        return Problem.at(location, f"cannot be read: {error.strerror}", "check the rights", "unreadable")
+    except OSError as refusal:
+        return Problem.at(location, f"cannot be read: {refusal.strerror}", CHECK_DISK, UNREADABLE)
     size = path.stat().st_size
     if size == 0:
         return Problem.at(location, "is empty (0 bytes)", "download or write it again", "empty")
     if (pointer := lfs_pointer_problem(head, location)) is not None:
         return pointer
+    if is_read_error(error):
+        return Problem.at(location, f"cannot be read: {reason_of(error)}", CHECK_DISK, UNREADABLE)
     if "signature not found" in message:
         found = "its beginning was never written" if not any(head) else f"it begins with {head[:8]!r}"
         return Problem.at(location, f"is not an HDF5 file: {found}", "check what wrote it", "format")
@@ -121,7 +134,7 @@ def _diagnose(path: Path, location: Location, message: str) -> Problem:
     if "already open for write" in message:
         cure = "wait for the writer, or if it died: `h5clear -s`"
         return Problem.at(location, f"was not closed by its writer: {message}", cure, "unclosed")
-    return Problem.at(location, f"cannot be opened as HDF5: {message}", kind="unreadable")
+    return Problem.at(location, f"cannot be opened as HDF5: {message}", kind="damaged")
 
 
 def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
@@ -242,7 +255,7 @@ def read_rows(
         if is_swapped:
             out.byteswap(inplace=True)
     except FAILURES as error:
-        raise _damaged(location, f"rows {lo}:{stop} cannot be read: {error}") from error
+        raise _failed(location, f"rows {lo}:{stop} cannot be read", error) from error
     return out
 
 
@@ -257,8 +270,7 @@ def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -
             _check_rows(dataset, 0, dataset.shape[0])
             dataset.read_direct(out, np.s_[..., lo:hi])
         except FAILURES as error:
-            message = f"entries {lo}:{hi} of the last axis cannot be read: {error}"
-            raise _damaged(location, message) from error
+            raise _failed(location, f"entries {lo}:{hi} of the last axis cannot be read", error) from error
     return np.ascontiguousarray(out.T, native(dataset.dtype))
 
 
@@ -277,7 +289,7 @@ def read_objects(dataset: h5py.Dataset, location: Location, row: int | None = No
         return dataset[()] if row is None else dataset[row]
     except FAILURES as error:
         what = "cannot be read" if row is None else f"row {row} cannot be read"
-        raise _damaged(location, f"{what}: {error}") from error
+        raise _failed(location, what, error) from error
 
 
 def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
@@ -289,5 +301,7 @@ def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
         check_sources(dataset, lo, hi)
 
 
-def _damaged(location: Location, message: str) -> InputError:
-    return InputError(Problem.at(location, message, "get or write the file again", "damaged"))
+def _failed(location: Location, what: str, error: Exception) -> InputError:
+    if is_read_error(error):
+        return InputError(Problem.at(location, f"{what}: {reason_of(error)}", CHECK_DISK, UNREADABLE))
+    return InputError(Problem.at(location, f"{what}: {error}", "get or write the file again", "damaged"))

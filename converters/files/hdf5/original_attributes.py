@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,8 @@ def attributes_left_out(
 
 
 def _difference(file: Any, path: str, name: str, stored: Any) -> str | None:
-    with suppress(KeyError):
+    is_there = not path or path in file
+    if is_there and name in file[path or "/"].attrs:
         attributes = file[path or "/"].attrs
         dtype = attributes.get_id(name).dtype
         if not _same_type(dtype, stored.dtype):

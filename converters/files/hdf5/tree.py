@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.common.faults import UNREADABLE, is_read_error
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import FAILURES, file_of, location_of, member, names_in
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.converters.files.paths import is_inside, real_path
-from unistore.errors import Location, Problem, printable
+from unistore.errors import InputError, Location, Problem, printable
 from unistore.system.foreign import begin_reading, opening
 
 _PANDAS_AXES = re.compile(r"axis\d+|block\d+_items|index")
@@ -70,9 +71,17 @@ def walk(
         Folders or files in which targets of external links and of virtual datasets must lie.
     skip
         Paths of groups that are listed but not entered.
+
+    Raises
+    ------
+    InputError
+        If a part of the file cannot be read: then it is not known what the file holds.
     """
     walker = _Walker(name, roots, skip, h5py.h5o.get_info(group.id).fileno)
     walker.descend(group, "")
+    unreadable = [problem for problem in walker.tree.problems if problem.kind == UNREADABLE]
+    if unreadable:
+        raise InputError(unreadable)
     if walker.tree.files:
         walker.tree.files.discard(real_path(file_of(group)))
     return walker.tree
@@ -152,6 +161,8 @@ def _add_dataset(
         try:
             tree.files |= check_sources(dataset, roots=roots)
         except FAILURES as error:
+            if is_read_error(error):
+                raise
             tree.problems.append(Problem.at(location, str(error), "replace it by the data", "link"))
             tree.broken.append(path)
             return
@@ -180,6 +191,8 @@ def follow(group: h5py.Group, key: str, location: Location, roots: Sequence[Path
         with context:
             item = member(group, key)
     except FAILURES as error:
+        if is_read_error(error):
+            raise
         reason = error.args[0] if error.args else type(error).__name__
         if kind == h5py.h5l.TYPE_HARD:
             return Problem.at(location, f"cannot be opened: {reason}", "get the file again", "damaged")
@@ -201,7 +214,9 @@ def unlinked(group: h5py.Group, *names: str) -> h5py.HLObject | None:
             if info.type != h5py.h5l.TYPE_HARD:
                 return None
         return member(group, path)
-    except FAILURES:
+    except FAILURES as error:
+        if is_read_error(error):
+            raise
         return None
 
 

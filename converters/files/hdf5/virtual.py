@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from unistore.converters.common.faults import is_read_error
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.chunks import chunks_of, creation_of
 from unistore.converters.files.paths import is_inside
@@ -98,7 +99,12 @@ def check_sources(
             continue
         done.add((file, name, rows))
         with _opened(dataset, file) as opened:
-            source = opened.get(name)
+            source = None
+            try:
+                source = opened[name]
+            except KeyError as error:
+                if is_read_error(error):
+                    raise
             if not isinstance(source, h5py.Dataset):
                 owner = f" of {file}" if file else ""
                 msg = f"is virtual and maps to {name!r}, which is not a dataset{owner}"

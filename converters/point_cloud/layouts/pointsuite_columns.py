@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.faults import is_read_error
 from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
@@ -80,9 +81,12 @@ def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> i
     points = 0
     for name in names:
         path = f"{name}/{column}"
-        with suppress(KeyError, OSError, RuntimeError):
+        try:
             if isinstance(segments.get(path, getlink=True), h5py.HardLink):
                 points += segments[path].shape[0]
+        except (KeyError, OSError, RuntimeError) as error:
+            if is_read_error(error):
+                raise
     return points
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.faults import is_read_error
 from unistore.converters.common.left_out import BOOKKEEPING, has_values
 from unistore.converters.common.originals import dataset_paths, open_with_h5py
 from unistore.converters.files.hdf5 import library as h5py
@@ -167,6 +168,8 @@ def json_attributes(group: h5py.Group) -> dict[str, Any]:
             value = group.attrs[key]
             values[key] = None if isinstance(value, h5py.Empty) else to_json(value)
         except (OSError, TypeError, ValueError) as error:
+            if is_read_error(error):
+                raise
             values[key] = f"unreadable: {error}"
     return values
 
