@@ -117,7 +117,7 @@ class Store:
                 known = ", ".join(self.paths())
                 msg = f"{self.path}: no array {path!r}; this {self.family} store has: {known}"
                 raise StoreError(msg)
-            found = Array.open(self._storage, path, sealed=True)
+            found = Array.open(self._storage, path)
             indices.check_array(self, found)
             self._arrays[path] = found
         return found

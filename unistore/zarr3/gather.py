@@ -130,15 +130,6 @@ def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any])
             targets[place][:] = target  # while it is in the processor's cache
 
 
-def gather_scalar(reader: ChunkReader, out: NDArray[Any]) -> None:
-    """Read the one element of an array without axes."""
-    located = reader.locate([0])
-    out[()] = reader.metadata.fill_value
-    if EMPTY not in located.offsets:
-        for chunk in reader.decode(located, [None]):
-            out[()] = chunk
-
-
 def gather(
     reader: ChunkReader, groups: Sequence[Group], trailing: Sequence[AxisPieces], out: NDArray[Any]
 ) -> None:
@@ -155,10 +146,10 @@ def gather(
         axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
         numbers, wanted = reader.numbers(axes), _selections(groups, trailing)
     located = reader.locate(numbers)
-    native, chunk_shape = metadata.codecs.native_layout, metadata.chunk_shape
+    chunk_shape = metadata.chunk_shape
     outer = next((axis + 1 for axis, extent in enumerate(chunk_shape) if extent > 1), 0)
-    straight = native and chunk_shape[outer:] == out.shape[outer:]  # else no chunk is contiguous in `out`
-    keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
+    straight = chunk_shape[outer:] == out.shape[outer:]  # else no chunk is contiguous in `out`
+    keep = reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []

@@ -65,14 +65,16 @@ class VerifiedRows:
         return True
 
     def _check(self, chunks: NDArray[np.int64], keys: list[str]) -> None:
-        storage, reader = self._reader.storage, self._reader
+        reader = self._reader
+        storage = reader.storage
         assert isinstance(storage, SupportsFileIdentity)
-        for key, at in {key: at for at, key in enumerate(keys)}.items():
-            found = storage.identity(key)
-            if self._files.get(key) != found:
-                first = int(chunks[at]) // reader.per_object * reader.per_object
-                self._checked[first : first + reader.per_object] = False
-                self._files[key] = found
+        chunk_of_key = dict(zip(keys, chunks.tolist(), strict=True))
+        for key, chunk in chunk_of_key.items():
+            identity = storage.identity(key)
+            if self._files.get(key) != identity:
+                first = chunk // reader.per_shard * reader.per_shard
+                self._checked[first : first + reader.per_shard] = False
+                self._files[key] = identity
         missing = np.unique(chunks[~self._checked[chunks]])
         for _ in reader.decode(reader.locate(missing.tolist()), [None] * len(missing)):
             pass
@@ -97,10 +99,10 @@ class ChunkPool:
     """
 
     def __init__(self, reader: ChunkReader) -> None:
-        shape, chunk = reader.metadata.shape, reader.metadata.chunk_shape
         self._reader = reader
-        self._step, self._chunks = chunk[0], -(-shape[0] // chunk[0])
-        self._columns = math.prod(chunk[1:])
+        self._step = reader.metadata.chunk_shape[0]
+        self._chunks = -(-reader.metadata.shape[0] // self._step)
+        self._columns = math.prod(reader.metadata.chunk_shape[1:])
         self._chunk_bytes = reader.metadata.chunk_bytes
         self._array_bytes = self._chunks * self._chunk_bytes
         large = self._array_bytes > min(MAX_POOLED_PLAIN, POOL_BYTES)
@@ -112,13 +114,7 @@ class ChunkPool:
     def supports(reader: ChunkReader) -> bool:
         """Whether the chunks of an array are many small rows each."""
         metadata = reader.metadata
-        return (
-            len(metadata.shape) > 0
-            and metadata.chunk_shape[0] >= MIN_CHUNK_ROWS
-            and metadata.chunk_shape[1:] == metadata.shape[1:]
-            and metadata.codecs.native_layout
-            and metadata.chunk_bytes > 0
-        )
+        return metadata.chunk_shape[0] >= MIN_CHUNK_ROWS and metadata.chunk_shape[1:] == metadata.shape[1:]
 
     @property
     def fits(self) -> bool:

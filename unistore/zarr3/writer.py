@@ -11,9 +11,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.zarr3.frames import Buffers
+from unistore.zarr3.codecs import Buffers, encoder
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.sharding import EMPTY
+from unistore.zarr3.sharding import EMPTY, encode_index
 from unistore.zarr3.threads import OrderedMap, serial_map
 
 RUN_BYTES = 1 << 20
@@ -43,7 +43,7 @@ def iter_shard_buffers(
     Parameters
     ----------
     metadata, shard_coord
-        Of a sharded array; coordinates of the shard.
+        The array, and coordinates of the shard.
     blocks
         Values of the shard, cut off at the end of the array: one block, or consecutive blocks. A block is
         either rows (n, …), n a multiple of the chunk's rows except in the last block; or, where a chunk holds
@@ -59,12 +59,7 @@ def iter_shard_buffers(
     """
     extent = _shard_extent(metadata, shard_coord)
     shard = _ShardEncoder(metadata)
-    buffers = shard.encode(_with_chunk_extents(metadata, shard_coord, extent, blocks), ordered_map)
-    if shard.index_first:  # known only after the last chunk
-        encoded = list(buffers)
-        yield from [shard.index(), *encoded]
-        return
-    yield from buffers
+    yield from shard.encode(_with_chunk_extents(metadata, shard_coord, extent, blocks), ordered_map)
     yield shard.index()
 
 
@@ -72,7 +67,7 @@ def _with_chunk_extents(
     metadata: ArrayMetadata, at: Sequence[int], extent: tuple[int, ...], blocks: Iterable[NDArray[Any]]
 ) -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
     """Blocks of a shard, each with its shape rounded up to whole chunks, beyond the array's end too."""
-    step, whole = metadata.chunk_shape, metadata.object_shape
+    step, whole = metadata.chunk_shape, metadata.shard_shape
     covered = 0
     for block in blocks:
         rows = block.shape[1:] == extent[1:]
@@ -103,22 +98,18 @@ class _ShardEncoder:
     """Encodes the chunks of one shard, in C order, and collects the entries of its index."""
 
     def __init__(self, metadata: ArrayMetadata) -> None:
-        if metadata.index is None:
-            raise ValueError("the array is not sharded")
-        self._metadata, self._index = metadata, metadata.index
-        count = math.prod(metadata.chunks_per_object)
-        self.index_first = self._index.location == "start"
-        self._offset = self._index.nbytes(count) if self.index_first else 0
+        self._metadata = metadata
+        self._offset = 0
         self._entries: list[tuple[int, int]] = []
         self._fill_chunk = np.full(metadata.chunk_shape, metadata.fill_value, metadata.dtype)
         self._is_fill = _fill_test(self._fill_chunk)
-        self._encode = metadata.codecs.encoder(metadata.dtype)
+        self._encode = encoder(metadata.compressor)
 
     def encode(
         self, blocks: Iterable[tuple[NDArray[Any], Sequence[int]]], ordered_map: OrderedMap
     ) -> Iterator[bytes | memoryview]:
         """Encode blocks, each with its shape rounded up to whole chunks."""
-        nbytes = max(1, self._fill_chunk.nbytes)
+        nbytes = self._fill_chunk.nbytes
         chunks_per_run = max(1, RUN_BYTES // nbytes)
         runs = (
             (block, run)
@@ -149,8 +140,8 @@ class _ShardEncoder:
 
     def index(self) -> bytes:
         """Encode the index; chunks that were not encoded lie beyond the array's end."""
-        missing = math.prod(self._metadata.chunks_per_object) - len(self._entries)
-        return self._index.encode(np.array(self._entries + [(EMPTY, EMPTY)] * missing, np.int64))
+        missing = math.prod(self._metadata.chunks_per_shard) - len(self._entries)
+        return encode_index(np.array(self._entries + [(EMPTY, EMPTY)] * missing, np.int64))
 
 
 def content_digest(block: NDArray[Any]) -> str:
@@ -167,13 +158,13 @@ def little_endian_bytes(block: NDArray[Any]) -> memoryview:
 def _shard_extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, ...]:
     """Shape of the part of the array in a shard."""
     if len(coordinates) != len(metadata.shape) or not all(
-        0 <= at < count for at, count in zip(coordinates, metadata.objects, strict=True)
+        0 <= at < count for at, count in zip(coordinates, metadata.shards, strict=True)
     ):
-        msg = f"an array of {metadata.objects} shards has no shard {tuple(coordinates)}"
+        msg = f"an array of {metadata.shards} shards has no shard {tuple(coordinates)}"
         raise ValueError(msg)
     return tuple(
         min(step, extent - at * step)
-        for at, step, extent in zip(coordinates, metadata.object_shape, metadata.shape, strict=True)
+        for at, step, extent in zip(coordinates, metadata.shard_shape, metadata.shape, strict=True)
     )
 
 
