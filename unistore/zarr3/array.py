@@ -15,6 +15,7 @@ from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import (
     AxisPieces,
+    Group,
     axis_pieces,
     gather,
     gather_chunk_rows,
@@ -133,18 +134,23 @@ class Array:
         CorruptionError
             If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
         """
-        low, high = tuple(map(operator.index, lo)), tuple(map(operator.index, hi))
-        inside = len(low) == len(high) == len(self.shape) and all(
-            0 <= a <= b <= extent for a, b, extent in zip(low, high, self.shape, strict=True)
+        start = tuple(map(operator.index, lo))
+        stop = tuple(map(operator.index, hi))
+        inside = len(start) == len(stop) == len(self.shape) and all(
+            0 <= low <= high <= extent for low, high, extent in zip(start, stop, self.shape, strict=True)
         )
         if not inside:
-            msg = f"array {self.path!r} of shape {self.shape} has no box from {low} to {high}"
+            msg = f"array {self.path!r} of shape {self.shape} has no box from {start} to {stop}"
             raise IndexError(msg)
-        out = self._output(out, tuple(b - a for a, b in zip(low, high, strict=True)))
-        shared = self._shared_rows
-        if out.size and not (shared is not None and shared.take_box(tuple(map(slice, low, high)), out)):
-            axes = [axis_pieces(a, b, step) for a, b, step in zip(low, high, self.chunk_shape, strict=True)]
-            gather(self._reader, [(chunk, [((src,), (dst,))]) for chunk, src, dst in axes[0]], axes[1:], out)
+        out = self._output(out, tuple(high - low for low, high in zip(start, stop, strict=True)))
+        if not out.size:
+            return out
+        box = tuple(map(slice, start, stop))
+        if self._shared_rows is not None and self._shared_rows.take_box(box, out):
+            return out
+        axes = list(map(axis_pieces, start, stop, self.chunk_shape))
+        groups: list[Group] = [(chunk, [((source,), (place,))]) for chunk, source, place in axes[0]]
+        gather(self._reader, groups, axes[1:], out)
         return out
 
     def read_rows(self, rows: NDArray[Any] | Sequence[int], out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -174,13 +180,15 @@ class Array:
         out = self._output(out, (len(numbers), *self.shape[1:]))
         if not out.size:
             return out
-        missing = slice(None) if self._shared_rows is None else self._shared_rows.take_rows(numbers, out)
-        rest = numbers[missing]
-        if len(rest) == len(numbers):
+        if self._shared_rows is None:
             self._gather_rows(numbers, out)
-        elif len(rest):
-            part = np.empty((len(rest), *self.shape[1:]), self.dtype)
-            self._gather_rows(rest, part)
+            return out
+        missing = self._shared_rows.take_rows(numbers, out)
+        if len(missing) == len(numbers):
+            self._gather_rows(numbers, out)
+        elif len(missing):
+            part = np.empty((len(missing), *self.shape[1:]), self.dtype)
+            self._gather_rows(numbers[missing], part)
             out[missing] = part
         return out
 
@@ -188,9 +196,11 @@ class Array:
         if self._row_is_chunk:
             gather_chunk_rows(self._reader, numbers.tolist(), out)
             return
-        pool = self._pool if int(numbers.max() - numbers.min()) >= len(numbers) else None
-        if pool is None or not pool.take(numbers, out):
-            gather(self._reader, group_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
+        # rows that stand together are decoded straight into `out`, which no pool does faster
+        scattered = int(numbers.max() - numbers.min()) >= len(numbers)
+        if scattered and self._pool is not None and self._pool.take(numbers, out):
+            return
+        gather(self._reader, group_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
 
     def read_ranges(
         self,
@@ -219,11 +229,13 @@ class Array:
         CorruptionError
             If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
         """
-        lows, highs = self._row_numbers(lo, "lo").tolist(), self._row_numbers(hi, "hi").tolist()
+        lows = self._row_numbers(lo, "lo").tolist()
+        highs = self._row_numbers(hi, "hi").tolist()
         if len(lows) != len(highs):
             msg = f"array {self.path!r}: {len(lows)} starts and {len(highs)} ends of ranges"
             raise IndexError(msg)
-        ranges, place = [], 0
+        ranges = []
+        place = 0
         for low, high in zip(lows, highs, strict=True):
             if not 0 <= low <= high <= self.shape[0]:
                 msg = f"array {self.path!r} of {self.shape[0]} rows has no range from {low} to {high}"
@@ -240,8 +252,8 @@ class Array:
     def _row_numbers(self, rows: NDArray[Any] | Sequence[int], what: str) -> NDArray[np.int64]:
         numbers = np.asarray(rows)
         if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
-            found = f"{numbers.dtype} {numbers.shape}"
-            msg = f"array {self.path!r}: {what} must be one axis of integers, found {found}"
+            dtype_and_shape = f"{numbers.dtype} {numbers.shape}"
+            msg = f"array {self.path!r}: {what} must be one axis of integers, found {dtype_and_shape}"
             raise IndexError(msg)
         return numbers.astype(np.int64, copy=False)
 
@@ -264,16 +276,13 @@ class Array:
             out.shape == shape and out.dtype == self.dtype and out.flags.c_contiguous and out.flags.writeable
         )
         if not fits:
-            wanted = f"writeable, C-contiguous, {self.dtype} {shape}"
-            msg = f"array {self.path!r}: out must be {wanted}; found {out.dtype} {out.shape}"
+            rule = f"writeable, C-contiguous, {self.dtype} {shape}"
+            msg = f"array {self.path!r}: out must be {rule}; found {out.dtype} {out.shape}"
             raise ValueError(msg)
         return out
 
     def _whole_row(self) -> list[AxisPieces]:
-        return [
-            axis_pieces(0, extent, step)
-            for extent, step in zip(self.shape[1:], self.chunk_shape[1:], strict=True)
-        ]
+        return [axis_pieces(0, *axis) for axis in zip(self.shape[1:], self.chunk_shape[1:], strict=True)]
 
 
 def read_metadata(storage: Storage, path: str) -> ArrayMetadata:

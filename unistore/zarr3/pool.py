@@ -42,7 +42,7 @@ class VerifiedRows:
 
     @staticmethod
     def supports(reader: ChunkReader) -> bool:
-        """Whether chunks are uncompressed whole rows, in a storage that can detect changed files."""
+        """Return whether chunks are uncompressed whole rows, in a storage that can detect changed files."""
         return (
             reader.uncompressed
             and isinstance(reader.storage, SupportsFileIdentity)
@@ -76,6 +76,7 @@ class VerifiedRows:
                 self._checked[first : first + reader.per_shard] = False
                 self._files[key] = identity
         missing = np.unique(chunks[~self._checked[chunks]])
+        # decoding a chunk checks it
         for _ in reader.decode(reader.locate(missing.tolist()), [None] * len(missing)):
             pass
         self._checked[missing] = True
@@ -112,7 +113,7 @@ class ChunkPool:
 
     @staticmethod
     def supports(reader: ChunkReader) -> bool:
-        """Whether the chunks of an array are many small rows each."""
+        """Return whether the chunks of an array are many small rows each."""
         metadata = reader.metadata
         return metadata.chunk_shape[0] >= MIN_CHUNK_ROWS and metadata.chunk_shape[1:] == metadata.shape[1:]
 
@@ -143,14 +144,16 @@ class ChunkPool:
             for start in range(0, len(rows), together):
                 part = slice(start, start + together)
                 places = self._slots(chunks[part], capacity) * self._step + inside[part]
-                np.take(self._rows, places, axis=0, out=flat[part], mode="clip")  # "raise" copies `out`
+                # mode "raise" would copy `out`
+                np.take(self._rows, places, axis=0, out=flat[part], mode="clip")
         finally:
             self._lock.release()
         return True
 
     def _read_alone(self, chunks: NDArray[np.int64], inside: NDArray[np.int64], out: NDArray[Any]) -> bool:
         """Read rows without their chunks, if most chunks are missing and few rows of each are wanted."""
-        if self._single_rows is None or self._reader.shared is not None:  # what is shared is kept as chunks
+        # a shared cache keeps whole chunks
+        if self._single_rows is None or self._reader.shared is not None:
             return False
         missing = chunks[self._slot_of[chunks] < 0]
         if 2 * len(missing) < len(chunks) or len(missing) > MAX_SINGLE_ROWS * len(np.unique(missing)):
@@ -168,16 +171,16 @@ class ChunkPool:
         self._rows = self._memory.reshape(-1, self._columns)
         self._slot_of = np.full(self._chunks, -1, np.int32)
         self._chunk_in = np.full(slots, -1, np.int64)
-        self._wanted = np.zeros(slots, np.bool_)
+        self._in_use = np.zeros(slots, np.bool_)
         _active_pools.add(self)
 
     def _capacity(self) -> int:
-        """Chunks that may be kept now."""
+        """Return how many chunks may be kept now."""
         share = POOL_BYTES * self._array_bytes // sum(pool._array_bytes for pool in _active_pools)
         return min(len(self._memory), max(MIN_CHUNKS, share // self._chunk_bytes))
 
     def _slots(self, chunks: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-        """Where chunks (n,) lie, at most `capacity` different ones; those that are missing are read."""
+        """Return the slots of chunks (n,), at most `capacity` different ones; missing chunks are read."""
         slots = self._slot_of[chunks]
         missing = slots < 0
         if missing.any():
@@ -185,15 +188,16 @@ class ChunkPool:
             slots = self._slot_of[chunks]
         return slots.astype(np.int64)
 
-    def _read(self, chunks: NDArray[np.int64], wanted: NDArray[np.int32], capacity: int) -> None:
+    def _read(self, chunks: NDArray[np.int64], in_use: NDArray[np.int32], capacity: int) -> None:
         """Read chunks into the slots that were filled longest ago, except slots that this call reads from."""
-        self._wanted[wanted] = True
-        turn = (self._next + np.arange(min(capacity, len(chunks) + len(wanted)))) % capacity
-        free = turn[~self._wanted[turn]][: len(chunks)]
-        self._wanted[wanted] = False
+        self._in_use[in_use] = True
+        oldest = (self._next + np.arange(min(capacity, len(chunks) + len(in_use)))) % capacity
+        free = oldest[~self._in_use[oldest]][: len(chunks)]
+        self._in_use[in_use] = False
         self._next = (int(free[-1]) + 1) % capacity
-        left = self._chunk_in[free]
-        self._slot_of[left[left >= 0]] = -1
+        evicted = self._chunk_in[free]
+        self._slot_of[evicted[evicted >= 0]] = -1
+        # until the chunks are read, the slots hold nothing: reading may fail
         self._chunk_in[free] = -1
         numbers = (chunks * self._reader.row_stride).tolist()
         for _ in read_whole(self._reader, numbers, [self._memory[slot] for slot in free.tolist()]):

@@ -66,28 +66,36 @@ def iter_shard_buffers(
 def _with_chunk_extents(
     metadata: ArrayMetadata, at: Sequence[int], extent: tuple[int, ...], blocks: Iterable[NDArray[Any]]
 ) -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
-    """Blocks of a shard, each with its shape rounded up to whole chunks, beyond the array's end too."""
-    step, whole = metadata.chunk_shape, metadata.shard_shape
+    """Yield the blocks of a shard, each with its shape rounded up to whole chunks."""
     covered = 0
     for block in blocks:
-        rows = block.shape[1:] == extent[1:]
-        planes = not rows and step[:1] == (1,) == block.shape[:1] and block.shape[2:] == extent[2:]
-        if block.dtype != metadata.dtype or not (rows or planes):
-            break
-        if rows:
-            yield block, (*map(_round_up, block.shape[:1], step[:1]), *whole[1:])
-        else:
-            last = (covered + block.size) % math.prod(extent[1:]) == 0
-            beyond = whole[1] - _round_up(extent[1], step[1]) if last else 0
-            yield block, (1, _round_up(block.shape[1], step[1]) + beyond, *whole[2:])
         covered += block.size
-    else:
-        if covered == math.prod(extent):
-            return
+        ends_row = covered % math.prod(extent[1:]) == 0
+        whole = _chunk_extent(metadata, extent, block.shape, ends_row=ends_row)
+        if block.dtype != metadata.dtype or whole is None:
+            msg = f"shard {tuple(at)} takes {metadata.dtype} {extent}, found {block.dtype} {block.shape}"
+            raise ValueError(msg)
+        yield block, whole
+    if covered != math.prod(extent):
         msg = f"shard {tuple(at)} takes {extent}, found blocks of {covered:,} values together"
         raise ValueError(msg)
-    msg = f"shard {tuple(at)} takes {metadata.dtype} {extent}, found {block.dtype} {block.shape}"
-    raise ValueError(msg)
+
+
+def _chunk_extent(
+    metadata: ArrayMetadata, extent: tuple[int, ...], shape: tuple[int, ...], *, ends_row: bool
+) -> tuple[int, ...] | None:
+    """Return the shape of a block rounded up to whole chunks; None if it does not fit the shard."""
+    step = metadata.chunk_shape
+    shard = metadata.shard_shape
+    if len(shape) != len(extent):
+        return None
+    if shape[1:] == extent[1:]:
+        return _round_up(shape[0], step[0]), *shard[1:]
+    if shape[0] != 1 or step[0] != 1 or shape[2:] != extent[2:]:
+        return None
+    # planes of one row: the last ones are followed by the chunks beyond the array's end
+    beyond = shard[1] - _round_up(extent[1], step[1]) if ends_row else 0
+    return 1, _round_up(shape[1], step[1]) + beyond, *shard[2:]
 
 
 def _round_up(extent: int, step: int) -> int:
@@ -124,7 +132,7 @@ class _ShardEncoder:
             yield from buffers
 
     def _encode_run(self, run: tuple[NDArray[Any], list[Box]]) -> tuple[Buffers, list[int | None]]:
-        """Buffers of some chunks, and the encoded bytes of each; None: it holds only the fill value."""
+        """Return buffers of chunks, and the encoded bytes of each; None: it holds only the fill value."""
         block, boxes = run
         buffers: Buffers = []
         sizes: list[int | None] = []
@@ -139,37 +147,39 @@ class _ShardEncoder:
         return buffers, sizes
 
     def index(self) -> bytes:
-        """Encode the index; chunks that were not encoded lie beyond the array's end."""
+        """Encode the index."""
+        # chunks that were not encoded lie beyond the array's end
         missing = math.prod(self._metadata.chunks_per_shard) - len(self._entries)
         return encode_index(np.array(self._entries + [(EMPTY, EMPTY)] * missing, np.int64))
 
 
 def content_digest(block: NDArray[Any]) -> str:
-    """xxh3-128 (hexadecimal) of the values of `block` in C order, little-endian."""
+    """Return xxh3-128 (hexadecimal) of the values of `block` in C order, little-endian."""
     return xxhash.xxh3_128_hexdigest(little_endian_bytes(block))
 
 
 def little_endian_bytes(block: NDArray[Any]) -> memoryview:
-    """Values in C order, little-endian."""
+    """Return values in C order, little-endian."""
     little = np.ascontiguousarray(block, block.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8).data
 
 
 def _shard_extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, ...]:
-    """Shape of the part of the array in a shard."""
-    if len(coordinates) != len(metadata.shape) or not all(
-        0 <= at < count for at, count in zip(coordinates, metadata.shards, strict=True)
-    ):
+    """Return the shape of the part of the array in a shard."""
+    exists = len(coordinates) == len(metadata.shape) and all(
+        0 <= index < count for index, count in zip(coordinates, metadata.shards, strict=True)
+    )
+    if not exists:
         msg = f"an array of {metadata.shards} shards has no shard {tuple(coordinates)}"
         raise ValueError(msg)
     return tuple(
-        min(step, extent - at * step)
-        for at, step, extent in zip(coordinates, metadata.shard_shape, metadata.shape, strict=True)
+        min(step, extent - index * step)
+        for index, step, extent in zip(coordinates, metadata.shard_shape, metadata.shape, strict=True)
     )
 
 
 def chunk_slices(extent: Sequence[int], chunk_shape: Sequence[int]) -> Iterator[Box]:
-    """Slices of every chunk of an extent, in C order."""
+    """Return the slices of every chunk of an extent, in C order."""
     axes = [
         [slice(start, start + step) for start in range(0, end, step)]
         for end, step in zip(extent, chunk_shape, strict=True)
@@ -196,8 +206,9 @@ def _fill_test(fill_chunk: NDArray[Any]) -> Callable[[NDArray[Any]], bool]:
 
     It compares the first element first, which is mostly enough.
     """
-    content, first = fill_chunk.tobytes(), fill_chunk.item(0)
-    comparable = first == first  # not so for NaN
+    content = fill_chunk.tobytes()
+    first = fill_chunk.item(0)
+    comparable = first == first  # False for NaN
 
     def is_fill(chunk: NDArray[Any]) -> bool:
         if comparable and chunk.item(0) != first:
