@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from unistore.converters.common.exclusion import Exclusion, with_source
-from unistore.converters.common.faults import as_problem
+from unistore.converters.common.exclusion import Exclusion, ProblemCollector, with_source
+from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import PathListing, list_files, real_path, resolve_parents
 from unistore.converters.instead import nothing_found
@@ -56,6 +57,14 @@ ScanParts = Callable[[PartScanner, Sequence[Part]], Iterable[PartResult]]
 """Scans parts, and yields their results in order."""
 
 
+class LeftOutFile(NamedTuple):
+    """A file that is left out, why, and the family that takes it (empty if none)."""
+
+    path: Path
+    why: str
+    family: str = ""
+
+
 def scan_part(converter: PartScanner, part: Part) -> PartResult:
     """Scan one part; exceptions become its problems."""
     try:
@@ -83,11 +92,13 @@ def scan_sources(
     paths: Sequence[Path],
     must_exclude: Collection[str] | None = None,
     scan_all: ScanParts = scan_here,
+    *,
+    is_named: bool = False,
 ) -> Scan:
     """Find the sources of a family, scan each, and merge them.
 
     Files in given folders that belong to another (not general) family are left out; files that are given
-    themselves are not.
+    themselves are not. A file that cannot be read may be of any family: it is a problem.
 
     Parameters
     ----------
@@ -97,6 +108,9 @@ def scan_sources(
         Names to exclude that must match something; None: all of the converter's.
     scan_all
         Scans the parts, in this process or in others.
+    is_named
+        Whether the user named the family. Then a file in a given folder with one of its suffixes that only a
+        general family takes is a problem; else it is left out.
 
     Raises
     ------
@@ -107,15 +121,20 @@ def scan_sources(
     folders = [path for path in paths if path.is_dir()]
     given = set(map(str, resolve_parents([path for path in paths if not path.is_dir()])))
     listed = list_files(folders)
-    of_others = _of_others(listed.files, converter, owners, scan_all)
+    roots = [folder.resolve() for folder in folders]
+    excluded = Exclusion(converter.exclude)
+    candidates = listed.files
+    if excluded:
+        candidates = [path for path in candidates if not _is_excluded(Path(path), roots, excluded)]
+    of_others, unreadable = _of_others(candidates, converter, owners, scan_all)
     exclusion = Exclusion(converter.exclude, of_others)
     found = _find(converter, paths, exclusion, of_others)
     parts = found.parts
     if exclusion or not isinstance(parts, Parts):
         parts = Parts(part for part in found.parts if not exclusion.covers(part.name))
-    taken = _scan_parts(converter, parts, given, owners, exclusion, scan_all)
+    taken = _scan_parts(converter, parts, given, owners, exclusion, scan_all, is_named=is_named)
     of_others |= taken.of_others
-    problems = [*found.problems, *taken.problems]
+    problems = [*_with_parts(unreadable, found.parts), *found.problems, *taken.problems]
     if not taken.parts and not problems:
         nothing = Problem(count_of(len(found.parts), "source"), "nothing is left", kind="empty")
         problems.append(_all_of_others(converter, paths, of_others) if parts else nothing)
@@ -125,16 +144,19 @@ def scan_sources(
             scan = converter.gather(taken.parts, taken.scanned)
         except InputError as error:
             problems += error.problems_at("sources")
-    by_family = list(_left_out_by_family(found.left_out, owners))
+    collected = ProblemCollector(problems)
+    by_family = list(_left_out_by_family(found.left_out, owners, collected))
 
     def used() -> Iterator[str]:
-        yield from (str(path) for path, _ in by_family)
+        yield from (str(file.path) for file in by_family)
         yield from (path for files in (() if scan is None else scan.sources.files()) for path in files)
 
     if given:
         listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
     reasons = partial(_reasons, found.parts, parts, of_others)
-    left_out = by_family + _unused(listed, folders, converter, used, owners, reasons, exclusion)
+    left_out = by_family + _unused(listed, roots, converter, used, owners, reasons, exclusion, collected)
+    if is_named:
+        problems += _general_problems(left_out, converter, roots)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
     if scan is None or problems:
@@ -142,7 +164,7 @@ def scan_sources(
     return replace(
         scan,
         notes=(*scan.notes, *found.notes, *_notes(left_out), *exclusion.notes()),
-        left_out=tuple(left_out),
+        left_out=tuple((file.path, file.why) for file in left_out),
     )
 
 
@@ -176,45 +198,68 @@ def _scan_parts(
     owners: Owners,
     exclusion: Exclusion,
     scan_all: ScanParts,
+    *,
+    is_named: bool,
 ) -> _ScannedParts:
     """Scan all parts; files in folders that are not surely the family's may be claimed by another family."""
     found = _ScannedParts(Parts(roots=parts.roots))
     general: dict[str, str] = {}
     general_problems: list[Problem] = []
+    collected = ProblemCollector(found.problems)
     columns = parts.names, parts.files(), parts.details, scan_all(converter, parts)
     for name, files, detail, (scanned, wrong) in zip(*columns, strict=True):
         asked = scanned is None or (converter.scan_identifies and not scanned.certain)
-        asked = asked and given.isdisjoint(files)
-        if asked and all(others := [owners.other_specific(Path(path)) for path in files]):
+        asked = asked and given.isdisjoint(files) and not any(each.kind == UNREADABLE for each in wrong)
+        others = [""]
+        with collected.attempt(name):
+            others = [owners.other_specific(Path(path)) for path in files] if asked else others
+        if all(others):
             found.of_others |= dict(zip(files, others, strict=True))
             continue
         if scanned is not None:
             found.parts.add(name, files, detail)
             found.scanned.append(scanned)
             exclusion.add_covered(scanned.excluded)
-        if (
-            asked
-            and scanned is None
-            and all(others := [owners.other_or_general(Path(path)) for path in files])
-        ):
+        others = [""]
+        with collected.attempt(name):
+            may_be_general = asked and scanned is None
+            others = [owners.other_or_general(Path(path)) for path in files] if may_be_general else others
+        if all(others):
             general |= dict(zip(files, others, strict=True))
             general_problems += with_source(name, wrong)
         else:
             found.problems += with_source(name, wrong)
     found.general = set(general)
-    if found.parts:
+    if found.parts and not is_named:
         found.of_others |= general
     else:
         found.problems += general_problems
     return found
 
 
-def _reasons(found: Sequence[Part], parts: Parts, of_others: Mapping[str, str]) -> dict[str, str]:
-    """Reasons for files that were found but are in no source, or belong to other families."""
+def _reasons(found: Sequence[Part], parts: Parts, of_others: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Reasons for files that are in no source, and the other families that take them (empty if none)."""
     names = set(parts.names)
+    not_needed, excluded = (_NOT_NEEDED, ""), (EXCLUDED, "")
     files = ((str(path), part.name) for part in found for path in part.files)
-    reasons = {path: _NOT_NEEDED if name in names else EXCLUDED for path, name in files}
-    return reasons | {path: other_family_reason(other) for path, other in of_others.items()}
+    reasons = {path: not_needed if name in names else excluded for path, name in files}
+    return reasons | {path: (other_family_reason(other), other) for path, other in of_others.items()}
+
+
+def _general_problems(
+    left_out: Iterable[LeftOutFile], converter: Converter, roots: Sequence[Path]
+) -> Iterator[Problem]:
+    """Problems of files with a suffix of the named family that only a general family takes.
+
+    A damaged or misread file often looks like plain arrays.
+    """
+    family = converter.family.replace("_", " ")
+    for path, _, taker in left_out:
+        if taker and get_family(taker).general and has_ending(path, converter.suffixes):
+            name = next(iter(_names(path, roots)), printable(path.name))
+            message = f"is not of {family}, only of {get_family(taker).command}"
+            cure = f"get or write it again, or leave it out: --exclude {shlex.quote(name)}"
+            yield Problem(name, message, cure, "family", name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,8 +285,10 @@ class _OwnerScanner:
 
 def _of_others(
     files: Sequence[str], converter: Converter, owners: Owners, scan_all: ScanParts
-) -> dict[str, str]:
+) -> tuple[dict[str, str], dict[str, Problem]]:
     """Files in given folders that have the family's suffixes but belong to another family, with its name.
+
+    Also the problem of each file that cannot be read.
 
     If none of the files is surely the family's, the user named the family: then it also gets the files of
     general families, and a general family gets all files. Families with `scan_identifies` are skipped here:
@@ -249,34 +296,48 @@ def _of_others(
     """
     own = find_family(converter.family)
     if own is None or converter.scan_identifies:
-        return {}
+        return {}, {}
     asked = Parts()
     for path in files:
         if has_ending(path, converter.suffixes):
             asked.add(path, (path,))
     others: dict[str, str] = {}
+    problems: dict[str, Problem] = {}
     general = [each.name for each in families().values() if each.general]
     scanner = _OwnerScanner(owners, particular=general == [own.name])
     for path, (scanned, wrong) in zip(asked.names, scan_all(scanner, asked), strict=True):
         if not isinstance(scanned, _Owner):
-            raise InputError(wrong)
-        if scanned.owner not in ("", own.name):
+            problems[path] = wrong[0]
+        elif scanned.owner not in ("", own.name):
             others[path] = scanned.owner
     rest = (Path(path) for path in asked.names if path not in others)
-    if not others or any(owners.owner(path) == own.name for path in rest):
-        return others
-    return {path: other for path, other in others.items() if not (own.general or get_family(other).general)}
+    if not others or problems or any(owners.owner(path) == own.name for path in rest):
+        return others, problems
+    specific = {
+        path: other for path, other in others.items() if not (own.general or get_family(other).general)
+    }
+    return specific, {}
 
 
-def _left_out_by_family(left_out: Iterable[tuple[Path, str]], owners: Owners) -> Iterator[tuple[Path, str]]:
+def _with_parts(unreadable: Mapping[str, Problem], parts: Sequence[Part]) -> list[Problem]:
+    """Problems by file, with the part that the file belongs to as the source, if there is one."""
+    names: dict[str, str] = {}
+    if unreadable:
+        names = {str(path): part.name for part in parts for path in part.files}
+    return [replace(problem, source=names.get(path, problem.source)) for path, problem in unreadable.items()]
+
+
+def _left_out_by_family(
+    left_out: Iterable[tuple[Path, str]], owners: Owners, collected: ProblemCollector
+) -> Iterator[LeftOutFile]:
     """Files that the family leaves out, with the command of the family that takes them, if any."""
     for path, why in left_out:
-        others = [
-            (Path(file), other_family_reason(other))
-            for file in list_files([path]).files
-            if (other := owners.other_or_general(Path(file)))
-        ]
-        yield from others or [(path, why)]
+        others = []
+        for file in map(Path, list_files([path]).files):
+            with collected.attempt(str(file)):
+                if other := owners.other_or_general(file):
+                    others.append(LeftOutFile(file, other_family_reason(other), other))
+        yield from others or [LeftOutFile(path, why)]
 
 
 def _find(
@@ -307,7 +368,7 @@ def _with_commands(
     files = {part.name: part.files[0] for part in parts if str(part.files[0]) in asked} if asked else {}
     for problem in problems:
         path = files.get(problem.source or problem.location)
-        other = owners.other_or_general(path) if path is not None else ""
+        other = owners.other_or_general(path) if path is not None and problem.kind != UNREADABLE else ""
         cures = (problem.cure, f"it is {other_family_reason(other)}" if other else "")
         yield replace(problem, cure="; or ".join(cure for cure in cures if cure))
 
@@ -325,15 +386,18 @@ def _all_of_others(converter: Converter, paths: Sequence[Path], of_others: Mappi
 
 def _unused(
     listed: PathListing,
-    folders: Sequence[Path],
+    roots: Sequence[Path],
     converter: Converter,
     used: Callable[[], Iterable[str]],
     owners: Owners,
-    reasons: Callable[[], Mapping[str, str]],
+    reasons: Callable[[], Mapping[str, tuple[str, str]]],
     exclusion: Exclusion,
-) -> list[tuple[Path, str]]:
-    """Files that no source uses, each with the reason; found by hashes, as there may be millions."""
-    roots = [folder.resolve() for folder in folders]
+    collected: ProblemCollector,
+) -> list[LeftOutFile]:
+    """Files that no source uses, each with the reason; found by hashes, as there may be millions.
+
+    Problems of those that cannot be read are collected.
+    """
     hashes, there = (np.fromiter(map(hash, paths), np.int64) for paths in (used(), listed.files))
     taken = np.sort(hashes)
 
@@ -343,7 +407,7 @@ def _unused(
 
     rest = [listed.files[at] for at in np.flatnonzero(~np.isin(there, taken)).tolist()]
     if not rest:
-        return [(path, why) for path, why in listed.skipped if not is_used(path)]
+        return [LeftOutFile(path, why) for path, why in listed.skipped if not is_used(path)]
     why = reasons()
     others = [path for path, is_listed in zip(used(), np.isin(hashes, there), strict=True) if not is_listed]
     known = {real_path(Path(path)) for path in others}
@@ -353,16 +417,23 @@ def _unused(
         real = real_path(path) if path.is_symlink() else path
         if is_used(real) or real in known or not folders_used.isdisjoint(real.parents):
             continue
-        if any(exclusion.covers(name) for name in _names(path, roots)):
-            reason = EXCLUDED
+        if _is_excluded(path, roots, exclusion):
+            found.append(LeftOutFile(path, EXCLUDED))
         elif str(path) in why:
-            reason = why[str(path)]
+            found.append(LeftOutFile(path, *why[str(path)]))
         elif exclusion and has_ending(path, converter.suffixes):
-            reason = EXCLUDED
+            found.append(LeftOutFile(path, EXCLUDED))
         else:
-            reason = owners.why_unused(path)
-        found.append((path, reason))
-    return found + [(path, why) for path, why in listed.skipped if path not in known and not is_used(path)]
+            with collected.attempt(str(path)):
+                found.append(LeftOutFile(path, *owners.why_unused(path)))
+    return found + [
+        LeftOutFile(path, why) for path, why in listed.skipped if path not in known and not is_used(path)
+    ]
+
+
+def _is_excluded(path: Path, roots: Sequence[Path], exclusion: Exclusion) -> bool:
+    """Return whether the user excludes a file by its name below one of the given folders."""
+    return any(exclusion.covers(name) for name in _names(path, roots))
 
 
 def _names(path: Path, roots: Sequence[Path]) -> list[str]:
@@ -370,10 +441,10 @@ def _names(path: Path, roots: Sequence[Path]) -> list[str]:
     return [printable(path.relative_to(root).as_posix()) for root in roots if path.is_relative_to(root)]
 
 
-def _notes(left_out: Sequence[tuple[Path, str]]) -> list[str]:
+def _notes(left_out: Sequence[LeftOutFile]) -> list[str]:
     """Notes on files that belong to no source, one for each reason."""
     by_reason: dict[str, list[Path]] = {}
-    for path, reason in left_out:
+    for path, reason, _ in left_out:
         by_reason.setdefault(reason, []).append(path)
     for each in ("hidden", EXCLUDED):  # reported by `Exclusion.notes`
         by_reason.pop(each, None)

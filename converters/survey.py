@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from unistore.converters.common.faults import as_problem
+from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
 from unistore.converters.files.formats import is_about, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, list_files, natural_key
 from unistore.converters.parts import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
@@ -177,29 +177,43 @@ class Owners:
 
     def other_specific(self, path: Path) -> str:
         """Name of the other, not general, family that a file belongs to; empty if none."""
-        taken = _taken(_asked(path, self._roots, self._converters, lambda family: not family.general))
+        taken = _taken(self._asked(path, lambda family: not family.general))
         return taken if taken != self._family else ""
 
     def owner(self, path: Path) -> str:
         """Name of the family that takes a file; empty if none."""
-        return _taken(_asked(path, self._roots, self._converters))
+        return _taken(self._asked(path))
 
     def other_or_general(self, path: Path) -> str:
         """Like `other_specific`, but of any other family; empty if this family refuses the file."""
-        own = _asked(path, self._roots, self._converters, lambda family: family.name == self._family)
+        own = self._asked(path, lambda family: family.name == self._family)
         owner = "" if own is not None and isinstance(own.verdict, Refused) else self.owner(path)
         return owner if owner != self._family else ""
 
-    def why_unused(self, path: Path) -> str:
-        """Reason why a file is in no source of this family."""
-        seen = _look(path, self._roots, self._converters)
-        if isinstance(seen.verdict, LeftOut):
-            return seen.verdict.reason
+    def why_unused(self, path: Path) -> tuple[str, str]:
+        """Reason why a file is in no source of this family, and the other family that takes it, or empty."""
+        seen = self._asked(path)
+        if seen is None:
+            return why_left_out(path), ""
         if isinstance(seen.verdict, Refused):
-            return "cannot be read"
+            return "cannot be read", ""
         if seen.family == self._family:
-            return f"in no source of {self._family.replace('_', ' ')}"
-        return other_family_reason(seen.family)
+            return f"in no source of {self._family.replace('_', ' ')}", ""
+        return other_family_reason(seen.family), seen.family
+
+    def _asked(self, path: Path, is_asked: Callable[[Family], bool] = lambda _: True) -> FileVerdict | None:
+        """As the function; a file that cannot be read is an error: it may be of any family."""
+        seen = _asked(path, self._roots, self._converters, is_asked)
+        if seen is not None and (problem := read_problem(seen)) is not None:
+            raise InputError(replace(problem, source=_name_below(path, self._roots)))
+        return seen
+
+
+def read_problem(seen: FileVerdict) -> Problem | None:
+    """Return the problem of a file that is there and could not be read; None if it could."""
+    problem = seen.verdict.problem if isinstance(seen.verdict, Refused) else None
+    is_unread = problem is not None and problem.kind == UNREADABLE
+    return problem if is_unread and seen.path.exists() else None
 
 
 def _converters(chosen: Iterable[Family]) -> list[tuple[Family, Converter]]:
@@ -221,12 +235,17 @@ def _converter(family: Family) -> Converter | None:
 
 def _named_as(problem: Problem, path: Path, roots: Sequence[Path]) -> Problem:
     """The problem with a file name relative to the given folder."""
-    folder = next((root for root in roots if root.is_dir() and path.is_relative_to(root.resolve())), None)
-    name = printable(path.name if folder is None else path.relative_to(folder.resolve()).as_posix())
+    name = _name_below(path, roots)
     for start in (printable(str(path)), printable(path.name)):
         if problem.file.startswith(start):
             return replace(problem, file=name + problem.file.removeprefix(start))
     return problem
+
+
+def _name_below(path: Path, roots: Sequence[Path]) -> str:
+    """Return the name of a file relative to the given folder that holds it."""
+    folder = next((root for root in roots if root.is_dir() and path.is_relative_to(root.resolve())), None)
+    return printable(path.name if folder is None else path.relative_to(folder.resolve()).as_posix())
 
 
 def _look(path: Path, roots: Sequence[Path], converters: list[tuple[Family, Converter]]) -> FileVerdict:
@@ -245,7 +264,11 @@ def _asked(
     converters: list[tuple[Family, Converter]],
     is_asked: Callable[[Family], bool] = lambda _: True,
 ) -> FileVerdict | None:
-    """Verdict of the family that takes a file, else the first refusal; removes families that fail."""
+    """Verdict of the family that takes a file, else the first refusal; removes families that fail.
+
+    Once the file cannot be read, no further family is asked: a general one could take what a particular one
+    would have taken.
+    """
     refused: FileVerdict | None = None
     with Candidate(path, roots) as file:
         for family, converter in [each for each in converters if is_asked(each[0])]:
@@ -256,8 +279,11 @@ def _asked(
                 converters.remove((family, converter))
             elif isinstance(verdict, Taken):
                 return FileVerdict(path, family.name, verdict)
-            elif isinstance(verdict, Refused) and refused is None:
-                refused = FileVerdict(path, family.name, Refused(_named_as(verdict.problem, path, roots)))
+            elif isinstance(verdict, Refused):
+                seen = FileVerdict(path, family.name, Refused(_named_as(verdict.problem, path, roots)))
+                if read_problem(seen) is not None:
+                    return seen
+                refused = refused or seen
     return refused
 
 
@@ -278,8 +304,13 @@ def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict |
     except InputError as error:
         # A fault of the code of a package is not one of the file: the family is asked no more.
         is_fault = any(problem.kind == "plugin" for problem in error.problems)
-        is_fault = is_fault or not isinstance(raised, (UnistoreError, OSError))
+        is_fault = is_fault or not (isinstance(raised, UnistoreError) or is_read_error(raised))
         if is_own(family.name) or not is_fault:
-            return Refused(error.problems[0] if error.problems else Problem(location, str(error)))
+            return Refused(_first(error.problems_at(location)))
         leave_out(family.command, f"{family.converter} failed: {type(raised).__name__}: {raised}")
         return None
+
+
+def _first(problems: Sequence[Problem]) -> Problem:
+    """Return that the file could not be read, if that is among the problems, else the first."""
+    return min(problems, key=lambda problem: problem.kind != UNREADABLE)

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from unistore.store.reader import Store as Store
     from unistore.store.zarr_group import open_zarr as open_zarr
 
+    __version__: str
+
 _NAMES = {
     "conversion.convert": "convert",
     "conversion.report": "Report",
@@ -94,6 +96,10 @@ __all__ = sorted(_HOME)  # noqa: PLE0605
 if not TYPE_CHECKING:  # or every misspelt name would pass for one of ours
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("unistore")
         if name not in _HOME:
             msg = f"module 'unistore' has no attribute {name!r}"
             raise AttributeError(msg)
@@ -105,4 +111,10 @@ if not TYPE_CHECKING:  # or every misspelt name would pass for one of ours
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__") and name.endswith("__"))})
+    return sorted(
+        {
+            "__version__",
+            *__all__,
+            *(name for name in globals() if name.startswith("__") and name.endswith("__")),
+        }
+    )

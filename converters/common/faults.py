@@ -7,6 +7,7 @@ unchanged. Any other exception becomes a Problem with its traceback for ``--debu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,29 @@ from traceback import format_exception
 
 from unistore.errors import InputError, Location, Problem, UnistoreError, printable
 
+UNREADABLE = "unreadable"
+"""Kind of the problem of a file that the disk or its rights do not give: nothing is known of its content."""
+CHECK_DISK = "check its disk and its rights, then run again"
+
 _MAX_TEXT = 300
+_SYSTEM_ERROR = re.compile(r"error message = '([^']+)'")
+
+
+def is_read_error(error: BaseException) -> bool:
+    """Return whether the system failed to read, not the file: HDF5 says so only in its text."""
+    is_of_system = isinstance(error, OSError) and error.errno is not None
+    return is_of_system or "read failed" in str(error)
+
+
+def is_unreadable(error: InputError) -> bool:
+    """Return whether one of the problems is that a file could not be read."""
+    return any(problem.kind == UNREADABLE for problem in error.problems)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the text of an error on one line; of HDF5's, what the system said."""
+    said_by_system = _SYSTEM_ERROR.search(str(error))
+    return said_by_system[1] if said_by_system else " ".join(str(error).split())
 
 
 @contextmanager
@@ -38,10 +61,10 @@ def as_problem(location: Location | str, source: str = "") -> Iterator[None]:
     except UnistoreError:
         raise
     except Exception as error:
-        text = printable(" ".join(str(error).split()))
+        text = printable(reason_of(error))
         message = f"cannot be read: {type(error).__name__}{f': {text[:_MAX_TEXT]}' if text else ''}"
         trace = "".join(format_exception(error))
-        kind = "unreadable" if isinstance(error, OSError) else "damaged"
+        kind = UNREADABLE if is_read_error(error) or isinstance(error, OSError) else "damaged"
         problem = Problem.at(location, message, _cure(error), kind, source)
         raise InputError(replace(problem, trace=trace)) from error
 
@@ -49,6 +72,6 @@ def as_problem(location: Location | str, source: str = "") -> Iterator[None]:
 def _cure(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "are its shapes right? then give --memory, or fewer workers; else get or write it again"
-    if isinstance(error, OSError) and error.errno is not None:
-        return "check its disk and its rights, then run again"
+    if is_read_error(error):
+        return CHECK_DISK
     return "get or write it again; if other programs read it, report this with --debug"

@@ -7,8 +7,7 @@ used: it says which dataset of which file a column comes from.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +18,6 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import is_lossless
 from unistore.converters.common.exported import Values
 from unistore.errors import Location
-
-_NUMBER = re.compile(r"[0-9]+")
 
 
 class Compared(NamedTuple):
@@ -81,15 +78,14 @@ def _address(item: Any) -> tuple[int, int]:
 
 
 def dataset_paths(file: Any) -> list[str]:
-    """Paths of all datasets in an open HDF5 file, without linked ones; and of what is damaged."""
+    """Return paths of unlinked datasets with values in an open HDF5 file, and of what is damaged."""
     import h5py
 
-    return [path for path, item in objects_in(file) if item is None or isinstance(item, h5py.Dataset)]
-
-
-def names_without_numbers(names: Iterable[str]) -> list[str]:
-    """Names with ``N`` for each number, without duplicates: ``segments/segment_N/unique_labels``."""
-    return list(dict.fromkeys(_NUMBER.sub("N", name) for name in names))
+    return [
+        path
+        for path, item in objects_in(file)
+        if item is None or (isinstance(item, h5py.Dataset) and item.size)
+    ]
 
 
 def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from unistore.converters.common.columns import promote
+from unistore.converters.common.left_out import NO_COLUMN, left_out_notes
 from unistore.converters.ct.files import METADATA
 from unistore.converters.ct.headers import ScannedVolume
 from unistore.converters.ct.layouts import suffix_of
@@ -161,6 +162,13 @@ def sorted_names(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=natural_key)
 
 
+def _left_out(volumes: Sequence[ScannedVolume]) -> Iterator[tuple[str, str]]:
+    """Yield arrays of files of points that are not stored, with the reason."""
+    for volume in volumes:
+        for points in (*volume.sparse.values(), *volume.sdf.values()):
+            yield from ((f"{points.path.name}: {name}", NO_COLUMN) for name in points.others)
+
+
 def notes_of(
     volumes: Sequence[ScannedVolume],
     agreement: Agreement,
@@ -211,6 +219,7 @@ def notes_of(
             missing = sum(name not in getattr(volume, kind) for volume in volumes)
             if missing and (kind != "windows" or alone):
                 notes.append(f"{kind}/{name}: {missing} of {len(volumes)} volumes have none")
+    notes += left_out_notes(_left_out(volumes))
     unused = sum(bool(v.sparse) and bool(v.image or set(v.sparse) & set(v.windows)) for v in volumes)
     if unused:
         notes.append(f"sparse .npz windows of {unused} volumes were not used: dense files have the same")

@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.common.faults import as_problem
+from unistore.converters.common.faults import as_problem, is_unreadable
 from unistore.converters.ct.files import (
     INFO,
     METADATA,
@@ -274,6 +274,8 @@ def _beside(images: Images, folder: Path, stem: str, window: Path) -> VolumeFile
     try:
         with as_problem(str(window)):
             fits = open_voxels(near[0].path).shape == open_voxels(window).shape
-    except InputError:  # reported with all other problems when the volume is scanned
+    except InputError as error:  # damage is reported with all other problems when the volume is scanned
+        if is_unreadable(error):
+            raise
         return None
     return near[0] if fits else None

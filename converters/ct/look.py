@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from unistore.converters.common.faults import as_problem
+from unistore.converters.common.faults import as_problem, is_unreadable
 from unistore.converters.ct.files import (
     INFO,
     METADATA,
@@ -175,11 +175,13 @@ def _label_of_rows(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Pa
 
 
 def _opened(path: Path) -> VoxelSource | None:
-    """Header of another file, or None if it cannot be read, which is reported for that file."""
+    """Header of another file, or None if it is damaged, which is reported for that file."""
     try:
         with as_problem(str(path)):
             return open_voxels(path)
-    except InputError:
+    except InputError as error:
+        if is_unreadable(error):
+            raise
         return None
 
 

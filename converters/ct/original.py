@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import Values
+from unistore.converters.common.left_out import names_without_numbers
 from unistore.converters.common.originals import Compared, blocks_difference, difference
 from unistore.converters.ct.counting import scaled_tolerance
 from unistore.converters.ct.export import volumes
@@ -70,8 +71,30 @@ class Originals:
                 yield compared(file, coords.size + values.size, found)
 
     def left_out(self, number: int) -> list[str]:
-        """Nothing: every array of a volume's files is in the store, and ``info.json`` as its text."""
-        return []
+        """Return arrays of files of points that are not stored, and windows that the image gives scaled."""
+        source = self._scan.sources[number]
+        detail = source.detail
+        names = []
+        for kind, members in (("sparse", SPARSE_MEMBERS), ("sdf", SDF_MEMBERS)):
+            for name, file in detail[kind].items():
+                path = source.files[file]
+                resolved = kind == "sdf" and detail["resolution"].get(name)
+                stored = {*members, *(["resolution"] if resolved else [])}
+                with np.load(path, allow_pickle=False) as archive:
+                    names += [f"{path.name}: {member}" for member in archive.files if member not in stored]
+        if detail["image"] is not None:
+            for name, file in detail["windows"].items():
+                if _is_scaled(_opened(source.files[file])):
+                    names.append(f"windows/{name} scaled to 0…1 (the volume gives it)")
+        return names_without_numbers(names)
+
+
+def _is_scaled(window: Planes) -> bool:
+    """Return whether a window has other values than 0 and 1."""
+    if window[:0].dtype.kind != "f":
+        return False
+    planes = (window[at : at + 1] for at in range(window.shape[0]))
+    return any(not np.isin(plane, (0, 1)).all() for plane in planes)
 
 
 def _opened(path: Path) -> Planes:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.attributes import Attributes, objects_of, read_attributes
-from unistore.converters.files.hdf5.chunks import native
+from unistore.converters.files.hdf5.element_types import native
 from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
 from unistore.converters.files.npy.array import (
@@ -68,6 +68,8 @@ class ArrayFile:
         Bytes of memory needed to read rows, besides the rows.
     problems
         What is wrong; the arrays concerned are not in `arrays`.
+    unreadable, bookkeeping
+        Names of these arrays, and of what only the library that wrote an HDF5 file needs.
     attributes
         Attributes of an HDF5 file, if they were asked for.
     """
@@ -78,6 +80,8 @@ class ArrayFile:
     steps: dict[str, int] = field(default_factory=dict)
     reading: int = 0
     problems: list[Problem] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    bookkeeping: Sequence[str] = ()
     attributes: Attributes = field(default_factory=lambda: _NO_ATTRIBUTES)
 
 
@@ -135,13 +139,14 @@ def list_arrays(
         for key, dataset in tree.datasets.items():
             if problems := hdf5.check_dataset(dataset, hdf5.location_of(name, key)):
                 found.problems.extend(problems)
+                found.unreadable.append(key)
                 continue
             found.arrays[key] = (dataset.shape, dataset.dtype)
             reading = max(reading, hdf5.chunk_memory(dataset))
         for key, step in _steps(found.arrays).items():
             found.steps[key] = max(step, (tree.datasets[key].chunks or (1,))[0])
         kept = Attributes() if attributes is None else read_attributes(objects_of(file, tree, attributes))
-        return replace(found, reading=reading, attributes=kept)
+        return replace(found, reading=reading, attributes=kept, bookkeeping=tuple(tree.bookkeeping))
 
 
 def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, int]:

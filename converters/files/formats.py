@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from unistore.converters.common.faults import as_problem
 from unistore.errors import Location, Problem
 
 _DOCUMENT = re.compile(
@@ -93,10 +94,11 @@ def _is_hdf5(path: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        with path.open("rb") as file:
-            head = file.read(_HDF5_OFFSETS[-1] + len(HDF5_SIGNATURE))
+        file = path.open("rb")
     except OSError:
         return False
+    with file, as_problem(str(path)):
+        head = file.read(_HDF5_OFFSETS[-1] + len(HDF5_SIGNATURE))
     return any(head.startswith(HDF5_SIGNATURE, offset) for offset in _HDF5_OFFSETS)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from unistore.converters.common.columns import Column
+from unistore.converters.common.left_out import NO_COLUMN, has_values
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.column_problems import (
     dataset_problems,
@@ -23,6 +24,7 @@ from unistore.converters.point_cloud.names import (
 from unistore.converters.point_cloud.source import AXES, Layout
 from unistore.errors import InputError, Location, Problem, printable
 
+_RAW = "being x, y, z before scaling (--map raw_x=X keeps one)"
 FEATURES = "features"
 """Stored name of the values that follow x, y, z in one array."""
 
@@ -62,7 +64,8 @@ def choose(
         that cannot be stored, datasets that were never written.
     """
     notes: list[str] = []
-    own = _without_raw(own_names(datasets, group), datasets, mapping, notes)
+    raw = _raw(own_names(datasets, group), datasets, mapping)
+    own = {key: path for key, path in own_names(datasets, group).items() if key not in raw}
     stored, problems = _named(own, datasets, mapping, name)
     problems += _coordinates(stored, datasets, name, notes, wide=wide)
     renamed = distinct_names(stored, mapping)
@@ -89,7 +92,6 @@ def choose(
     }
     if xyz == ("xyz",) and datasets[used["xyz"]].shape[1] != 3:
         _add_features(columns, used["xyz"], datasets[used["xyz"]], name, notes, wide=wide)
-    notes += [left_out_note(path) for key, path in stored.items() if key not in used]
     return Layout(
         format=format_name,
         points=datasets[used[xyz[0]]].shape[0],
@@ -97,20 +99,30 @@ def choose(
         xyz_stored=tuple(datasets[used[key]].dtype.str for key in xyz),
         columns=columns,
         notes=tuple(notes),
+        left_out=left_out_of(datasets, used.values(), raw.values()),
     )
 
 
-def _without_raw(
-    own: dict[str, str], datasets: Mapping[str, ArrayHeader], mapping: Mapping[str, str], notes: list[str]
+def _raw(
+    own: dict[str, str], datasets: Mapping[str, ArrayHeader], mapping: Mapping[str, str]
 ) -> dict[str, str]:
-    """The datasets of a group, without X, Y and Z if they are raw integers beside x, y and z."""
+    """Return X, Y and Z of a group, by name, if they are raw integers beside x, y and z."""
     if set(mapping) & {*AXES, "xyz"}:
-        return own
-    found = raw_coordinates({key: datasets[path] for key, path in own.items()})
-    raw = [key for key in found if key not in mapping.values()]
-    if raw:
-        notes.append(f"left out, being x, y, z before scaling: {', '.join(raw)}; --map raw_x=X keeps one")
-    return {key: path for key, path in own.items() if key not in raw}
+        return {}
+    raw = raw_coordinates({key: datasets[path] for key, path in own.items()})
+    return {key: own[key] for key in raw if key not in mapping.values()}
+
+
+def left_out_of(
+    datasets: Mapping[str, ArrayHeader], used: Iterable[str], raw: Iterable[str] = ()
+) -> tuple[tuple[str, str], ...]:
+    """Return the paths of datasets with values that are not used, each with the reason."""
+    taken, unscaled = set(used), set(raw)
+    return tuple(
+        (path, _RAW if path in unscaled else NO_COLUMN)
+        for path, dataset in datasets.items()
+        if path not in taken and has_values(dataset)
+    )
 
 
 def _named(
@@ -198,8 +210,3 @@ def _add_features(
 def case_note(name: str, stored: str) -> str:
     """Remark on a column that is renamed; see `distinct_names`."""
     return f"{printable(name)} differs from another column in case alone: stored as {printable(stored)}"
-
-
-def left_out_note(path: str) -> str:
-    """Remark on a dataset without axes."""
-    return f"left out, being no column: {printable(path)}"

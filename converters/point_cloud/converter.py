@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.common.faults import as_problem
+from unistore.converters.common.faults import as_problem, is_unreadable
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
@@ -156,12 +156,14 @@ def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
 
 
 def _match(path: Path, roots: Sequence[Path]) -> Match | None:
-    """How sure it is that arrays are a cloud; None if they cannot be read, which `scan` reports."""
+    """How sure it is that arrays are a cloud; None if the file is damaged, which `scan` reports."""
     with Candidate(path, roots) as file:
         try:
             with as_problem(str(path)):
                 return arrays.match(file, {})
-        except InputError:
+        except InputError as error:
+            if is_unreadable(error):
+                raise
             return None
 
 

@@ -15,7 +15,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.originals import dataset_paths, names_without_numbers, open_with_h5py
+from unistore.converters.common.left_out import BOOKKEEPING, NO_COLUMN, names_without_numbers
+from unistore.converters.common.originals import dataset_paths, open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.attributes import (
     Attributes,
@@ -28,6 +29,7 @@ from unistore.converters.files.hdf5.file import location_of, names_in
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, unlinked, walk
 from unistore.converters.parts import Candidate
+from unistore.converters.point_cloud.columns import left_out_of
 from unistore.converters.point_cloud.pointsuite import COUNT, segment_names, segment_problems
 from unistore.converters.point_cloud.source import AXES, Layout, Original, PointSource, column_paths
 from unistore.converters.scan import Source
@@ -98,6 +100,14 @@ def make_layout(found: OpenFile, chosen: Layout, members: Sequence[str] = (), **
     paths = [*chosen.xyz, *(path for path, _ in (*chosen.columns.values(), *segment_columns.values()))]
     read = [path for path in paths if path in datasets and path not in members]
     known["notes"] = (*known.get("notes", ()), *chosen.notes)
+    attributes, others_in_segments = _attributes(found, read, members)
+    taken = {*read, *(path for path, _ in chosen.left_out)}
+    known["left_out"] = (
+        *chosen.left_out,
+        *left_out_of(datasets, taken),
+        *((path, BOOKKEEPING) for path in found.tree.bookkeeping),
+        *((path, NO_COLUMN) for path in others_in_segments),
+    )
     known["memory"] = known.get("memory", 0) + 2 * sum(hdf5.chunk_memory(datasets[path]) for path in read)
     return replace(
         chosen,
@@ -105,13 +115,16 @@ def make_layout(found: OpenFile, chosen: Layout, members: Sequence[str] = (), **
         scale=_triple(header, "scale"),
         offset=_triple(header, "offset"),
         header=header,
-        attributes=_attributes(found, read, members),
+        attributes=attributes,
         files=tuple(sorted(found.tree.files)),
     )
 
 
-def _attributes(found: OpenFile, columns: Sequence[str], members: Sequence[str]) -> Attributes:
-    """Attributes of the groups, columns and segments of a file."""
+def _attributes(
+    found: OpenFile, columns: Sequence[str], members: Sequence[str]
+) -> tuple[Attributes, list[str]]:
+    """Return attributes of the groups, columns and segments of a file, and what else is in its segments."""
+    others: dict[str, None] = {}
     points: dict[str, tuple[int, ...]] = {}
 
     def in_segments() -> Iterator[tuple[str, h5py.HLObject]]:
@@ -119,6 +132,11 @@ def _attributes(found: OpenFile, columns: Sequence[str], members: Sequence[str])
         for key in found.segments:
             path, group = f"segments/{key}", unlinked(parent, key)
             if isinstance(group, h5py.Group):
+                others.update(
+                    dict.fromkeys(
+                        name for name in names_in(group, location_of(found.name, path)) if name not in members
+                    )
+                )
                 inside = {f"{path}/{each}": unlinked(group, each) for each in members}
                 datasets = {each: item for each, item in inside.items() if isinstance(item, h5py.Dataset)}
                 points[path] = next((item.shape or () for item in datasets.values()), ())
@@ -131,12 +149,13 @@ def _attributes(found: OpenFile, columns: Sequence[str], members: Sequence[str])
         return name == COUNT and path in points and entry == count
 
     objects = objects_of(found.file, found.tree, columns.__contains__)
-    return read_attributes(chain(objects, in_segments()), is_recounted)
+    attributes = read_attributes(chain(objects, in_segments()), is_recounted)
+    return attributes, [f"segments/segment_N/{name}" for name in others]
 
 
 def _header(file: h5py.File, name: str) -> dict[str, Any]:
     """All attributes of the group ``header``, as JSON; empty if there is none."""
-    group = file.get("header")
+    group = hdf5.find(file, "header")
     if group is None:
         return {}
     return {key: _plain(group.attrs[key]) for key in names_in(group.attrs, location_of(name, "header"))}
@@ -144,7 +163,9 @@ def _header(file: h5py.File, name: str) -> dict[str, Any]:
 
 def count_notes(group: h5py.Group | None, attribute: str, found: int, what: str) -> tuple[str, ...]:
     """Remark if a count in the file's attributes is wrong."""
-    count = None if group is None else _plain(group.attrs.get(attribute))
+    if group is None or attribute not in group.attrs:
+        return ()
+    count = _plain(group.attrs[attribute])
     if not isinstance(count, int) or count == found:
         return ()
     return (f"its header counts {count} {what}, but it holds {found}",)
@@ -246,10 +267,13 @@ def open_original(source: Source) -> Iterator[Original]:
         )
 
 
-def datasets_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = False) -> list[str]:
-    """Datasets of a file that are not columns, and attributes that are not stored.
+def datasets_left_out(
+    file: Any, detail: Mapping[str, Any], *, in_segments: bool = False, with_indices: bool = False
+) -> list[str]:
+    """Return datasets of a file that are not columns, and attributes that are not stored.
 
-    With `in_segments`, columns are known by the last part of their paths.
+    With `in_segments`, columns are known by the last part of their paths. With `with_indices`, the store has
+    the indices of segments.
     """
     taken = {path for path, _, _ in (*detail["columns"].values(), *detail["segment_columns"].values())}
     taken |= set(detail["xyz"])
@@ -257,7 +281,10 @@ def datasets_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool
     def is_column(name: str) -> bool:
         return name in taken or (in_segments and name.rpartition("/")[2] in taken)
 
-    found = [name for name in dataset_paths(file) if not is_column(name) and not name.endswith("/indices")]
+    def is_indices(name: str) -> bool:
+        return with_indices and name.startswith("segments/") and name.endswith("/indices")
+
+    found = [name for name in dataset_paths(file) if not (is_column(name) or is_indices(name))]
 
     def is_recounted(path: str, item: Any, name: Any) -> bool:
         """Whether an export writes the same value anyway."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unistore.converters.common.columns import Column, reconcile
+from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.parts import Parts, Scanned
 from unistore.converters.point_cloud.derive import derive_memory
@@ -70,6 +71,8 @@ def gather_clouds(parts: Parts, scanned: Sequence[Described], options: PointClou
     of_segments, unlike = reconcile(_forms(added(), attrgetter("segment_columns")), options.columns)
     if problems := [*differing, *unlike, *lists.problems]:
         raise InputError(problems)
+    merged = {*of_points, *of_segments}
+    partial = [(path, NOT_EVERYWHERE) for key, path in seen.columns.items() if key not in merged]
     run = max(1, seen.points // max(1, seen.segments))
     classes = dict(sorted({tuple(each["class"]) for each in sources.details if "class" in each}))
     return Scan(
@@ -87,7 +90,7 @@ def gather_clouds(parts: Parts, scanned: Sequence[Described], options: PointClou
         main_table=POINTS,
         options=options.recorded(),
         notes=(
-            *_notes(seen, sources, options.segment),
+            *_notes(seen, sources, options.segment, partial),
             *class_notes(set(classes.values())),
             *texts.notes(),
             *lists.notes,
@@ -136,7 +139,9 @@ def _add(
     )
 
 
-def _notes(seen: _Seen, sources: Sources, segment: str | None) -> list[str]:
+def _notes(
+    seen: _Seen, sources: Sources, segment: str | None, partial: Iterable[tuple[str, str]]
+) -> list[str]:
     counted = ", ".join(f"{count} of layout {kind}" for kind, count in seen.kinds.items())
     files = count_of(len(sources), "file")
     notes = [f"point cloud: {files}, {counted}; {seen.own_segments} segments of their own"]
@@ -150,7 +155,7 @@ def _notes(seen: _Seen, sources: Sources, segment: str | None) -> list[str]:
         notes.append(f"{seen.first_uncut}{others}: no segments, so cut by {segment}")
     elif segment is not None:
         notes.append(f"every file has segments of its own, so nothing is cut by {segment}")
-    notes += seen.remarks
+    notes += seen.remarks + left_out_notes([*seen.left_out, *partial])
     if seen.remarked > _MAX_NOTES:
         notes.append(f"and {seen.remarked - _MAX_NOTES} further remarks of this kind")
     splits = sorted({split for split in sources.splits if split is not None})
@@ -177,6 +182,8 @@ class _Seen:
     first_uncut: str = ""
     xyz_dtypes: set[str] = field(default_factory=set)
     listed: dict[str, int] = field(default_factory=dict)
+    left_out: dict[tuple[str, str], None] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     remarked: int = 0
 
@@ -193,6 +200,9 @@ class _Seen:
             self.first_uncut = self.first_uncut or name
         if each.segments_are_rooms:
             self.listed[name] = each.segments
+        self.left_out |= dict.fromkeys(each.left_out)
+        for key, (path, _) in (*each.columns.items(), *each.segment_columns.items()):
+            self.columns.setdefault(key, path)
         for note in each.notes:
             self.remarked += 1
             self.remarks += [f"{name}: {note}"] if self.remarked <= _MAX_NOTES else []

@@ -74,6 +74,10 @@ class Layout:
         Further files that are read.
     memory
         Bytes in memory while rows are read, besides the rows: decoded chunks, names of segments.
+    notes
+        Remarks for the user.
+    left_out
+        Paths of what is no column, each with the reason.
     """
 
     format: str
@@ -93,6 +97,7 @@ class Layout:
     files: tuple[Path, ...] = ()
     memory: int = 0
     notes: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
     @property
     def xyz_dtype(self) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, missing_value, reconcile, storable
 from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.common.left_out import BOOKKEEPING, NOT_EVERYWHERE, NOT_MAPPED, left_out_notes
 from unistore.converters.files.arrays import (
     NPY_NAME,
     SUFFIXES,
@@ -49,6 +50,11 @@ class _Origin(NamedTuple):
     field: str | None
     step: int = 0
 
+    @property
+    def name(self) -> str:
+        """Array, and field of its records."""
+        return self.array if self.field is None else f"{self.array}/{self.field}"
+
 
 _ALIKE = 256
 _origin = lru_cache(_ALIKE)(_Origin)
@@ -78,6 +84,7 @@ class _Found(Scanned):
     compressed: bool
     reading: int
     attributes: Attributes
+    left_out: tuple[tuple[str, str], ...]
 
 
 class RowsConverter(RowsOptions, Converter):
@@ -160,6 +167,11 @@ class RowsConverter(RowsOptions, Converter):
             compressed=any(origin.array in listed[origin.file].compressed for origin in origins.values()),
             reading=max((file.reading for file in listed), default=0),
             attributes=listed[0].attributes,
+            left_out=(
+                *((key, NOT_MAPPED) for key in arrays if key not in wanted.values()),
+                *((key, NOT_MAPPED) for file in listed for key in file.unreadable),
+                *((key, BOOKKEEPING) for file in listed for key in file.bookkeeping),
+            ),
         )
 
     def _mapped_arrays(self, present: Sequence[str], name: str) -> dict[str, str]:
@@ -191,10 +203,14 @@ class RowsConverter(RowsOptions, Converter):
         origins = lru_cache(_ALIKE)(lambda items: {key: list(of) for key, of in items if key in merged})
         count = alone = 0
         compressed, by_matlab = [], ""
+        left_out: dict[tuple[str, str], None] = {}
         for name, files, group, each in zip(parts.names, parts.files(), parts.details, scanned, strict=True):
             count += len(files)
             alone += group.arrays == (NPY_NAME,)
             compressed += [name] * each.compressed
+            left_out |= dict.fromkeys(each.left_out)
+            partial = (origin for key, origin in each.origins.items() if key not in merged)
+            left_out |= dict.fromkeys((origin.name, NOT_EVERYWHERE) for origin in partial)
             if not by_matlab and name.lower().endswith(".mat") and not self.reverse_axes:
                 by_matlab = name if _by_matlab(files[0]) else ""
             sources.add(
@@ -224,7 +240,11 @@ class RowsConverter(RowsOptions, Converter):
             sample_table=TABLE,
             main_table=TABLE,
             options=self.recorded(),
-            notes=(*_notes(count, alone, compressed, by_matlab, merged, sources), *texts.notes()),
+            notes=(
+                *_notes(count, alone, compressed, by_matlab, merged, sources),
+                *left_out_notes(left_out),
+                *texts.notes(),
+            ),
         )
 
     def read(

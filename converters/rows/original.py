@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -13,13 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import row_values, sources_of
-from unistore.converters.common.originals import (
-    Compared,
-    blocks_difference,
-    dataset_paths,
-    names_without_numbers,
-    open_with_h5py,
-)
+from unistore.converters.common.left_out import names_without_numbers
+from unistore.converters.common.originals import Compared, blocks_difference, dataset_paths, open_with_h5py
+from unistore.converters.files.arrays import NPY_NAME
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out, compare_attributes
 from unistore.converters.protocol import Scan
@@ -55,20 +51,42 @@ class Originals:
     def left_out(self, number: int) -> list[str]:
         """Datasets and attributes of a source that are not in the store."""
         source = self._scan.sources[number]
-        taken = {(file, array) for file, array, *_ in source.detail["columns"].values()}
-        found = []
+        names: list[str] = []
         for file, path in enumerate(source.files[: len(source.detail["files"])]):
-            if not _is_hdf5(path):
-                continue
-            with open_with_h5py(path) as opened:
-                arrays = {name for each, name in taken if each == file}
-                found += [name for name in dataset_paths(opened) if name not in arrays]
-                found += attributes_left_out(opened, self._attributes[number], arrays.__contains__)
-        return names_without_numbers(found)
+            fields: dict[str, set[str | None]] = {}
+            for other, array, inner, *_ in source.detail["columns"].values():
+                if other == file:
+                    fields.setdefault(array, set()).add(inner)
+            names += _names_left_out(path, fields)
+            if _is_hdf5(path):
+                with open_with_h5py(path) as opened:
+                    names += attributes_left_out(opened, self._attributes[number], fields.__contains__)
+        return names_without_numbers(names)
 
 
 def _is_hdf5(path: Path) -> bool:
     return path.suffix.lower() not in (".npy", ".npz")
+
+
+def _names_left_out(path: Path, stored: Mapping[str, Collection[str | None]]) -> list[str]:
+    """Return arrays, and fields of records, that a file has besides the stored fields of its arrays."""
+    with ExitStack() as stack:
+        arrays: Any
+        if _is_hdf5(path):
+            arrays = stack.enter_context(open_with_h5py(path))
+            names = dataset_paths(arrays)
+        elif path.suffix.lower() == ".npz":
+            arrays = stack.enter_context(np.load(path, allow_pickle=False))
+            names = list(arrays.files)
+        else:
+            arrays = {NPY_NAME: np.load(path, mmap_mode="r", allow_pickle=False)}
+            # The array of a file without names is called as the file is.
+            names = [NPY_NAME if NPY_NAME in stored else path.stem]
+        left_out = [name for name in names if name not in stored]
+        for name, fields in stored.items():
+            if None not in fields:
+                left_out += [f"{name}/{field}" for field in arrays[name].dtype.names if field not in fields]
+    return left_out
 
 
 @contextmanager

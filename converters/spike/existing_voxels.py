@@ -8,9 +8,10 @@ import numpy as np
 
 from unistore.converters.spike.frames import file_name
 from unistore.converters.spike.scan import ScannedFrame, first_frames
-from unistore.converters.spike.source import Extent, FrameSource
+from unistore.converters.spike.source import LARGE, Extent, FrameSource
 from unistore.errors import InputError, Problem
-from unistore.schemas.spike.bits import bin_edges, voxelize
+from unistore.schemas.spike.bits import bin_edges
+from unistore.system.sizes import size
 
 _CHECKED_RECORDINGS = 8
 """Recordings of which the first frame is compared."""
@@ -33,7 +34,11 @@ def detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Fram
     for each in first_frames(each for each in frames if each.frame.name in spikes)[:_CHECKED_RECORDINGS]:
         source = spikes[each.frame.name]
         assert each.voxel is not None
-        counted, found = voxelize(source.packed(), source.extent.width, each.voxel.bins), each.voxel.values()
+        if source.memory > LARGE:
+            message = f"takes {size(source.memory)} of memory to be compared with its voxels"
+            cure = "save it uncompressed, or in C order"
+            raise InputError(Problem(source.location, message, cure, "memory"))
+        counted, found = source.counted(each.voxel.bins), each.voxel.values()
         upright, flipped = np.array_equal(found, counted), np.array_equal(found[:, ::-1], counted)
         if not (upright and flipped):
             way = "top" if upright else "bottom" if flipped else "other"
@@ -114,11 +119,14 @@ def _is_sum_of_bytes(frame: ScannedFrame) -> bool:
     voxel, stream = frame.voxel, frame.stream
     assert voxel is not None
     assert stream is not None
-    with stream.open() as read:
-        pixels = read(stream.size).reshape(-1, voxel.height, voxel.width)
-    if len(pixels) < voxel.bins:
+    length = stream.size // (voxel.height * voxel.width)
+    if length < voxel.bins:
         return False
-    counted = np.add.reduceat(pixels, bin_edges(len(pixels), voxel.bins)[:-1], axis=0, dtype=np.float64)
+    counted = np.zeros((voxel.bins, voxel.height, voxel.width))
+    bins = np.repeat(np.arange(voxel.bins), np.diff(bin_edges(length, voxel.bins)))
+    with stream.open() as read:
+        for number in bins.tolist():
+            counted[number] += read(voxel.height * voxel.width).reshape(voxel.height, voxel.width)
     found = voxel.values().astype(np.float64)
     if not found.std() or not counted.std():
         return not found.any() and not counted.any()

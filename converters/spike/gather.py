@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from unistore.converters.common.left_out import left_out_notes
 from unistore.converters.protocol import Scan, Sources
 from unistore.converters.spike.existing_voxels import compare_with_spikes, detect_orientation, misread_note
-from unistore.converters.spike.frames import ROLES
+from unistore.converters.spike.frames import ROLES, file_name
 from unistore.converters.spike.notes import firing_notes, image_size_note, padding_note, size_note
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.resolve_streams import ResolvedStreams, resolve_streams
@@ -70,8 +71,20 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
             *notes,
             *padding_note(extents),
             *image_size_note(frames, options.frames),
+            *left_out_notes(_left_out(frames, options.frames)),
         ),
     )
+
+
+def _left_out(frames: Sequence[ScannedFrame], images: str) -> Iterator[tuple[str, str]]:
+    """Yield what the files of frames hold and the store does not, with the reason."""
+    for frame in frames:
+        for arrays in (frame.spikes, frame.voxel):
+            if arrays is not None:
+                yield from ((f"{arrays.location}: {name}", "of another name") for name in arrays.others)
+        for role, header in frame.images.items():
+            if images == "tiles" and not header.exact:
+                yield file_name(frame.frame, role), "alpha or bits beyond 8, which --convert-images drops"
 
 
 def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedStreams:

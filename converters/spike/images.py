@@ -57,6 +57,11 @@ class ImageHeader(NamedTuple):
         """Whether it decodes to 8-bit RGB without changing a value."""
         return self.colour == "rgb" and self.bits <= 8
 
+    @property
+    def exact(self) -> bool:
+        """Whether no value is lost where it becomes 8-bit RGB."""
+        return self.colour in ("rgb", "gray") and self.bits <= 8
+
 
 def read_image_header(path: Path, name: str) -> ImageHeader:
     """Read the header of a PNG or JPEG, and check that the file has its end."""

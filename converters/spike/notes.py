@@ -2,51 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.exclusion import with_source
 from unistore.converters.preview import evenly
 from unistore.converters.spike.scan import ScannedFrame, first_frames
-from unistore.converters.spike.source import Extent, FrameSource
-from unistore.errors import first_few
+from unistore.converters.spike.source import LARGE, Extent, FrameSource
+from unistore.errors import InputError, first_few
 from unistore.system.sizes import count_of
 
 SATURATED = 0.9
 """Spikes a pixel and step above which a recording shows nothing."""
 _LOOKED_AT = 24
+_BLOCKS = 8
+"""Blocks of a recording that its rate is taken from: all of most frames."""
 _LARGE_PADDING = 3
 """Ratio of stored to source values from which a note warns of padding."""
 
 
-def firing_rate(packed: NDArray[np.uint8], width: int) -> float:
-    """Spikes a pixel and step of packed spikes, (T, H, bytes) whose padding bits are 0."""
-    pixels = packed.shape[0] * packed.shape[1] * width
-    return float(np.bitwise_count(packed).sum(dtype=np.int64) / max(1, pixels))
+def firing_rate(blocks: Iterable[NDArray[np.uint8]], width: int) -> float:
+    """Spikes a pixel and step of packed spikes, (t, H, bytes) each, whose padding bits are 0."""
+    pixels = fired = 0
+    for packed in blocks:
+        pixels += packed.shape[0] * packed.shape[1] * width
+        fired += int(np.bitwise_count(packed).sum(dtype=np.int64))
+    return fired / max(1, pixels)
 
 
 def firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSource]) -> list[str]:
-    """Rates in the first frame of some sequences, and a remark on those that are dark or saturated.
+    """Rates at the start of some sequences, and a remark on those that are dark or saturated.
 
     `spikes` has those of each frame by its name.
     """
-    firsts = first_frames(each for each in frames if each.frame.name in spikes)
+    small = {name for name, source in spikes.items() if source.memory <= LARGE}
+    firsts = first_frames(each for each in frames if each.frame.name in small)
     rates: dict[str, float] = {}
     for at in evenly(0, len(firsts), _LOOKED_AT).tolist():
-        source = spikes[firsts[at].frame.name]
-        rates[firsts[at].info.sequence] = firing_rate(source.packed(), source.extent.width)
+        name, source = firsts[at].frame.name, spikes[firsts[at].frame.name]
+        beginning = islice(source.blocks(), _BLOCKS)  # a recording may be larger than memory
+        try:
+            rates[firsts[at].info.sequence] = firing_rate(beginning, source.extent.width)
+        except InputError as error:
+            raise InputError(with_source(name, error.problems)) from error
     if not rates:
         return []
     span = " to ".join(dict.fromkeys(f"{end(rates.values()):.3g}" for end in (min, max)))
-    notes = [f"spikes a pixel and step: {span}, in the first frames of {count_of(len(rates), 'sequence')}"]
+    notes = [f"spikes a pixel and step: {span}, at the start of {count_of(len(rates), 'sequence')}"]
     dark = [name for name, rate in rates.items() if not rate]
     full = [name for name, rate in rates.items() if rate > SATURATED]
     for names, what in ((dark, "no spike at all"), (full, "nearly every pixel firing at every step")):
         if names:
             cure = "look at the recordings, or leave them out (--exclude)"
-            notes.append(f"careful: {what} in {first_few(names)}: {cure}")
+            notes.append(f"careful: {what} at the start of {first_few(names)}: {cure}")
     return notes
 
 

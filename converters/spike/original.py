@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.left_out import names_without_numbers
 from unistore.converters.common.originals import Compared, difference
 from unistore.converters.protocol import Scan
 from unistore.converters.spike.export import frames
+from unistore.converters.spike.frames import IMAGE_ROLES
+from unistore.converters.spike.images import read_image_header
 from unistore.converters.spike.layouts import format_of
 from unistore.errors import Location
-from unistore.schemas.spike.fields import voxel_path
+from unistore.schemas.spike.fields import FRAMES, voxel_path
 from unistore.schemas.store_view import StoreView
 
 
@@ -50,11 +53,20 @@ class Originals:
                 yield compared(files[image], stored, _image(files[image], stored.ndim == 1))
 
     def left_out(self, number: int) -> list[str]:
-        """Existing voxels that were counted from the spikes instead."""
-        detail = self._scan.sources[number].detail
+        """Return other arrays of files, what 8-bit RGB cannot hold, and voxels that were counted instead."""
+        source = self._scan.sources[number]
+        detail = source.detail
+        names: list[str] = []
+        for role, path in zip(detail["roles"], source.files, strict=True):
+            if role not in IMAGE_ROLES:
+                names += _others(path, detail[role]["key"])
+            elif self._store.has(f"{FRAMES}/{role}") and not read_image_header(path, path.name).exact:
+                names.append(f"{role}/{path.name} (alpha or bits beyond 8)")
+        names = names_without_numbers(names)
         if "voxel" in detail["roles"] and not self._is_stored(detail["voxel"]["bins"]):
-            return [f"existing voxels of {detail['voxel']['bins']} bins (counted from the spikes instead)"]
-        return []
+            bins = detail["voxel"]["bins"]
+            return [*names, f"existing voxels of {bins} bins (counted from the spikes instead)"]
+        return names
 
     def _is_stored(self, bins: int) -> bool:
         path = voxel_path(bins)
@@ -71,6 +83,12 @@ class Originals:
             pixels = pixels[: length * height * width]
         pixels = pixels.reshape(length, height, -1)[:, :, :width]
         return pixels[:, ::-1] if self._flip else pixels
+
+
+def _others(path: Path, key: str) -> list[str]:
+    """Return the arrays that a file has besides the one of a name."""
+    names = format_of(path).names
+    return [] if names is None else [f"{path.name}: {name}" for name in names(path) if name != key]
 
 
 def _image(path: Path, as_bytes: bool) -> NDArray[np.uint8]:

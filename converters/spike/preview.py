@@ -71,7 +71,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
     some = [Frame(store=store, number=sample) for sample in samples.tolist()]
     yield Measure(
         name="spikes a pixel and step",
-        values=np.array([firing_rate(each.packed(_MEASURED_BITS), each.extent()[1]) for each in some]),
+        values=np.array([firing_rate([each.packed(_MEASURED_BITS)], each.extent()[1]) for each in some]),
         samples=samples,
         most=SATURATED,
         cure="look at the recordings",

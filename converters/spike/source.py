@@ -11,7 +11,7 @@ right bit order and flip, the mean of its frames correlates with the scene at 0.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.parts import Verdict
 from unistore.errors import InputError, Problem
-from unistore.schemas.spike.bits import pack, row_bytes
+from unistore.schemas.spike.bits import bin_edges, count_dtype, pack, row_bytes, voxelize
 
 if TYPE_CHECKING:
     from unistore.converters.common.exported import Form
@@ -33,6 +33,11 @@ ReadBytes = Callable[[int], NDArray[np.uint8]]
 
 ReadArray = Callable[[Path, str, str], NDArray[Any]]
 """``read(path, location, key)`` returns a whole array, memory-mapped if possible."""
+
+BLOCK = 8 << 20
+"""Pixels that are read at a time, in whole time steps."""
+LARGE = 64 << 20
+"""Bytes of a recording above which it is not read whole to look at it."""
 
 
 class Extent(NamedTuple):
@@ -56,10 +61,13 @@ class SourceFile:
         The file.
     location
         What messages call it.
+    others
+        Names of its other arrays, which are not stored.
     """
 
     path: Path
     location: str
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +81,7 @@ class FrameSource(SourceFile, ABC):
     key
         Name of its array in the file, if arrays have names.
     memory
-        Bytes that `read` needs besides its output.
+        Bytes that `blocks` needs besides a few blocks.
     """
 
     extent: Extent
@@ -81,29 +89,48 @@ class FrameSource(SourceFile, ABC):
     memory: int = 0
 
     def check(self) -> list[Problem]:
-        """Problems of the values, all of which are read; files of bits have none."""
+        """Return problems that the header or the first block shows; a recording may be larger than memory."""
         return []
 
-    def packed(self) -> NDArray[np.uint8]:
-        """The spikes in a new array; see `read`."""
-        out = np.zeros((self.extent.length, self.extent.height, row_bytes(self.extent.width)), np.uint8)
-        self.read(out)
-        return out
-
     @abstractmethod
-    def read(self, out: NDArray[np.uint8]) -> None:
-        """Fill `out` with the spikes as packed bits, row 0 = top. Thread-safe.
+    def blocks(self) -> Iterator[NDArray[np.uint8]]:
+        """Read the spikes as packed bits, row 0 = top, in time order. Thread-safe.
 
-        Parameters
-        ----------
-        out
-            (T, H, ⌈W/8⌉) u1, least significant bit first, padding bits 0; may be a view of a larger array.
+        Yields
+        ------
+        ndarray, (t, H, ⌈W/8⌉) u1
+            Least significant bit first, padding bits 0. Together T steps, each of about `BLOCK` pixels.
 
         Raises
         ------
         InputError
             If the file cannot be read, ends early, or holds other values than 0 and 1.
         """
+
+    def read(self, out: NDArray[np.uint8]) -> None:
+        """Fill `out`, (t, H, ⌈W/8⌉), with the first t time steps; it may be a view of a larger array."""
+        start = 0
+        for block in self.blocks():
+            taken = min(len(block), len(out) - start)
+            out[start : start + taken] = block[:taken]
+            start += taken
+            if start == len(out):
+                break
+
+    def counted(self, bins: int) -> NDArray[Any]:
+        """Count the spikes of each bin of time, as `voxelize` does, block by block."""
+        length, height, width = self.extent
+        counts = np.zeros((bins, height, width), count_dtype(length, bins))
+        edges = bin_edges(length, bins)
+        start = 0
+        for block in self.blocks():
+            stop = start + len(block)
+            for number in range(bins):
+                first, last = np.clip(edges[number : number + 2], start, stop) - start
+                if first < last:
+                    counts[number] += voxelize(block[first:last], width, 1)[0]
+            start = stop
+        return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +165,8 @@ class VoxelGrid(SourceFile):
         Reads the array.
     key
         Name of its array in the file, if arrays have names.
+    memory
+        Bytes that reading it takes besides its values.
     """
 
     bins: int
@@ -146,6 +175,7 @@ class VoxelGrid(SourceFile):
     dtype: np.dtype[Any]
     read_array: ReadArray
     key: str = ""
+    memory: int = 0
 
     def values(self) -> NDArray[Any]:
         """The grid, (B, H, W).
@@ -179,6 +209,8 @@ class Format:
         Whether `open` returns a `StreamSource`.
     open_voxels
         Reads the header of a file of voxels; None if the format has no voxels.
+    names
+        Names of the arrays of a file, for ``verify --against``; None if they have none.
     form
         Format of exported files, see `File.form`; None if it cannot be written: then arrays are exported as
         ``.npy`` and streams as ``.dat``.
@@ -190,10 +222,8 @@ class Format:
     original: Callable[[Path, str], NDArray[Any]]
     headerless: bool = False
     open_voxels: Callable[[Path, str], VoxelGrid] | None = None
+    names: Callable[[Path], Sequence[str]] | None = None
     form: Form | None = None
-
-
-_BLOCK = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,12 +243,14 @@ class ShapedStream(FrameSource):
             path=stream.path, location=stream.location, extent=extent, stream=stream, layout=layout, flip=flip
         )
 
-    def read(self, out: NDArray[np.uint8]) -> None:
-        """Read the first T time steps; see `FrameSource.read`."""
-        frames, height, stored = out.shape
-        pixels = height * self.extent.width
-        frame_bits = {"packed": height * stored * 8, "stream": pixels, "bytes": pixels * 8}[self.layout]
-        step = max(1, _BLOCK * 8 // frame_bits)
+    def blocks(self) -> Iterator[NDArray[np.uint8]]:
+        """See `FrameSource.blocks`."""
+        frames, height, width = self.extent
+        pixels = height * width
+        frame_bits = {"packed": height * row_bytes(width) * 8, "stream": pixels, "bytes": pixels * 8}[
+            self.layout
+        ]
+        step = max(1, BLOCK // pixels)
         if self.layout == "stream":
             step = -(-step // 8) * 8  # so that every block begins at a whole byte
         with self.stream.open() as read:
@@ -230,7 +262,7 @@ class ShapedStream(FrameSource):
                     cure = "it changed during the conversion: run again when it is complete"
                     raise InputError(Problem(self.location, message, cure, "truncated"))
                 rows = self._rows(raw, count, height)
-                out[start : start + count] = rows[:, ::-1] if self.flip else rows
+                yield rows[:, ::-1] if self.flip else rows
 
     def _rows(self, raw: NDArray[np.uint8], frames: int, height: int) -> NDArray[np.uint8]:
         """Packed rows (frames, H, ⌈W/8⌉) in file order."""

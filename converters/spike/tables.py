@@ -136,6 +136,7 @@ def make_source(
     if counted is not None:
         detail["counted"] = list(counted)
     memory = scanned.spikes.memory if isinstance(scanned.spikes, FrameSource) else 0
+    memory += voxel.memory if voxel is not None else 0
     decoding = [2 * 3 * form.height * form.width + form.size for form in images.values()]
     files = tuple(scanned.frame.files[role] for role in roles)
     return Source(

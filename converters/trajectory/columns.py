@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, length_table, storable
 from unistore.converters.trajectory.images import decode_frame, encoding_of, frame_of
-from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core
+from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core, is_ignored
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Array, Group
 from unistore.errors import InputError, Location, Problem, printable
@@ -32,6 +32,9 @@ Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variabl
 
 SMALL = 4096
 """Bytes up to which an array that is not per step becomes an attribute."""
+IGNORED = "as --ignore says"
+_LENGTHS = "lengths of compressed frames"
+_TOO_LARGE = "not per step and too large for attributes"
 FEW = 8
 """Rows that are searched for a first compressed frame."""
 
@@ -72,8 +75,8 @@ class Episode:
     """Datasets of small arrays and scalars that are not per step."""
     empty: dict[str, str] = field(default_factory=dict)
     """Dtype of each dataset of shape (T, 0, …)."""
-    dropped: list[str] = field(default_factory=list)
-    """Large datasets that are not per step; they are not stored."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Reason for each dataset that is not stored."""
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -104,6 +107,9 @@ def describe(
     """
     episode = Episode()
     columns = _columns(group.arrays, naming)
+    for path in group.arrays:
+        if path not in columns:
+            episode.left_out[path] = IGNORED if is_ignored(path, naming) else _LENGTHS
     episode.length = _length(group.arrays, columns)
     episode.problems += _length_problems(group.arrays, columns, episode.length, location)
     taken: dict[str, str] = {}
@@ -164,7 +170,7 @@ def _bytes(array: Array) -> int:
 
 def _keep_small(episode: Episode, path: str, array: Array) -> None:
     if _bytes(array) > SMALL:
-        episode.dropped.append(path)
+        episode.left_out[path] = _TOO_LARGE
     elif problems := array.problems(objects=True):
         episode.problems += problems
     else:

@@ -70,11 +70,10 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         """Read rows ``lo:hi`` of a source; see `Converter.read`."""
         from unistore.converters.trajectory.episode_index import EpisodeIndex
         from unistore.converters.trajectory.read import Reader
-        from unistore.converters.trajectory.tables import resized_columns
 
         origin = scan.sources[source]
         index = EpisodeIndex.from_json(origin.detail)
-        resized = resized_columns(scan.tables, table, out, alone=self.images == "resized")
+        resized = scan.shared["columns"].resized_columns(table)
         with index.episodes_in_problems(origin.name):
             Reader(origin, index, self.colour, resized).read(table, lo, hi, out)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.common.faults import is_unreadable
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.protocol import Emit, Facts, Source, Sources
 from unistore.converters.trajectory.columns import Feature, flags
@@ -72,7 +73,9 @@ def summary_in_scan(file: EpisodeSource, index: EpisodeIndex, *, joined: bool) -
         return None
     try:
         return _text({"following": {}, "cut": [], **_attributes(file, index, joined=joined)})
-    except InputError:
+    except InputError as error:
+        if is_unreadable(error):
+            raise
         return None
 
 

@@ -133,7 +133,7 @@ def files(store: StoreView) -> Iterator[File]:
                 groups=groups,
                 attributes=own[number] if own else {},
                 group_attributes={part.group: each[part.first] for part in alone} if each else {},
-                masks=_masks(store, parts),
+                masks=masks_of(store, parts),
             )
         )
         yield replace(file, attributes=_with_kept(file, parse_attributes(kept[number])), notes=notes)
@@ -141,12 +141,18 @@ def files(store: StoreView) -> Iterator[File]:
 
 def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:
     """What is said of cameras of which the store has resized copies alone."""
-    resized = {path: name for path, name in columns.items() if "resized_from" in store.array(path).attributes}
+    resized = {path: name for path, name in columns.items() if is_resized(store, path)}
     if not resized:
         return ()
     side = store.array(next(iter(resized))).shape[1]
     names = ", ".join(dict.fromkeys(resized.values()))
     return (f"{names}: written as {side} × {side}, as stored; the originals are not in the store",)
+
+
+def is_resized(store: StoreView, path: str) -> bool:
+    """Whether a store has an image of the sources in another size than they have it."""
+    # Stores of earlier versions name the original instead of its shape.
+    return not {"source_shape", "resized_from"}.isdisjoint(store.array(path).attributes)
 
 
 def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -187,7 +193,7 @@ def _texts(store: StoreView, path: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in store.text(path)] if store.has(f"{path}/data") else []
 
 
-def _masks(store: StoreView, parts: Sequence[Run]) -> dict[str, list[str]]:
+def masks_of(store: StoreView, parts: Sequence[Run]) -> dict[str, list[str]]:
     """Names of a source's episodes in each mask, without empty masks."""
     group = f"{EPISODES}/mask/"
     paths = [path for path in store.paths() if path.startswith(group)] if parts else []

@@ -6,19 +6,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes, names_without_numbers
 from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Parts
 from unistore.converters.protocol import Scan, Sources
+from unistore.converters.trajectory.columns import IGNORED
 from unistore.converters.trajectory.derive import SUMMARY, derive_memory
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.finalize import possible_tables
+from unistore.converters.trajectory.naming import Naming, column_of
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.scan import ScannedFile
 from unistore.converters.trajectory.tables import MergedColumns, merge_columns
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
 from unistore.system.sizes import count_of
+
+_LISTED = 20
 
 
 def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: TrajectoryOptions) -> Scan:
@@ -89,17 +94,14 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
 def _notes(seen: _Seen, files: int, layout: MergedColumns, options: TrajectoryOptions) -> list[str]:
     counted = f"{count_of(seen.episodes, 'episode')}, {count_of(seen.steps, 'step')}"
     notes = [f"{seen.format}: {counted} from {count_of(files, 'file')}"]
-    notes += [
-        f"no {role}: the sources name none; --map {role}=DATASET names it"
-        for role in ("action", "reward")
-        if role not in layout.merged
-    ]
-    for what, datasets in (
-        ("(T, 0) datasets hold no values and are only named in attributes", layout.empty),
-        ("not per step and too large for attributes, not kept", seen.dropped),
-    ):
-        if datasets:
-            notes.append(f"{what}: {', '.join(datasets)}")
+    notes += [_no_role(role, seen, layout) for role in ("action", "reward") if role not in layout.merged]
+    if layout.empty:
+        listed = ", ".join(layout.empty)
+        notes.append(f"(T, 0) datasets hold no values and are only named in attributes: {listed}")
+    if seen.values:
+        listed = first_few(names_without_numbers(seen.values), _LISTED)
+        notes.append(f"not per step, so kept as attributes and not as columns: {listed}")
+    notes += left_out_notes([*seen.left_out.items(), *_columns_left_out(layout)])
     if listed := ", ".join(column for column in seen.encoded if column in layout.merged):
         notes.append(
             f"compressed frames ({listed}) taken as {options.colour}; if red and blue are exchanged, "
@@ -108,6 +110,27 @@ def _notes(seen: _Seen, files: int, layout: MergedColumns, options: TrajectoryOp
     elif options.images == "keep":
         notes.append("--images keep: no image is compressed in the sources, all are stored as arrays")
     return notes
+
+
+def _columns_left_out(layout: MergedColumns) -> Iterator[tuple[str, str]]:
+    """Yield datasets of columns that are not stored, or in another size alone, with the reason."""
+    size = layout.image_size
+    for column, datasets in layout.datasets.items():
+        if column not in layout.merged:
+            yield from ((dataset, NOT_EVERYWHERE) for dataset in datasets)
+        elif column in layout.resized_alone:
+            yield from ((dataset, f"being stored as {size} × {size} alone") for dataset in datasets)
+
+
+def _no_role(role: str, seen: _Seen, layout: MergedColumns) -> str:
+    """Remark on a role that no column has."""
+    ignored = [name for name, reason in seen.left_out.items() if reason == IGNORED]
+    named = [name for name in ignored if column_of(name, Naming()) == role]
+    if named:
+        return f"no {role}: --ignore leaves out {', '.join(named)}"
+    if role in layout.datasets:
+        return f"no {role}: not every source has one, see --columns"
+    return f"no {role}: the sources name none; --map {role}=DATASET names it"
 
 
 def _unused(layout: MergedColumns, options: TrajectoryOptions) -> list[Problem]:
@@ -129,7 +152,8 @@ class _Seen:
     episodes: int = 0
     steps: int = 0
     needs_facts: bool = False
-    dropped: dict[str, None] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    values: dict[str, None] = field(default_factory=dict)
     encoded: dict[str, None] = field(default_factory=dict)
 
     def add(self, each: ScannedFile) -> None:
@@ -137,8 +161,9 @@ class _Seen:
         self.episodes += len(each.index.names)
         self.steps += sum(each.index.lengths)
         self.needs_facts = self.needs_facts or each.summary is None
-        self.dropped |= dict.fromkeys(each.dropped)
+        self.left_out |= dict(each.left_out)
         for variant in each.index.variants:
+            self.values |= dict.fromkeys(variant.values)
             self.encoded |= dict.fromkeys(name for name, one in variant.features.items() if one.encoded)
 
 

@@ -40,13 +40,18 @@ class Naming:
     """Whether per-step datasets outside an observation group are observations (flat files without one)."""
 
 
+def is_ignored(dataset: str, naming: Naming) -> bool:
+    """Return whether the user leaves a dataset out."""
+    return any(fnmatchcase(dataset, pattern) for pattern in naming.ignored)
+
+
 def column_of(dataset: str, naming: Naming) -> str | None:
     """Column name of a dataset; None if it is left out.
 
     >>> column_of("obs/eef_pos", Naming())
     'observation/eef_pos'
     """
-    if any(fnmatchcase(dataset, pattern) for pattern in naming.ignored):
+    if is_ignored(dataset, naming):
         return None
     for column, source in naming.renamed.items():
         if dataset == source.strip("/"):

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import Values
-from unistore.converters.common.originals import Compared, blocks_difference, names_without_numbers
+from unistore.converters.common.left_out import names_without_numbers
+from unistore.converters.common.originals import Compared, blocks_difference
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.hdf5.original_attributes import compare_attributes
 from unistore.converters.protocol import Scan
-from unistore.converters.trajectory.export import Run, runs
+from unistore.converters.trajectory.export import Run, is_resized, masks_of, runs
 from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.source import Format, Rows
 from unistore.errors import Location
@@ -44,6 +45,8 @@ class Originals:
                     path = self._path_of(column)
                     if path is None:
                         continue
+                    if is_resized(self._store, path):
+                        continue
                     name = f"{run.group}/{dataset}".strip("/")
                     rows = file.rows(name)
                     if path.endswith(f"{JPEG_SUFFIX}/data"):
@@ -56,28 +59,47 @@ class Originals:
         yield from compare_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:
-        """Datasets that the store does not have as arrays, and attributes that it does not have."""
-        taken = {
-            f"{run.group}/{dataset}".strip("/")
-            for run in self._runs[number]
-            for column, (dataset, *_) in self._features(number, run).items()
-            if self._path_of(column) is not None
-        }
+        """Return what a source has and the store does not, and datasets that it has in another form."""
+        runs = self._runs[number]
+        taken, elsewhere = set[str](), dict[str, str]()
+        for run in runs:
+            for column, (dataset, *_) in self._features(number, run).items():
+                path, name = self._path_of(column), f"{run.group}/{dataset}".strip("/")
+                if path is not None and is_resized(self._store, path):
+                    elsewhere[name] = "only resized"
+                elif path is not None:
+                    taken.add(name)
+            for dataset in self._variant(number, run)["values"]:
+                elsewhere[f"{run.group}/{dataset}".strip("/")] = "only as an attribute"
         with self._format(number).open_original(self._scan.sources[number].path) as file:
-            groups = {run.group for run in self._runs[number]}
+            stored = masks_of(self._store, runs)
+            taken |= {
+                mask.location.dataset
+                for mask in file.masks
+                if set(mask.episodes) == set(stored.get(mask.name, ()))
+            }
+            groups = {run.group for run in runs}
             skipped = {"", *groups, *(group.rpartition("/")[0] for group in groups)}
-            found = file.attributes_left_out(self._attributes[number], taken.__contains__, skipped)
-            return names_without_numbers([*(name for name in file.names if name not in taken), *found])
+            attributes = file.attributes_left_out(self._attributes[number], taken.__contains__, skipped)
+            names = [
+                f"{name} ({elsewhere[name]})" if name in elsewhere else name
+                for name in file.names
+                if name not in taken
+            ]
+            return names_without_numbers([*names, *attributes])
 
     def _format(self, number: int) -> Format:
         return format_named(self._scan.sources[number].detail["layout"])
 
-    def _features(self, number: int, run: Run) -> Mapping[str, list[Any]]:
-        """JSON of every `Feature` of a run's first episode, from the scan."""
+    def _variant(self, number: int, run: Run) -> Mapping[str, Any]:
+        """JSON of the `Variant` of a run's first episode, from the scan."""
         detail = self._scan.sources[number].detail
         first = self._runs[number][0].first
-        variant = detail["variants"][detail["variant"][run.first - first]]
-        return cast("Mapping[str, list[Any]]", variant["features"])
+        return cast("Mapping[str, Any]", detail["variants"][detail["variant"][run.first - first]])
+
+    def _features(self, number: int, run: Run) -> Mapping[str, list[Any]]:
+        """JSON of every `Feature` of a run's first episode."""
+        return cast("Mapping[str, list[Any]]", self._variant(number, run)["features"])
 
     def _path_of(self, column: str) -> str | None:
         """Array of the store with the values of a column; None if there is none."""

@@ -78,19 +78,20 @@ class Reader:
         for column, base in self.resized.items():
             if column in out:
                 resized.setdefault(base, []).append(out[column])
-        for column in dict.fromkeys([*(column for column in out if column not in self.resized), *resized]):
+        whole = {column: values for column, values in out.items() if column not in self.resized}
+        for column in dict.fromkeys([*whole, *resized]):
             feature = span.variant.features.get(feature_column(table, column))
             small = resized.get(column, [])
             if feature is None:
-                for values in [*([out[column]] if column in out else []), *small]:
+                for values in [*([whole[column]] if column in whole else []), *small]:
                     if table != STEPS or column not in ("terminated", "truncated", "next_valid"):
                         values[...] = missing_value(values.dtype.name)
                 continue
             array = file.array(span.group, feature.dataset)
             for lo, hi in blocks(feature, span.length) if small else [(0, span.length)]:
                 first = span.first + lo
-                if column in out:
-                    full = out[column][lo:hi]
+                if column in whole:
+                    full = whole[column][lo:hi]
                 else:
                     full = np.empty((hi - lo, *feature.form.row_shape), np.dtype(feature.form.dtype))
                 self._read_rows(array, feature, first, full)

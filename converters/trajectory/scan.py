@@ -19,6 +19,7 @@ from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, 
 from unistore.converters.trajectory.layouts import format_of
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import Colour
+from unistore.converters.trajectory.read import blocks
 from unistore.converters.trajectory.source import Contents, Group, Mask, SourceFile
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.tables import name_problem
@@ -29,8 +30,8 @@ class ScannedFile(Scanned):
     """The sound episodes of one file, each of a step or more; `problems` are those of its other episodes."""
 
     index: EpisodeIndex
-    dropped: tuple[str, ...]
-    """Datasets that are neither per step nor small."""
+    left_out: tuple[tuple[str, str], ...]
+    """Datasets that are not stored, each with the reason."""
     notes: tuple[str, ...]
     """On decisions and what is left out."""
     files: tuple[str, ...]
@@ -77,7 +78,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         raise InputError(problems)
     return ScannedFile(
         index=index,
-        dropped=tuple(found.dropped),
+        left_out=(*found.left_out.items(), *contents.left_out),
         notes=tuple(found.notes()),
         files=tuple(map(str, sorted(contents.files))),
         reading=contents.memory,
@@ -96,7 +97,7 @@ class _Episodes:
         self.sound: list[tuple[str, str, int, int, int]] = []
         """Name, group, first row, length and variant of each, as in `EpisodeIndex`."""
         self.variants: list[Variant] = []
-        self.dropped: dict[str, None] = {}
+        self.left_out: dict[str, str] = {}
         self.problems: list[Problem] = []
         self._notes: list[str] = []
         self._without_steps: list[Location] = []
@@ -140,7 +141,7 @@ class _Episodes:
         if episode.length == 0:
             self._without_steps.append(location)
             return
-        self.dropped |= dict.fromkeys(episode.dropped)
+        self.left_out |= episode.left_out
         variant = Variant(episode.features, tuple(episode.values), episode.empty)
         if variant not in self.variants:
             self.variants.append(variant)
@@ -157,7 +158,8 @@ class _Episodes:
             feature = episode.features.get(column)
             if feature is not None:
                 array = group.arrays[feature.dataset]
-                ends |= flags(array.read(0, episode.length), array.location, 0)
+                for lo, hi in blocks(feature, episode.length):
+                    ends[lo:hi] |= flags(array.read(lo, hi), array.location, lo)
                 flag_datasets.append(feature.dataset)
         stops = (np.flatnonzero(ends) + 1).tolist()
         firsts = [0, *(stop for stop in stops if stop < episode.length)]
@@ -193,5 +195,9 @@ def _count_not_finite(group: Group, episode: Episode) -> int:
     feature = episode.features.get("action")
     if feature is None or not episode.length or np.dtype(feature.form.dtype).kind != "f":
         return 0
-    values = group.arrays[feature.dataset].read(0, episode.length)
-    return int((~np.isfinite(values)).reshape(len(values), -1).any(axis=1).sum())
+    array = group.arrays[feature.dataset]
+    count = 0
+    for lo, hi in blocks(feature, episode.length):
+        rows = array.read(lo, hi)
+        count += int((~np.isfinite(rows)).reshape(len(rows), -1).any(axis=1).sum())
+    return count

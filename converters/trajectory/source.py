@@ -173,6 +173,8 @@ class Contents:
         Other files that are read.
     memory
         Bytes of memory needed to read rows, besides the rows.
+    left_out
+        Paths of arrays of no group, each with the reason.
     attributes
         Of HDF5 datasets and groups, except the root and the groups whose attributes `EpisodeSource` returns.
     """
@@ -182,6 +184,7 @@ class Contents:
     problems: Sequence[Problem] = ()
     files: Collection[Path] = ()
     memory: int = 0
+    left_out: Sequence[tuple[str, str]] = ()
     attributes: Attributes = field(default_factory=Attributes)
 
 
@@ -223,7 +226,9 @@ class OriginalFile(NamedTuple):
     rows
         Returns an array by its path in the file.
     names
-        Paths of all arrays.
+        Paths of all arrays with values.
+    masks
+        Lists of episodes. Their locations are among `names`.
     attributes_left_out
         Returns attributes that are not stored, given the text of the stored ones, a function that tells
         whether an array is stored, and the groups whose attributes `EpisodeSource` returns.
@@ -231,6 +236,7 @@ class OriginalFile(NamedTuple):
 
     rows: Callable[[str], Rows]
     names: Sequence[str]
+    masks: Sequence[Mask] = ()
     attributes_left_out: Callable[[str, Callable[[str], bool], Collection[str]], list[str]] = lambda *_: []
 
 

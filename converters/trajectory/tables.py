@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, reconcile
 from unistore.converters.options import Columns
@@ -21,6 +20,7 @@ from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.trajectory.fields import (
+    FINAL,
     NEXT,
     OBSERVATION,
     STEPS,
@@ -117,49 +117,50 @@ class MergedColumns:
         small = _resized(field, self.image_size, alone=self.alone)
         return [small] if self.alone else [field, small]
 
+    def resized_columns(self, table: str) -> dict[str, str]:
+        """Original column by resized column of a table of observations, without the table's name."""
+        group = {OBSERVATION: "observation", NEXT: "next_observation", FINAL: "next_observation"}.get(table)
+        if self.image_size is None or group is None:
+            return {}
+        names = [
+            column.removeprefix(f"{group}/") for column in self._images if column.startswith(f"{group}/")
+        ]
+        return {_resized_name(name, self.image_size, alone=self.alone): name for name in names}
+
+    @property
+    def resized_alone(self) -> Sequence[str]:
+        """Columns of images that are stored in another size than the sources have them, and in no other."""
+        return self._images if self.alone else ()
+
+    @property
+    def _images(self) -> list[str]:
+        observed = ("observation/", "next_observation/")
+        return [name for name in self.merged if name.startswith(observed) and is_image(self.field(name))]
+
 
 def _dtypes(form: Merged) -> dict[str, Any]:
     found = form.attributes.get("source_dtype")
     return {"source_dtype": found if isinstance(found, str) else sorted(found or [])}
 
 
+def _resized_name(name: str, size: int, *, alone: bool) -> str:
+    """Name of a resized image set: its own where the store has no other copy of it."""
+    return name if alone else f"{name}_{size}"
+
+
 def _resized(field: Field, size: int, *, alone: bool) -> Field:
+    path = _resized_name(field.path, size, alone=alone)
+    attributes: dict[str, Any] = {"channels": field.attributes["channels"], "resized_from": field.path}
+    if alone:
+        attributes = {**field.attributes, "source_shape": list(field.row_shape)}
     return Field(
-        path=f"{field.path}_{size}",
+        path=path,
         dtype=field.dtype,
         row_shape=(size, size, 3),
-        axes=(field.axes[0], *image_axes(f"{field.path}_{size}")),
+        axes=(field.axes[0], *image_axes(path)),
         description=f"{field.description}, resized to {size} × {size} (OpenCV, INTER_LINEAR)",
-        attributes={
-            "channels": field.attributes["channels"],
-            "resized_from": field.path,
-            **(dict(field.attributes) if alone else {}),
-        },
+        attributes=attributes,
     )
-
-
-def resized_columns(
-    tables: Sequence[Table], table: str, out: Mapping[str, NDArray[Any]], *, alone: bool
-) -> dict[str, str]:
-    """Original column by resized column, for the columns of ``out``.
-
-    A `table` that is not among the `tables` of the scan has next or final observations.
-    """
-    known = next((each for each in tables if each.name == table), None)
-    if known is not None:
-        return {
-            column: str(found.attributes["resized_from"]).removeprefix(f"{table}/")
-            for column, found in known.columns().items()
-            if "resized_from" in found.attributes
-        }
-    return {
-        column: base
-        for column, values in out.items()
-        for base in [column.rpartition("_")[0]]
-        if values.ndim == 4 and column == f"{base}_{values.shape[1]}"
-        if values.dtype == np.uint8 and values.shape[1:] == (values.shape[1], values.shape[1], 3)
-        if alone or (base in out and out[base].ndim == 4)
-    }
 
 
 def merge_columns(

@@ -62,7 +62,8 @@ def after(store: Path, *, shuffle: bool) -> unistore.Loader:
         store, unistore.Segments(coordinates="absolute"), fields=["xyz", "classification"]
     )
     collate = unistore.Collate("list", as_tuple=("xyz", "classification"))
-    return unistore.Loader(dataset, batch_size=BATCH, shuffle=shuffle, num_workers=0, collate_fn=collate)
+    options = {"batch_size": BATCH, "shuffle": shuffle, "num_workers": 0, "collate_fn": collate}
+    return unistore.Loader(dataset, cache="all", **options)
 
 
 def pairs(loader: unistore.Loader) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:

@@ -12,14 +12,19 @@ import numpy as np
 import pytest
 
 from tests.mixtures import JUNK, SETS, Mixture, Shelf, damage
-from unistore.conversion.convert import make_converter
-from unistore.converters.parts import LeftOut, Refused, Taken
+from unistore.conversion.convert import detect_family, make_converter
+from unistore.converters.parts import Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import Survey, survey
+from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.converters.verdicts import counted_scan
 from unistore.errors import InputError
 
 MIXTURES = 100
+HDF5_READ_ERROR = (
+    "Unable to synchronously open object (file read failed: time = Mon Nov 23 06:36:57 2026\n, "
+    "filename = 'robot.hdf5', file descriptor = 5, errno = 5, error message = 'Input/output error', ...)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +192,59 @@ def test_naming_a_family_leaves_out_what_others_take(folder: Path, family: str, 
     assert found == sources
     assert all(why.startswith("of another family: unistore convert ") for _, why in scan.left_out)
     assert len(scan.left_out) == 6 - len(sources)
+
+
+@pytest.mark.parametrize("family", ["ct", "point_cloud", "trajectory"])
+def test_plain_arrays_beside_a_named_family_are_a_problem(folder: Path, family: str) -> None:
+    converter = make_converter(family, {})
+    endings = {"ct": "npy", "point_cloud": "h5", "trajectory": "hdf5"}
+    plain = folder / f"plain.{endings[family]}"
+    if family == "ct":
+        np.save(plain, np.ones(5))
+    else:
+        with h5py.File(plain, "w") as file:
+            file["numbers"] = np.ones(5)
+    for name in ("README.md", "table.csv"):
+        (folder / name).write_text("about")
+    left_out = {path.name for path, _ in scan_sources(converter, [folder]).left_out}
+    assert {plain.name, "README.md", "table.csv"} <= left_out, "of a family that was detected"
+    with pytest.raises(InputError) as refused:
+        scan_sources(converter, [folder], is_named=True)
+    problems = {problem.source: problem for problem in refused.value.problems}
+    assert plain.name in problems
+    assert f"--exclude {plain.name}" in problems[plain.name].cure or "rows" in problems[plain.name].cure
+    names = {path.name for path in folder.rglob("*") if path.is_file()}
+    assert problems.keys() <= names - {"README.md", "table.csv"}
+    apart = make_converter(family, {"exclude": tuple(problems)})
+    assert len(scan_sources(apart, [folder], is_named=True).sources) >= 1
+
+
+def test_a_file_that_cannot_be_read_is_no_file_of_another_family(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The particular family cannot read it, the general one could: it is refused, not given to that."""
+    (robot,) = folder.glob("robot.hdf5")
+    look = TrajectoryConverter.look
+
+    def unread(self: TrajectoryConverter, file: Candidate) -> Verdict:
+        if file.path == robot:
+            raise KeyError(HDF5_READ_ERROR)
+        return look(self, file)
+
+    monkeypatch.setattr(TrajectoryConverter, "look", unread)
+    seen = {each.path: each for each in survey([folder]).files}[robot]
+    assert isinstance(seen.verdict, Refused)
+    assert seen.verdict.problem.kind == "unreadable"
+    what = "robot.hdf5: cannot be read: KeyError: Input/output error"
+    told = f"{what} (check its disk and its rights, then run again)"
+    assert str(seen.verdict.problem) == told
+    with pytest.raises(InputError, match=r"robot\.hdf5: cannot be read"):
+        detect_family([folder])
+    with pytest.raises(InputError) as refused:
+        scan_sources(make_converter("ct", {}), [folder])
+    assert [(each.kind, each.source) for each in refused.value.problems] == [("unreadable", "robot.hdf5")]
+    apart = scan_sources(make_converter("ct", {"exclude": ("robot.hdf5",)}), [folder])
+    assert dict(apart.left_out)[robot] == "excluded"
 
 
 def test_files_that_are_given_are_never_left_out(folder: Path) -> None:

@@ -79,3 +79,18 @@ def test_they_are_small_and_of_every_family() -> None:
     assert sum(sizes.values()) < TOGETHER
     families = {unistore.inspect(store).to_json()["family"] for store in sizes}
     assert families == {"rows", "point_cloud", "ct", "spike", "trajectory"}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_golden_store_is_compared_with_its_sources_and_repaired(name: str, tmp_path: Path) -> None:
+    (tmp_path / "sources").mkdir()
+    sources = SOURCES[name](tmp_path / "sources").sources
+    store = tmp_path / "store.zarr"
+    shutil.copytree(STORES / f"{name}.zarr", store)
+    assert unistore.verify(store, against=sources).ok
+    shards = [path for path in store.glob("**/c/**/*") if path.is_file()]
+    whole = {path: path.read_bytes() for path in shards}
+    for path in shards:
+        path.unlink()
+    assert unistore.repair(store, sources).ok
+    assert {path: path.read_bytes() for path in whole} == whole

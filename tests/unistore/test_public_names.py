@@ -6,6 +6,8 @@ import ast
 import inspect
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 import unistore
 
 SOURCE = Path(unistore.__file__)
+ROOT = Path(__file__).parents[2]
 
 
 def in_a_fresh_process(code: str, *arguments: object) -> str:
@@ -28,6 +31,12 @@ def test_exported_names() -> None:
     assert {name for name in unistore.__all__ if callable(getattr(unistore, name))} == set(unistore.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Datasett'"):
         unistore.Datasett  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert unistore.__version__ == version("unistore") == told
+    assert "__version__" in dir(unistore)
 
 
 def test_type_checkers_are_told_the_same_names_from_the_same_modules() -> None:

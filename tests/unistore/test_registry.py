@@ -312,7 +312,9 @@ def test_everything_wrong_with_options_is_told_at_once() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_option_or_a_family_that_is_not_known() -> None:
-    with pytest.raises(InputError, match="sonar has no option 'gian'; it has: gain, count, "):
+    with pytest.raises(
+        InputError, match=r"sonar has no option 'gian': did you mean gain\?; it has: gain, count, "
+    ):
         make_converter("sonar", {"gian": 1})
     with pytest.raises(InputError, match="family radar: is not known; one of: ct, point_cloud, rows, sonar,"):
         make_converter("radar", {})

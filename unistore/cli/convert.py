@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unistore.cli.convert_options import DETECT, DetectCommand, FamilyGroup, add_common_options
+from unistore.cli.convert_options import DETECT, ConvertCommand, FamilyGroup, add_common_options
 from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.errors import UnistoreError
 from unistore.system.sizes import count_of, parse_bytes, size
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from unistore.conversion.preview import Preview
     from unistore.conversion.report import Report
     from unistore.conversion.split_rule import SplitRule
+    from unistore.converters.survey import Detection
 
 SPLIT = ("split", "split_by", "split_seed", "split_from", "group_by")
 """Options of every conversion that assign splits."""
@@ -42,20 +43,35 @@ Examples:
 """
 
 
+def _detect(sources: Sequence[str]) -> Detection:
+    """Detect the family of sources, and say it."""
+    from unistore.conversion.convert import detect_family, source_paths
+
+    found = detect_family(source_paths(sources))
+    say_done(f"{found.family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
+    return found
+
+
+def _detect_command(sources: Sequence[str]) -> str:
+    """Detect the family of sources; returns its command."""
+    from unistore.converters.registry import get_family
+
+    return get_family(_detect(sources).family).command
+
+
 def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
     from unistore.conversion.convert import convert as run
-    from unistore.conversion.convert import detect_family, make_converter, source_paths
+    from unistore.conversion.convert import make_converter, source_paths
     from unistore.conversion.split_rule import parse_split
 
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     common = {name: given.pop(name) for name in COMMON}
     paths = source_paths([*sources, *given.pop("follow_links_to", ())])
-    if family is None:
-        found = detect_family(paths)
-        family = found.family
-        say_done(f"{family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
+    is_named = family is not None
+    chosen: Any = family or _detect(sources)
+    family = family or chosen.family
     rule = parse_split(*(common[name] for name in SPLIT))
     if dry_run:
         from unistore.conversion.preview import preview
@@ -67,6 +83,7 @@ def _convert(family: str | None, **given: Any) -> int:
             codec=common["codec"],
             split=rule,
             on_error=common["on_error"],
+            is_named=is_named,
             workers=common["workers"] if common["scheduler"] is None else None,
             memory=limit,
         )
@@ -83,7 +100,7 @@ def _convert(family: str | None, **given: Any) -> int:
             say_done(f"{destination}: up to date: {SAME}")
         return 0
     with progress_bar() as bar:
-        report = run(paths, destination, family, progress=bar, **common, **given)
+        report = run(paths, destination, chosen, progress=bar, **common, **given)
     if as_json:
         say_json(asdict(report))
     else:
@@ -107,6 +124,7 @@ def _is_up_to_date(
 @click.group(
     cls=FamilyGroup,
     convert=_convert,
+    detect=_detect_command,
     epilog=EXAMPLES,
     options_metavar="",
     subcommand_metavar="[FAMILY] SRC... DST [OPTIONS]",
@@ -126,7 +144,7 @@ def convert() -> None:
     """  # noqa: D301  an escape that keeps click from wrapping
 
 
-@convert.command(DETECT, cls=DetectCommand, hidden=True)
+@convert.command(DETECT, cls=ConvertCommand, hidden=True)
 @add_common_options
 def detect(**given: Any) -> int:
     """Detect the family of SRC... and convert it with default options."""

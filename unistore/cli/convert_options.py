@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -188,34 +188,18 @@ class ConvertCommand(click.Command):
             raise click.UsageError(msg, ctx) from error
 
 
-class DetectCommand(ConvertCommand):
-    """The conversion with a detected family, without options of a family."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """For an unknown option, name the families that have it."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            group = ctx.parent.command if ctx.parent is not None else None
-            owners = group.families_with(ctx, error.option_name) if isinstance(group, FamilyGroup) else []
-            if not owners:
-                raise
-            msg = (
-                f"{error.option_name} is an option of {' and '.join(owners)}: name the family, as in "
-                f"unistore convert {owners[0]} SRC... DST {error.option_name}"
-            )
-            raise click.UsageError(msg, ctx) from error
-
-
 class FamilyGroup(click.Group):
     """One command per family; without the name of a family, the hidden command detects it.
 
-    `convert` is called with a family's name and the parsed arguments, and returns the exit code.
+    `convert` is called with a family's name and the parsed arguments, and returns the exit code. `detect`
+    returns the command of the family that sources are of.
     """
 
-    def __init__(self, *, convert: Callable[..., int], **arguments: Any) -> None:
+    def __init__(
+        self, *, convert: Callable[..., int], detect: Callable[[Sequence[str]], str], **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
-        self._convert = convert
+        self._convert, self._detect = convert, detect
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Commands of all families."""
@@ -266,12 +250,30 @@ class FamilyGroup(click.Group):
         return owners
 
     def _implied_family(self, args: list[str], ctx: click.Context) -> str | None:
-        """The only family that has all the given options that are not common to all families."""
+        """The family that has all the given options that are not common to all families.
+
+        Where several have them, the sources say which.
+        """
         flags = {arg.partition("=")[0] for arg in args if arg.startswith("--") and arg != "--"}
-        known = {name for each in self.commands[DETECT].params for name in each.opts}
-        owners = [set(self.families_with(ctx, flag)) for flag in flags - known - {"--help"}]
-        common = set.intersection(*owners) if owners else set()
-        return common.pop() if len(common) == 1 else None
+        common = {name for parameter in self.commands[DETECT].params for name in parameter.opts}
+        own = sorted(flags - common - {"--help"})
+        owners = {flag: self.families_with(ctx, flag) for flag in own}
+        families_with_all = sorted(set.intersection(*map(set, owners.values()))) if owners else []
+        if not families_with_all and owners and all(owners.values()):
+            listed = "; ".join(f"{flag} is an option of {', '.join(names)}" for flag, names in owners.items())
+            msg = f"no family has all of these options: {listed}"
+            raise click.UsageError(msg, ctx)
+        if len(families_with_all) < 2 or "--help" in flags:
+            return families_with_all[0] if families_with_all else None
+        command = self.get_command(ctx, families_with_all[0])
+        assert command is not None
+        # Any of these commands knows which words are values of the options, and which are sources.
+        parsed = command.make_context(families_with_all[0], list(args), parent=ctx).params
+        family = self._detect(parsed["sources"])
+        if family in families_with_all:
+            return family
+        msg = f"the sources are {family}, and {', '.join(own)} belongs to {', '.join(families_with_all)}"
+        raise click.UsageError(msg, ctx)
 
     def _family(self, word: str, ctx: click.Context) -> str | None:
         """Family of this name; where no path has it, also of other spellings. Misspelled ones are refused."""

@@ -99,7 +99,5 @@ def _text(found: Verified) -> str:
     good = "as they were sealed; documents and values follow their rules"
     lines.append(f"{about}: {good if found.ok else 'damaged'}")
     if found.ok and found.receipt is not None:
-        if found.receipt.left_out:
-            lines.append(f"in the sources and not in the store: {', '.join(found.receipt.left_out)}")
         lines.append(found.receipt.line)
     return "\n".join(lines)

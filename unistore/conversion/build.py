@@ -30,7 +30,8 @@ class Build(ABC):
 
     Leaving the context normally, or by an error other than `InputError`, keeps the folder, so that the same
     command can continue. An `InputError` removes it, because sources that must be fixed invalidate the work;
-    not if a file could not be read, which may be transient, and not if an earlier run made the folder and
+    not if a file could not be read, which may be transient (unless sources were left out for it, which a
+    continued run would leave out again), and not if an earlier run made the folder and
     `discard_on_input_error` was not called yet: a refused command never discards finished work.
 
     Attributes
@@ -130,12 +131,16 @@ class Build(ABC):
     ) -> None:
         try:
             self.journal.close()
-            if self._discard and isinstance(error, InputError) and not _is_transient(error):
+            if self._discard and isinstance(error, InputError) and not self._may_succeed_later(error):
                 with suppress(ConversionError):  # report the problems of the sources instead
                     self.remove()
                     _remove_empty(*self._made)
         finally:
             self._lock.release()
+
+    def _may_succeed_later(self, error: InputError) -> bool:
+        """Whether the same command may succeed: a source could not be read, and none was left out for it."""
+        return _is_transient(error) and not self.journal.of("skip")
 
     def discard_on_input_error(self) -> None:
         """Confirm that an earlier run is continued: an `InputError` from here on removes the folder."""

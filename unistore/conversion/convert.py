@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +22,7 @@ from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family, is_own
 from unistore.converters.scanning import ScanParts, scan_here
-from unistore.converters.survey import Detection, Survey, survey
+from unistore.converters.survey import Detection, Survey, read_problem, survey
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
@@ -40,7 +41,7 @@ PathLike = str | os.PathLike[str]
 def convert(
     sources: PathLike | Iterable[PathLike],
     destination: PathLike,
-    family: str | None = None,
+    family: str | Detection | None = None,
     *,
     codec: str = "auto",
     split: str | Mapping[str, float] | None = None,
@@ -69,8 +70,10 @@ def convert(
         after a kill the same call continues there. Or a URL in a bucket, ``s3://``, ``gs://``, ``az://``:
         shards are written directly, the root object last; see `work`.
     family
-        Family of the sources, as listed by ``unistore convert --help``; None: the only one that has all given
-        options, else detected from the content.
+        Family of the sources, as listed by ``unistore convert --help``. Files in given folders that should be
+        of it, by their names, and are plain arrays alone, are refused. None: the only family that has all
+        given options, else detected from the content; plain arrays beside its files are left out. Or what
+        `detect_family` returned.
     codec
         ``"auto"`` chooses a codec for each column by trial: none if compression saves little, else lz4, or
         zstd if that saves much more. ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) and
@@ -136,7 +139,8 @@ def convert(
     """
     check = Arguments()
     check.path("destination", destination)
-    check.text("family", family, none=True)
+    if not isinstance(family, Detection):
+        check.text("family", family, none=True)
     check.one_of("--codec", codec, CODECS)
     check.one_of("--on-error", on_error, ("fail", "skip"))
     check.integer("--workers", workers, most=MAX_WORKERS)
@@ -161,7 +165,9 @@ def convert(
     rule = parse_split(split, split_by, split_seed, split_from, group_by)
     limit = None if memory is None else parse_bytes(memory, "--memory")
     paths = source_paths(sources)
-    chosen = family or implied_family(options) or detect_family(paths).family
+    is_named = isinstance(family, str)
+    named = family.family if isinstance(family, Detection) else family
+    chosen = named or implied_family(options) or detect_family(paths).family
 
     def start(executor: Any, scan_all: ScanParts, callbacks: Progress) -> Report:
         return run(
@@ -178,6 +184,7 @@ def convert(
             on_error=on_error,
             executor=executor,
             scan_all=scan_all,
+            is_named=is_named,
             progress=callbacks,
         )
 
@@ -245,10 +252,13 @@ def detect_family(paths: Sequence[Path]) -> Detection:
     Raises
     ------
     InputError
-        If a path does not exist, no family knows them, or several have files there.
+        If a path does not exist, a file cannot be read, no family knows them, or several have files there.
     """
     check_exist(paths)
     surveyed = survey(paths)
+    unreadable = [problem for seen in surveyed.files if (problem := read_problem(seen)) is not None]
+    if unreadable:
+        raise InputError(unreadable)
     found = surveyed.detected()
     if len(found) > 1:
         raise InputError(several_families(paths, surveyed))
@@ -298,9 +308,21 @@ def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
     converter, taken = _classes(found)
     known = [each.name for each in declared(taken)]
     if unknown := [name for name in options if name not in known]:
-        msg = f"{found.name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
-        raise InputError(msg)
+        raise InputError(_unknown_options(found, unknown, known))
     return cast("Converter", converter(**options))
+
+
+def _unknown_options(family: Family, unknown: Sequence[str], own: Sequence[str]) -> str:
+    """Say which options there are, and which are meant."""
+    import difflib
+    import inspect
+
+    parameters = inspect.signature(convert).parameters.values()
+    common = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    meant = [difflib.get_close_matches(name, [*own, *common], 1)[:1] for name in unknown]
+    guess = f": did you mean {', '.join(chain(*meant))}?" if any(meant) else ""
+    has_none = f"{family.name} has no option {', '.join(map(repr, unknown))}{guess}"
+    return f"{has_none}; it has: {', '.join(own)}; every conversion has: {', '.join(common)}"
 
 
 def _classes(found: Family) -> tuple[Any, type[Options]]:

@@ -18,6 +18,11 @@ from unistore.conversion.plan import Piece, Plan, json_digest, long_json_digest
 from unistore.converters.protocol import Scan
 from unistore.system.packed import view
 
+CONTENT = 1
+"""Raised by every change of the bytes that a source's derived rows or a shard hold.
+
+An unfinished conversion begun under another number is done again: its shards are those of older code."""
+
 Keys = NDArray[np.bytes_]
 """Keys of all sources, (sources,) of 32 bytes."""
 
@@ -26,13 +31,13 @@ _SELECTING = ("exclude", "skipped")
 
 
 def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:
-    """Key of every source, in order: family, options and tables, and its name, fingerprint, rows and detail.
+    """Key of every source: `CONTENT`, family, options and tables, and its name, fingerprint, rows and detail.
 
     The fingerprint has the status change time, so that a file rewritten with its old size and modification
     time is read again.
     """
     options = {name: value for name, value in scan.options.items() if name not in _SELECTING}
-    shared = json_digest([scan.family, options, [asdict(table) for table in scan.tables]])
+    shared = json_digest([CONTENT, scan.family, options, [asdict(table) for table in scan.tables]])
     sources = scan.sources
     columns = sources.names, fingerprints, sources.each_rows(), sources.details
     keys = (json_digest([shared, *each]) for each in zip(*columns, strict=True))
@@ -40,7 +45,7 @@ def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:
 
 
 def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:
-    """Key of every task by id: the form of its columns, and the pieces of sources that it consists of."""
+    """Key of every task by id: the form of its columns, and the pieces of sources, by their keys."""
     keys = {}
     for table in plan.tables:
         form = json_digest(

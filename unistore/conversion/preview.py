@@ -104,6 +104,7 @@ def preview(
     codec: str = "auto",
     split: SplitRule | None = None,
     on_error: str = "fail",
+    is_named: bool = False,
     workers: int | None = 0,
     memory: int | None = None,
 ) -> Preview:
@@ -111,7 +112,7 @@ def preview(
 
     Parameters
     ----------
-    codec, split, on_error
+    codec, split, on_error, is_named
         As in `run`; problems that only values show are not known yet.
     workers, memory
         As in `unistore.convert`; None workers: those of a cluster.
@@ -122,7 +123,7 @@ def preview(
         With every problem of every source, or if the memory is too small.
     """
     check_mode(on_error)
-    _, scan, problems = scan_valid_sources(converter, paths, skip=on_error == "skip")
+    _, scan, problems = scan_valid_sources(converter, paths, skip=on_error == "skip", is_named=is_named)
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
     rule = prepare_splits(split, paths, scan)
     plan = plan_of(scan, codec, rule, provisional_tables(scan))

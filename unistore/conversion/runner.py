@@ -46,6 +46,7 @@ def run(
     on_error: str = "fail",
     executor: Executor | None = None,
     scan_all: ScanParts = scan_here,
+    is_named: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`.
@@ -71,6 +72,8 @@ def run(
         left out; see `unistore.conversion.skipping`.
     executor, scan_all
         Where steps and the scan run; by default in this process.
+    is_named
+        As in `unistore.converters.scanning.scan_sources`.
 
     Raises
     ------
@@ -84,7 +87,9 @@ def run(
         opened.check(overwrite=overwrite)
     _check_no_overlap(paths, opened)
     check_mode(on_error)
-    first = scan_valid_sources(converter, paths, skip=on_error == "skip", scan_all=scan_all)
+    first = scan_valid_sources(
+        converter, paths, skip=on_error == "skip", scan_all=scan_all, is_named=is_named
+    )
     rule = prepare_splits(split, paths, first[1])
     fingerprints = fingerprints_of(first[1])
     try:
@@ -98,7 +103,7 @@ def run(
                 return Report(**report)
             build.check(overwrite=overwrite)
             build.discard_on_input_error()
-            skipping = Skipping(first, paths, build.journal, scan_all)
+            skipping = Skipping(first, paths, build.journal, scan_all, is_named=is_named)
             while True:
                 chosen, scan = skipping.scan()
                 if scan.sources is not first[1].sources:

@@ -60,6 +60,7 @@ def scan_valid_sources(
     *,
     skip: bool,
     scan_all: ScanParts = scan_here,
+    is_named: bool = False,
 ) -> tuple[Converter, Scan, list[Problem]]:
     """Scan; with `skip`, repeat without the sources that have problems until there are none.
 
@@ -71,7 +72,7 @@ def scan_valid_sources(
         Problems whose sources are left out from the start.
     skip
         Whether to leave sources out; else problems are raised.
-    scan_all
+    scan_all, is_named
         As in `scan_sources`.
 
     Returns
@@ -89,7 +90,7 @@ def scan_valid_sources(
     while True:
         chosen = _without(converter, problems)
         try:
-            scan = scan_sources(chosen, paths, must_exclude, scan_all)
+            scan = scan_sources(chosen, paths, must_exclude, scan_all, is_named=is_named)
             _check_names(scan)
             return chosen, scan, problems
         except InputError as error:
@@ -126,7 +127,7 @@ class Skipping:
         Source paths as given.
     journal
         Journal of the conversion; sources that an earlier run left out are left out again.
-    scan_all
+    scan_all, is_named
         As in `scan_sources`.
     """
 
@@ -136,9 +137,12 @@ class Skipping:
         paths: Sequence[Path],
         journal: Journal,
         scan_all: ScanParts = scan_here,
+        *,
+        is_named: bool = False,
     ) -> None:
         self._converter, self._scan, found = first
         self._scan_all = scan_all
+        self._is_named = is_named
         self._paths = paths
         self._journal = journal
         if found and not journal.of(STEP):
@@ -154,8 +158,10 @@ class Skipping:
     def problems(self) -> list[Problem]:
         """Why sources were left out, in natural order of their names."""
         records = self._journal.of(STEP)
-        found = dict.fromkeys(Problem(**each) for record in records for each in record["problems"])
-        return sorted(found, key=lambda each: (natural_key(each.source), each.location, each.message))
+        problems = [Problem(**each) for record in records for each in record["problems"]]
+        # Two sources may have the same problem of one file, and such problems are equal.
+        distinct = {(problem, problem.source): problem for problem in problems}.values()
+        return sorted(distinct, key=lambda each: (natural_key(each.source), each.location, each.message))
 
     def add(self, problems: Iterable[Problem]) -> None:
         """Leave out the sources of more problems."""
@@ -172,7 +178,12 @@ class Skipping:
         known = self.problems
         if {problem.source for problem in known} != self._scanned:
             self._converter, self._scan, all_known = scan_valid_sources(
-                self._converter, self._paths, known, skip=True, scan_all=self._scan_all
+                self._converter,
+                self._paths,
+                known,
+                skip=True,
+                scan_all=self._scan_all,
+                is_named=self._is_named,
             )
             if len(all_known) > len(known):
                 self.add(all_known[len(known) :])

@@ -14,6 +14,7 @@ from unistore.conversion.columns import in_planes
 from unistore.conversion.job import ShardJob
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
 from unistore.conversion.row_cache import HeldRows
+from unistore.converters.common.faults import UNREADABLE
 from unistore.errors import InputError, Problem
 from unistore.zarr3.codecs import encoder
 from unistore.zarr3.presets import choose_codec, compressor_of
@@ -38,7 +39,8 @@ def choose_codecs(job: ShardJob, *, bad_sources: bool = False) -> dict[str, str]
         Reads the rows, and caches them for writing.
     bad_sources
         Whether to leave out row ranges whose sources cannot be read: writing the shards reports all of
-        these sources, and plans again without them.
+        these sources, and plans again without them. Not those that could not be read, as they may be read
+        then, and written as no undisturbed conversion would.
 
     Raises
     ------
@@ -51,7 +53,8 @@ def choose_codecs(job: ShardJob, *, bad_sources: bool = False) -> dict[str, str]
         samples = _samples(job, table, problems)
         for array in table.arrays:
             chosen[array.field.path] = _chosen(array, samples[array.column])
-    if problems and not bad_sources:
+    unreadable = any(problem.kind == UNREADABLE for problem in problems)
+    if problems and (unreadable or not bad_sources):
         raise InputError(list(dict.fromkeys(problems)))
     return chosen
 

@@ -56,7 +56,8 @@ class Receipt:
     sample
         Share of the store and of the sources that was compared, 0 to 1.
     left_out
-        Datasets of the compared files that are not in the store.
+        What the sources hold and the store does not: sources that were skipped, and what the compared files
+        have besides.
     """
 
     values: int
@@ -71,7 +72,10 @@ class Receipt:
         part = "" if self.sample >= 1 else f" (a sample of {100 * self.sample:g} %)"
         if not self.files:  # the family has no second way to read its sources
             return f"as converted: {self.stored_values:,} stored values equal{part}"
-        return f"lossless: {self.values:,} values of {self.files:,} files equal{part}"
+        equal = f"{self.values:,} values of {self.files:,} files equal{part}"
+        if not self.left_out:
+            return f"lossless: {equal}"
+        return f"{equal}; in the sources and not in the store: {', '.join(self.left_out)}"
 
 
 @dataclass(slots=True)
@@ -118,6 +122,7 @@ def compare(
         comparison.compare_originals()
     if found.problems:
         return found.problems, None
+    found.left_out |= {str(entry["left_out"]) for entry in store.attributes["options"].get("skipped", ())}
     receipt = Receipt(
         values=found.values,
         files=len(found.files),

@@ -127,7 +127,9 @@ class _Repair:
             return self._move([], None, known.root.document)
         conversion = self._planned_conversion(known, sources)
         files = store_files(conversion)
-        damaged = sorted(key for key in files if key not in known.sound)
+        # A store of an older unistore has not all files that one has now.
+        own = known.entries if known.manifest_intact else files
+        damaged = sorted(key for key in files if key in own and key not in known.sound)
         root_lost = not known.root.intact
         work = self.work / "store"
         result = regenerate(
@@ -179,9 +181,12 @@ class _Repair:
             lines = encoder_differences(attributes)
             if self.checked.root.intact:
                 lines += differences(Store(self.folder), conversion.planned)
-            listed = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
-            msg = f"{self.folder}: these sources, read by this unistore, would not become it:\n  {listed}"
-            raise InputError(msg)
+            # Without a difference, an older unistore described the same arrays in other words: what is
+            # written again is compared with the manifest.
+            if lines or not (self.checked.root.intact and known.manifest_intact):
+                listed = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
+                msg = f"{self.folder}: these sources, read by this unistore, would not become it:\n  {listed}"
+                raise InputError(msg)
         return conversion
 
     def _entries(
@@ -197,7 +202,9 @@ class _Repair:
             }
         differing = [key for key, entry in result.entries.items() if entries.get(key) != entry]
         differing += [
-            key for key, content in result.content_digests.items() if entries[key].content != content
+            key
+            for key, content in result.content_digests.items()
+            if key in entries and entries[key].content != content
         ]
         if differing:
             raise _values_differ(differing)

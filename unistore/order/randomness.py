@@ -7,6 +7,7 @@ come from a counter-based generator (`generator`).
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,21 @@ _MASK_RATIO = 32
 """Up to this ratio of population to draws, a mask over the population is faster than sorting the draws."""
 
 
-class _PhiloxKey(np.random.bit_generator.ISeedSequence):
-    """Hands Philox its key; given as ``key=``, numpy reads entropy of the system that it does not use."""
+@cache
+def _key_type() -> type:
+    """Class of what hands Philox its key; given as ``key=``, numpy reads entropy that it does not use.
 
-    def __init__(self, words: NDArray[np.uint64]) -> None:
-        self._words = words
+    It is made with its first use, as numpy.random takes time to import.
+    """
 
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[np.uint64]:  # noqa: ARG002
-        return self._words
+    class PhiloxKey(np.random.bit_generator.ISeedSequence):
+        def __init__(self, words: NDArray[np.uint64]) -> None:
+            self._words = words
+
+        def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[np.uint64]:  # noqa: ARG002
+            return self._words
+
+    return PhiloxKey
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -62,7 +70,7 @@ def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
     """Counter-based generator (Philox 4x64) of one sample."""
     key = np.array([seed & _U64, 0], np.uint64)  # Philox would convert a list of large integers to float64
     counter = np.array([0, 0, epoch & _U64, index], np.uint64)
-    philox = np.random.Philox(_PhiloxKey(key), counter=counter)  # type: ignore[arg-type]  # lacks interface
+    philox = np.random.Philox(_key_type()(key), counter=counter)
     return np.random.Generator(philox)
 
 

@@ -71,9 +71,12 @@ class ObjectClient:
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes | None:
         """Content of an object of at most `limit` bytes; None if there is no such object."""
+        # A web server without ranges is refused with the first document, not with the first sample.
+        plain_web = self.location.scheme in ("http", "https")
+        options = {"range": (0, limit)} if plain_web else {}
 
         def read(obs: Any, handle: Any) -> bytes:
-            found = obs.get(handle, key)
+            found = obs.get(handle, key, options=options)
             size = int(found.meta["size"])
             if size > limit:
                 raise self.error(key, Fault(f"{size:,} bytes, expected at most {limit:,}"))

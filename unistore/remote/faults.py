@@ -29,7 +29,8 @@ _CONNECTION_MESSAGES = {
     "Decode": "the response cannot be decoded",
 }
 _OTHER_COPY = "restore it from a copy"
-_OTHER_SERVER = "serve it from one that does, or download the store"
+_NO_RANGES = "this server has no ranges: serve it from one that has them, python -m http.server has none"
+_WHOLE_FILE = ("NotPartial", "Range request not supported")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _RETRYABLE_STATUSES = (408, 425, 429)
 
@@ -82,7 +83,7 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
         ("BareRedirect" in text, Fault("the bucket is in another region", "set AWS_REGION")),
         ("BadScheme" in text, Fault("the endpoint is not encrypted (http)", f"set {allow_http}=true")),
         ("MissingAccount" in text, Fault("no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME")),
-        ("NotPartial" in text, Fault("the server cannot send parts of a file", _OTHER_SERVER)),
+        (any(sign in text for sign in _WHOLE_FILE), Fault(_NO_RANGES)),
         (not kinds and not status, Fault(_first_line(text), f"check the settings of {endpoint}")),
         (status == 416, Fault("ends before the range that was asked for", _OTHER_COPY, damaged=True)),
         (retryable, Fault(answer, "try again later", transient=True)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from unistore.remote.storage import local_path
@@ -47,6 +48,12 @@ def unlabelled_remark(path: str, values: dict[str, Any]) -> str | None:
     unlabelled, counts = _UNLABELLED.get(_column(path)), dict(values["labels"] or ())
     found = [label for label in counts if unlabelled is not None and (label < 0 or label in unlabelled)]
     share = sum(counts[label] for label in found) / values["read"]
-    if len(counts) < 2 or not found or share < _MIN_SHARE:
+    if len(counts) < 2 or not found or share < _MIN_SHARE or _are_balanced_classes(counts):
         return None
     return f"{100 * share:.3g} % are {' or '.join(map(str, sorted(found)))}: unlabelled?"
+
+
+def _are_balanced_classes(counts: Mapping[int, int]) -> bool:
+    """Return whether labels are 0 to K - 1, and no class is more than twice as frequent as another."""
+    # Where 0 stands for points without a class, it is as frequent as a class by chance alone.
+    return set(counts) == set(range(len(counts))) and max(counts.values()) <= 2 * min(counts.values())

@@ -26,13 +26,18 @@ BLOCK = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """A file of points: its arrays, how many points, dtype of their values, edge of their cube or 0."""
+    """A file of points.
+
+    Its arrays, how many points, dtype of their values, edge of their cube or 0, and its other arrays, which
+    are not stored.
+    """
 
     path: Path
     members: tuple[str, str]
     count: int
     dtype: str
     resolution: int
+    others: tuple[str, ...]
 
 
 def members_of(path: Path, location: str) -> tuple[str, str] | None:
@@ -46,7 +51,7 @@ def _kind(found: Collection[str]) -> tuple[str, str] | None:
 
 
 def read_points_header(path: Path, location: str) -> Points:
-    """What an ``.npz`` file of points holds, from the headers of its members; it may hold nothing else."""
+    """Return what an ``.npz`` file of points holds, from the headers of its members."""
     found = npz_members(path, location)
     members = _kind(found)
     if members is None:
@@ -65,7 +70,9 @@ def read_points_header(path: Path, location: str) -> Points:
     edge = found.get("resolution")
     stated = edge is not None and edge.header.count in (1, 3) and edge.header.dtype.kind in "iu"
     resolution = int(np.max(open_member(path, edge, location))) if edge is not None and stated else 0
-    return Points(path, members, rows[0], values.dtype.str, resolution)
+    stored = {*members, *(["resolution"] if resolution and members == SDF_MEMBERS else [])}
+    others = tuple(name for name in found if name not in stored)
+    return Points(path, members, rows[0], values.dtype.str, resolution, others)
 
 
 def load_points(path: Path, members: tuple[str, str], location: str) -> tuple[NDArray[Any], NDArray[Any]]:

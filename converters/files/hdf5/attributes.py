@@ -19,6 +19,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from unistore.converters.common.faults import is_read_error
 from unistore.converters.files.hdf5.attribute_json import decode, encode, type_problem
 from unistore.converters.files.hdf5.file import FAILURES
 from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
@@ -133,7 +134,9 @@ def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
         values = np.empty(shape, dtype)
         attribute.read(values)
         return name, encode(values, dtype)
-    except (*FAILURES, AttributeError):
+    except (*FAILURES, AttributeError) as error:
+        if is_read_error(error):
+            raise
         return name, "unreadable"
 
 

@@ -6,6 +6,7 @@
 - A corrupt chunk can be opened but not read: `read_rows` names the file and the dataset.
 - A chunk that is stored or decodes too short would be completed with arbitrary memory: `chunks` checks the
   size of every chunk.
+- Chunks that were never written have no value if the fill time is "never": refused.
 - A virtual dataset that maps to itself would crash the process: `virtual` checks the mapping.
 - A damaged structure hangs the library or crashes the process: `safety` checks each file before it is opened.
 """
@@ -24,9 +25,11 @@ import hdf5plugin  # noqa: F401  registers the codecs (blosc, zstd, lz4, …) wi
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.faults import as_problem
+from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, as_problem, is_read_error, reason_of
 from unistore.converters.files.formats import lfs_pointer_problem
-from unistore.converters.files.hdf5.chunks import chunks_of, creation_of, native
+from unistore.converters.files.hdf5.chunks import chunks_of, creation_of, filters_of, has_fill_value
+from unistore.converters.files.hdf5.element_types import native, stored_size
+from unistore.converters.files.hdf5.filters import are_decoded_here
 from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.safety import check_safe_to_open, check_safe_to_read
 from unistore.converters.files.hdf5.virtual import check_sources
@@ -37,6 +40,8 @@ SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 
 _CHUNK_CACHE = 1 << 20
 """Bytes of HDF5's chunk cache for a dataset."""
+_COPIES_OF_LIBRARY = 5
+"""Chunks in memory while the library decodes one: two results, its own, and the stored bytes with padding."""
 _METADATA_CACHE = 2 << 20
 """Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset."""
 FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
@@ -74,7 +79,7 @@ def open_hdf5(path: Path, name: str = "", library: Collection[str] = ()) -> Iter
     try:
         file = h5py.File(path, "r", driver="sec2", locking="best-effort")
     except FAILURES as error:
-        raise InputError(_diagnose(path, location, str(error))) from error
+        raise InputError(_diagnose(path, location, error)) from error
     with as_problem(location), file:
         config = file.id.get_mdc_config()
         config.max_size = config.initial_size = _METADATA_CACHE
@@ -92,6 +97,16 @@ def member(group: h5py.Group | PlainGroup, path: str) -> h5py.HLObject:
     return h5py.Group(found) if h5py.h5i.get_type(found) == h5py.h5i.GROUP else h5py.Datatype(found)
 
 
+def find(group: h5py.Group | PlainGroup, path: str) -> h5py.HLObject | None:
+    """Open a member of a group; None if it is absent. h5py's ``get`` also gives None if it cannot be read."""
+    try:
+        return member(group, path)
+    except KeyError as error:
+        if is_read_error(error):
+            raise
+        return None
+
+
 def file_of(item: h5py.Group | h5py.Dataset | PlainGroup | PlainDataset) -> Path:
     """The file of an object; ten times as fast as ``item.file.filename``."""
     if isinstance(item, PlainDataset | PlainGroup):
@@ -99,7 +114,8 @@ def file_of(item: h5py.Group | h5py.Dataset | PlainGroup | PlainDataset) -> Path
     return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
 
 
-def _diagnose(path: Path, location: Location, message: str) -> Problem:
+def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
+    message = str(error)
     if not path.exists():
         return Problem.at(location, "does not exist", "check the path", "missing")
     if path.is_dir():
@@ -107,13 +123,15 @@ def _diagnose(path: Path, location: Location, message: str) -> Problem:
     try:
         with path.open("rb") as stream:
             head = stream.read(32)
-    except OSError as error:
-        return Problem.at(location, f"cannot be read: {error.strerror}", "check the rights", "unreadable")
+    except OSError as refusal:
+        return Problem.at(location, f"cannot be read: {refusal.strerror}", CHECK_DISK, UNREADABLE)
     size = path.stat().st_size
     if size == 0:
         return Problem.at(location, "is empty (0 bytes)", "download or write it again", "empty")
     if (pointer := lfs_pointer_problem(head, location)) is not None:
         return pointer
+    if is_read_error(error):
+        return Problem.at(location, f"cannot be read: {reason_of(error)}", CHECK_DISK, UNREADABLE)
     if "signature not found" in message:
         found = "its beginning was never written" if not any(head) else f"it begins with {head[:8]!r}"
         return Problem.at(location, f"is not an HDF5 file: {found}", "check what wrote it", "format")
@@ -127,7 +145,7 @@ def _diagnose(path: Path, location: Location, message: str) -> Problem:
     if "already open for write" in message:
         cure = "wait for the writer, or if it died: `h5clear -s`"
         return Problem.at(location, f"was not closed by its writer: {message}", cure, "unclosed")
-    return Problem.at(location, f"cannot be opened as HDF5: {message}", kind="unreadable")
+    return Problem.at(location, f"cannot be opened as HDF5: {message}", kind="damaged")
 
 
 def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
@@ -161,7 +179,7 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
     shape, dtype = dataset.shape, dataset.dtype
     if shape is None:
         return [Problem.at(location, "has no values (a null dataspace)", kind="dtype")]
-    if dtype.kind == "O" and not allow_object:
+    if dtype.hasobject and not allow_object:
         message = "has a variable-length or object dtype"
         return [Problem.at(location, message, "store fixed-size numbers", "dtype")]
     creation = creation_of(dataset)
@@ -174,33 +192,36 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
         message = f"was allocated as {shape} but never written; it would read as zeros"
         return [Problem.at(location, message, cure, "unwritten")]
     if storage != h5py.h5d.CHUNKED:
-        expected = math.prod(shape) * dtype.itemsize
-        if stored == expected or dtype.hasobject:
+        expected = math.prod(shape) * stored_size(dataset)
+        if stored == expected:
             return []
         message = f"is stored in {stored} bytes, but {shape} values take {expected}"
         return [Problem.at(location, message, "get or write the file again", "damaged")]
-    if creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
+    if has_fill_value(creation):
         return []
     chunks = zip(shape, creation.get_chunk(), strict=True)
     expected = math.prod(-(-length // chunk) for length, chunk in chunks)
     written = dataset.id.get_num_chunks() if expected > 1 else 1
     if written < expected:
-        message = f"holds {written} of {expected} chunks; the rest was never written and would read as zeros"
+        is_undefined = creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER
+        reads_as = "have any value (fill time never)" if is_undefined else "read as zeros"
+        message = f"holds {written} of {expected} chunks; the rest was never written and would {reads_as}"
         return [Problem.at(location, message, cure, "unwritten")]
     return []
 
 
 def chunk_memory(dataset: h5py.Dataset) -> int:
-    """Bytes needed to decode one chunk, compressed and decompressed; 0 for small chunks."""
+    """Bytes needed to decode one chunk; 0 for small chunks."""
     if isinstance(dataset, PlainDataset):
         return 0
     creation = creation_of(dataset)
     if creation.get_layout() != h5py.h5d.CHUNKED or not creation.get_nfilters():
         return 0
-    size = math.prod(creation.get_chunk()) * dataset.dtype.itemsize
+    size = math.prod(creation.get_chunk()) * stored_size(dataset)
     if size <= _CHUNK_CACHE:
         return 0
-    return int(size + dataset.id.get_storage_size() // max(1, dataset.id.get_num_chunks()))
+    copies = 1 if are_decoded_here(filters_of(creation)) else _COPIES_OF_LIBRARY
+    return int(copies * size + dataset.id.get_storage_size() // max(1, dataset.id.get_num_chunks()))
 
 
 def read_rows(
@@ -241,14 +262,17 @@ def read_rows(
                 chunks.read(lo, stop, out)
                 return out
         _check_rows(dataset, lo, stop)
-        if storage == h5py.h5d.VIRTUAL or creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
-            out[...] = np.zeros((), out.dtype)  # HDF5 leaves what was never written as it is
+        # HDF5 converts numbers of fewer bits than NumPy has wrongly if it changes their byte order, too.
+        is_swapped = not dataset.dtype.isnative and out.dtype == native(dataset.dtype) != dataset.dtype
+        values = out.view(dataset.dtype) if is_swapped else out
         if (lo, stop) == (0, dataset.shape[0]):  # less than half the time for small datasets
-            dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
+            dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
         else:
-            dataset.read_direct(out, np.s_[lo:stop])
+            dataset.read_direct(values, np.s_[lo:stop])
+        if is_swapped:
+            out.byteswap(inplace=True)
     except FAILURES as error:
-        raise _damaged(location, f"rows {lo}:{stop} cannot be read: {error}") from error
+        raise _failed(location, f"rows {lo}:{stop} cannot be read", error) from error
     return out
 
 
@@ -258,15 +282,14 @@ def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -
         return read_rows(dataset, location, lo, hi)
     if isinstance(dataset, PlainDataset):
         return np.ascontiguousarray(dataset.values[..., lo:hi].T, native(dataset.dtype))
-    out = np.zeros((*dataset.shape[:-1], hi - lo), native(dataset.dtype))
+    out = np.zeros((*dataset.shape[:-1], hi - lo), dataset.dtype)
     if out.size:
         try:
             _check_rows(dataset, 0, dataset.shape[0])
             dataset.read_direct(out, np.s_[..., lo:hi])
         except FAILURES as error:
-            message = f"entries {lo}:{hi} of the last axis cannot be read: {error}"
-            raise _damaged(location, message) from error
-    return np.ascontiguousarray(out.T)
+            raise _failed(location, f"entries {lo}:{hi} of the last axis cannot be read", error) from error
+    return np.ascontiguousarray(out.T, native(dataset.dtype))
 
 
 def read_objects(dataset: h5py.Dataset, location: Location, row: int | None = None) -> Any:
@@ -284,7 +307,7 @@ def read_objects(dataset: h5py.Dataset, location: Location, row: int | None = No
         return dataset[()] if row is None else dataset[row]
     except FAILURES as error:
         what = "cannot be read" if row is None else f"row {row} cannot be read"
-        raise _damaged(location, f"{what}: {error}") from error
+        raise _failed(location, what, error) from error
 
 
 def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
@@ -297,5 +320,7 @@ def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
         check_safe_to_read(dataset, lo, hi)
 
 
-def _damaged(location: Location, message: str) -> InputError:
-    return InputError(Problem.at(location, message, "get or write the file again", "damaged"))
+def _failed(location: Location, what: str, error: Exception) -> InputError:
+    if is_read_error(error):
+        return InputError(Problem.at(location, f"{what}: {reason_of(error)}", CHECK_DISK, UNREADABLE))
+    return InputError(Problem.at(location, f"{what}: {error}", "get or write the file again", "damaged"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.originals import (
-    Compared,
-    difference,
-    names_without_numbers,
-    objects_in,
-    open_with_h5py,
-)
+from unistore.converters.common.left_out import names_without_numbers
+from unistore.converters.common.originals import Compared, difference, objects_in, open_with_h5py
 from unistore.converters.files.hdf5.attributes import parse_attributes
 from unistore.errors import Location
 
@@ -69,7 +63,8 @@ def attributes_left_out(
 
 
 def _difference(file: Any, path: str, name: str, stored: Any) -> str | None:
-    with suppress(KeyError):
+    is_there = not path or path in file
+    if is_there and name in file[path or "/"].attrs:
         attributes = file[path or "/"].attrs
         dtype = attributes.get_id(name).dtype
         if not _same_type(dtype, stored.dtype):

@@ -14,12 +14,13 @@ from pathlib import Path
 import h5py
 
 from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.common.faults import UNREADABLE, is_read_error
 from unistore.converters.files.hdf5.file import FAILURES, file_of, location_of, member, names_in
 from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.safety import check_safe_to_open
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.converters.files.paths import is_inside, real_path
-from unistore.errors import Location, Problem, printable
+from unistore.errors import InputError, Location, Problem, printable
 
 _PANDAS_AXES = re.compile(r"axis\d+|block\d+_items|index")
 """Column names and index of a pandas object, beside its ``values`` or ``block0_values``."""
@@ -41,6 +42,8 @@ class Tree:
         Links that leave the roots or are broken, objects that cannot be opened.
     broken
         Paths of these links and objects.
+    bookkeeping
+        Paths of what only the library that wrote the file needs.
     """
 
     datasets: dict[str, h5py.Dataset] = field(default_factory=dict)
@@ -48,6 +51,7 @@ class Tree:
     files: set[Path] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    bookkeeping: list[str] = field(default_factory=list)
 
 
 def walk(
@@ -68,6 +72,11 @@ def walk(
         Folders or files in which targets of external links and of virtual datasets must lie.
     skip
         Paths of groups that are listed but not entered.
+
+    Raises
+    ------
+    InputError
+        If a part of the file cannot be read: then it is not known what the file holds.
     """
     if isinstance(group, PlainGroup):
         tree = Tree()
@@ -75,6 +84,9 @@ def walk(
         return tree
     walker = _Walker(name, roots, skip, h5py.h5o.get_info(group.id).fileno)
     walker.descend(group, "")
+    unreadable = [problem for problem in walker.tree.problems if problem.kind == UNREADABLE]
+    if unreadable:
+        raise InputError(unreadable)
     if walker.tree.files:
         walker.tree.files.discard(real_path(file_of(group)))
     return walker.tree
@@ -86,6 +98,7 @@ def _add_members(tree: Tree, group: PlainGroup, prefix: str, skip: Collection[st
     for key in group:
         path, item = f"{prefix}{key}", group[key]
         if key in bookkeeping:
+            tree.bookkeeping.append(path)
             continue
         if isinstance(item, PlainDataset):
             tree.datasets[path] = item
@@ -117,9 +130,10 @@ class _Walker:
         keys = names_in(group, location_of(self._name, prefix))
         bookkeeping = _bookkeeping(group, keys)
         for key in keys:
-            if key in bookkeeping:
-                continue
             path = f"{prefix}{key}"
+            if key in bookkeeping:
+                tree.bookkeeping.append(path)
+                continue
             location = location_of(self._name, path)
             with collected.attempt(location):
                 item = follow(group, key, location, self._roots)
@@ -147,11 +161,13 @@ def _add_dataset(
     tree: Tree, path: str, dataset: h5py.Dataset, location: Location, roots: Sequence[Path]
 ) -> None:
     """Add a dataset and the files of its values, or a virtual dataset without values to ``broken``."""
-    names = [entry[0] for entry in dataset.external or ()]
+    # HDF5 looks for external files in the working directory, and for virtual sources beside the file.
+    files = {real_path(Path(entry[0])) for entry in dataset.external or ()}
     if dataset.is_virtual:
-        names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
+        names = [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
+        files |= {real_path(file_of(dataset).parent / name) for name in names}
     problems = []
-    for file in sorted({real_path(file_of(dataset).parent / name) for name in names}):
+    for file in sorted(files):
         wrong = _check_target(file, location, "keeps values in", roots)
         if wrong is None:
             tree.files.add(file)
@@ -165,6 +181,8 @@ def _add_dataset(
         try:
             tree.files |= check_sources(dataset, roots=roots)
         except FAILURES as error:
+            if is_read_error(error):
+                raise
             tree.problems.append(Problem.at(location, str(error), "replace it by the data", "link"))
             tree.broken.append(path)
             return
@@ -190,6 +208,8 @@ def follow(group: h5py.Group, key: str, location: Location, roots: Sequence[Path
     try:
         item = member(group, key)
     except FAILURES as error:
+        if is_read_error(error):
+            raise
         reason = error.args[0] if error.args else type(error).__name__
         if kind == h5py.h5l.TYPE_HARD:
             return Problem.at(location, f"cannot be opened: {reason}", "get the file again", "damaged")
@@ -211,7 +231,9 @@ def unlinked(group: h5py.Group, *names: str) -> h5py.HLObject | None:
             if info.type != h5py.h5l.TYPE_HARD:
                 return None
         return member(group, path)
-    except FAILURES:
+    except FAILURES as error:
+        if is_read_error(error):
+            raise
         return None
 
 

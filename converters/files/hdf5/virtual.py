@@ -14,7 +14,8 @@ from typing import Any
 
 import h5py
 
-from unistore.converters.files.hdf5.chunks import chunks_of
+from unistore.converters.common.faults import is_read_error
+from unistore.converters.files.hdf5.chunks import chunks_of, creation_of
 from unistore.converters.files.hdf5.safety import check_safe_to_open
 from unistore.converters.files.paths import is_inside
 from unistore.errors import printable
@@ -86,6 +87,9 @@ def check_sources(
     if here in above:
         msg = "is virtual and maps to itself"
         raise ValueError(msg)
+    if creation_of(dataset).fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
+        msg = "is virtual and has no fill value: HDF5 leaves what no source fills undefined"
+        raise ValueError(msg)
     if len(above) >= _MAX_DEPTH:
         msg = f"is virtual and maps through more than {_MAX_DEPTH} others"
         raise ValueError(msg)
@@ -97,7 +101,12 @@ def check_sources(
             continue
         done.add((file, name, rows))
         with _opened(dataset, file) as opened:
-            source = opened.get(name)
+            source = None
+            try:
+                source = opened[name]
+            except KeyError as error:
+                if is_read_error(error):
+                    raise
             if not isinstance(source, h5py.Dataset):
                 owner = f" of {file}" if file else ""
                 msg = f"is virtual and maps to {name!r}, which is not a dataset{owner}"
@@ -111,6 +120,9 @@ def check_sources(
                 files |= check_sources(source, *rows, roots=roots, above=(*above, here))
             elif rows != (0, 0) and source.chunks is not None:
                 chunks_of(source).check(rows[0], min(rows[1], source.shape[0]))
+            elif source.size and not source.external and not source.id.get_storage_size():
+                msg = f"is virtual and maps to {name!r}, which was never written"
+                raise ValueError(msg)
     return files - {Path(dataset.file.filename).resolve()}
 
 

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import lookalike_problem
 from unistore.converters.files.npy.array import map_values, open_flat
 from unistore.converters.files.npy.header import (
@@ -76,7 +77,10 @@ def npz_members(path: Path, location: str | None = None) -> dict[str, NpzMember]
     except OSError as error:
         raise InputError(unreadable(where, error)) from error
     except zipfile.BadZipFile as error:
-        raise InputError(_bad_zip(path, where, error)) from error
+        if _read_error_of(error) is not None:
+            raise _damaged(where, error) from error
+        with as_problem(where):
+            raise InputError(_bad_zip(path, where, error)) from error
     if problems:
         raise InputError(problems)
     return members
@@ -208,5 +212,12 @@ def _bad_zip(path: Path, where: Location | str, error: Exception) -> Problem:
     return lookalike_problem(head, where) or Problem.at(where, message, "save it with np.savez", "format")
 
 
+def _read_error_of(error: Exception) -> OSError | None:
+    """Return the read error that zipfile takes for a damaged file."""
+    return error.__context__ if isinstance(error.__context__, OSError) else None
+
+
 def _damaged(where: Location | str, error: Exception) -> InputError:
+    if (read_error := _read_error_of(error)) is not None:
+        return InputError(unreadable(where, read_error))
     return InputError(Problem.at(where, f"is damaged: {error}", "copy or make it again", "corrupt"))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unistore.converters.common.columns import promote, storable
+from unistore.converters.common.faults import is_unreadable
 from unistore.converters.files.arrays import NPY_NAME
 from unistore.converters.files.npy.array import read_header
 from unistore.converters.files.pairs import images_of_label, may_be_label
@@ -140,10 +141,12 @@ def _image_group(image: str, labels: Mapping[str, str], names: Mapping[str, str]
 
 
 def _could_be_one(members: Sequence[tuple[str, str]]) -> bool:
-    """Whether the arrays could be parts of one. True if a file is unreadable: that is reported later."""
+    """Whether the arrays could be parts of one. True if a file is damaged: that is reported later."""
     try:
         headers = [read_header(Path(path), name) for name, path in members]
-    except InputError:
+    except InputError as error:
+        if is_unreadable(error):
+            raise
         return True
     dtypes = [header.dtype for header in headers]
     same_rows = len({header.shape[1:] for header in headers}) == 1

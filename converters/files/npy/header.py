@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, reason_of
 from unistore.converters.files.formats import NPY_SIGNATURE, lookalike_problem
 from unistore.errors import InputError, Location, Problem
 
@@ -162,5 +163,5 @@ def truncated(where: Location | str, size: int, expected: int) -> Problem:
 
 def unreadable(where: Location | str, error: Exception) -> Problem:
     """Problem: the operating system cannot read the file."""
-    reason = getattr(error, "strerror", None) or str(error)
-    return Problem.at(where, f"cannot be read: {reason}", "", "unreadable")
+    reason = getattr(error, "strerror", None) or reason_of(error)
+    return Problem.at(where, f"cannot be read: {reason}", CHECK_DISK, UNREADABLE)

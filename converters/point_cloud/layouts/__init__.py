@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from unistore.converters.common.faults import is_unreadable
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.layouts import (
     arrays,
@@ -34,7 +35,7 @@ def recognise(file: Candidate, mapping: Mapping[str, str]) -> tuple[Format | Non
     Raises
     ------
     InputError
-        If none is certain, and a format could not read the file.
+        If the file cannot be read; or none is certain, and it is wrong for a format.
     """
     best: tuple[Format | None, Match] = None, Match.NO
     failure: InputError | None = None
@@ -42,6 +43,8 @@ def recognise(file: Candidate, mapping: Mapping[str, str]) -> tuple[Format | Non
         try:
             match = each.match(file, mapping)
         except InputError as error:
+            if is_unreadable(error):
+                raise
             failure = failure or error
             continue
         if match is Match.CERTAIN:

@@ -20,7 +20,7 @@ from unistore.converters.files.hdf5.file import SUFFIXES, location_of
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.column_problems import column_problems, lengths_problems, name_problems
-from unistore.converters.point_cloud.columns import FEATURES, case_note, left_out_note
+from unistore.converters.point_cloud.columns import FEATURES, case_note
 from unistore.converters.point_cloud.datasets import (
     Datasets,
     datasets_left_out,
@@ -96,14 +96,13 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
         raise InputError(problems)
     mapped = [source.strip("/") for source in mapping.values()]
     renamed = [case_note(path, key) for path, key in stored.items() if path != key and path not in mapped]
-    scalars = [left_out_note(path) for path, each in datasets.items() if not each.shape]
     chosen = Layout(
         format=NAME,
         points=count * per_segment,
         xyz=("data",),
         xyz_stored=(data.dtype.str,),
         columns=columns,
-        notes=(*renamed, *scalars),
+        notes=tuple(renamed),
     )
     return make_layout(
         found,

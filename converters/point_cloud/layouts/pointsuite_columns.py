@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.faults import is_read_error
 from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.chunks import native
+from unistore.converters.files.hdf5.element_types import native
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
 from unistore.converters.files.hdf5.tree import follow, walk
 from unistore.converters.parts import Candidate
@@ -60,7 +62,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     if inside.problems:
         raise InputError(inside.problems)
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
-    chosen = choose(NAME, columns, "", mapping, location, check_dataset)
+    chosen = replace(choose(NAME, columns, "", mapping, location, check_dataset), left_out=())
     return make_layout(
         found,
         chosen,
@@ -79,9 +81,12 @@ def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> i
     points = 0
     for name in names:
         path = f"{name}/{column}"
-        with suppress(KeyError, OSError, RuntimeError):
+        try:
             if isinstance(segments.get(path, getlink=True), h5py.HardLink):
                 points += segments[path].shape[0]
+        except (KeyError, OSError, RuntimeError) as error:
+            if is_read_error(error):
+                raise
     return points
 
 

@@ -61,7 +61,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
         memory=count * SEGMENT_MEMORY,
         notes=(
             *count_notes(found.file["segments"], "num_segments", count, "segments"),
-            *count_notes(found.file.get("header"), "point_count", chosen.points, "points"),
+            *count_notes(hdf5.find(found.file, "header"), "point_count", chosen.points, "points"),
         ),
     )
 
@@ -92,7 +92,7 @@ def open_original(source: Source) -> Iterator[Original]:
                 number: (path, partial(lambda path: file[path][()], path))
                 for number, path in paths_of.items()
             },
-            left_out=datasets_left_out(file, source.detail),
+            left_out=datasets_left_out(file, source.detail, with_indices=True),
         )
 
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.npy.archive import NpzMember, npz_members, open_member
-from unistore.converters.files.npy.array import open_npy, read_header
+from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
+from unistore.converters.files.npy.array import open_flat, open_npy, read_header
 from unistore.converters.files.npy.header import NpyHeader
 from unistore.converters.parts import LeftOut, Taken, Verdict
-from unistore.converters.spike.source import Extent, Format, FrameSource, ReadArray, VoxelGrid
+from unistore.converters.spike.source import BLOCK, LARGE, Extent, Format, FrameSource, ReadArray, VoxelGrid
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import pack
 
-_BLOCK = 8 << 20
 _SPIKES = ("spk",)
 _VOXELS = ("voxel", "voxels", "spike_vox", "vox", "arr_0")
 
@@ -30,55 +28,85 @@ class PixelSource(FrameSource):
 
     Attributes
     ----------
-    dtype
-        As in the file: uint8 and bool are spikes.
-    read_array
-        Reads the array.
+    header
+        Of the array: uint8 and bool are spikes.
+    member
+        The array in an archive; None in a ``.npy`` file.
     """
 
-    dtype: np.dtype[Any]
-    read_array: ReadArray
+    header: NpyHeader
+    member: NpzMember | None = None
 
     def check(self) -> list[Problem]:
-        """Check that the dtype is u1 or bool, and all values are 0 or 1."""
-        what = self.key or "the array"
-        if self.dtype not in (np.dtype(np.uint8), np.dtype(np.bool_)):
-            message = f"{what} has dtype {self.dtype}, expected uint8 or bool with values 0 and 1"
+        """Check that the dtype is u1 or bool, and that the first values are 0 or 1."""
+        if self.header.dtype not in (np.dtype(np.uint8), np.dtype(np.bool_)):
+            what = self.key or "the array"
+            message = f"{what} has dtype {self.header.dtype}, expected uint8 or bool with values 0 and 1"
             return [Problem(self.location, message, "save it with .astype(np.uint8)", "dtype")]
-        largest = max(int(block.max(initial=0)) for block in self._blocks())
-        if largest > 1:
-            message = f"{what} holds values up to {largest}, expected spikes of 0 and 1"
-            cure = "packed bits? save them as a .dat file; counts of spikes? they belong into spike_vox/"
-            return [Problem(self.location, message, cure, "values")]
+        if self.memory > LARGE:
+            return []
+        try:
+            next(self.blocks())
+        except InputError as error:
+            return list(error.problems)
         return []
 
-    def read(self, out: NDArray[np.uint8]) -> None:
-        """Pack the pixels; see `FrameSource.read`."""
-        start = 0
-        for block in self._blocks():
-            out[start : start + len(block)] = pack(block)
-            start += len(block)
+    def blocks(self) -> Iterator[NDArray[np.uint8]]:
+        """Pack the pixels; see `FrameSource.blocks`."""
+        for pixels in self._pixels():
+            largest = int(pixels.max(initial=0))
+            if largest > 1:
+                what = self.key or "the array"
+                message = f"{what} holds values up to {largest}, expected spikes of 0 and 1"
+                cure = "packed bits? save them as a .dat file; counts of spikes? they belong into spike_vox/"
+                raise InputError(Problem(self.location, message, cure, "values"))
+            yield pack(pixels)
 
-    def _blocks(self) -> Iterator[NDArray[Any]]:
-        values = self.read_array(self.path, self.location, self.key)
-        step = max(1, _BLOCK // max(1, values[:1].nbytes))
-        return (values[start : start + step] for start in range(0, len(values), step))
+    def _pixels(self) -> Iterator[NDArray[Any]]:
+        length, height, width = self.extent
+        step = max(1, BLOCK // (height * width))
+        if self.header.fortran_order:  # time varies fastest: a block is spread over the whole file
+            values = self._mapped()
+            yield from (values[start : start + step] for start in range(0, length, step))
+        elif self.member is not None:
+            size = height * width
+            for run in member_runs(self.path, self.member, 0, length * size, step * size, self.location):
+                yield run.reshape(-1, height, width)
+        else:
+            with open_flat(self.path, self.header, self.location) as read:
+                for start in range(0, length, step):
+                    block = np.empty((min(step, length - start), height, width), self.header.dtype)
+                    read(start * height * width, block)
+                    yield block
+
+    def _mapped(self) -> NDArray[Any]:
+        if self.member is None:
+            return open_npy(self.path, self.location)
+        return open_member(self.path, self.member, self.location)
 
 
-def _spikes(path: Path, location: str, header: NpyHeader, read: ReadArray, key: str = "") -> PixelSource:
-    """Spikes in an array; one with a name is of an archive, and takes as much memory as it has pixels."""
+def _spikes(path: Path, location: str, header: NpyHeader, member: NpzMember | None = None) -> PixelSource:
+    key = member.name if member is not None else ""
     return PixelSource(
         path=path,
         location=location,
         extent=Extent(*_checked_shape(header, location, key)),
         key=key,
-        memory=prod(header.shape) if key else 0,
-        dtype=header.dtype,
-        read_array=read,
+        memory=_decompressed_whole(member) if header.fortran_order else 0,
+        header=header,
+        member=member,
     )
 
 
-def _voxels(path: Path, location: str, header: NpyHeader, read: ReadArray, key: str = "") -> VoxelGrid:
+def _decompressed_whole(member: NpzMember | None) -> int:
+    """Bytes of an array that cannot be mapped, as it is compressed."""
+    return member.header.nbytes if member is not None and member.compressed else 0
+
+
+def _voxels(
+    path: Path, location: str, header: NpyHeader, read: ReadArray, member: NpzMember | None = None
+) -> VoxelGrid:
+    key = member.name if member is not None else ""
     bins, height, width = _checked_shape(header, location, key)
     return VoxelGrid(
         path=path,
@@ -89,6 +117,7 @@ def _voxels(path: Path, location: str, header: NpyHeader, read: ReadArray, key: 
         dtype=header.dtype,
         read_array=read,
         key=key,
+        memory=_decompressed_whole(member),
     )
 
 
@@ -120,24 +149,24 @@ def _read_npz(path: Path, location: str, key: str) -> NDArray[Any]:
     return open_member(path, npz_members(path, location)[key], location)
 
 
-def _member(path: Path, location: str, names: Sequence[str]) -> NpzMember:
-    """The first of `names` in the file, or its only array under another name."""
+def _member(path: Path, location: str, names: Sequence[str]) -> tuple[NpzMember, tuple[str, ...]]:
+    """Return the first of `names` in the file, or its only array, and the names of the other arrays."""
     members = npz_members(path, location)
     found = [each for each in names if each in members] or (list(members) if len(members) == 1 else [])
     if not found:
         message = f"holds {', '.join(members) or 'no array'}, expected {' or '.join(names)}"
         raise InputError(Problem(location, message, "save it again under that name", "missing"))
-    return members[found[0]]
+    return members[found[0]], tuple(name for name in members if name != found[0])
 
 
 def _open_npz(path: Path, location: str) -> PixelSource:
-    member = _member(path, location, _SPIKES)
-    return _spikes(path, location, member.header, _read_npz, member.name)
+    member, others = _member(path, location, _SPIKES)
+    return replace(_spikes(path, location, member.header, member), others=others)
 
 
 def _open_npz_voxels(path: Path, location: str) -> VoxelGrid:
-    member = _member(path, location, _VOXELS)
-    return _voxels(path, location, member.header, _read_npz, member.name)
+    member, others = _member(path, location, _VOXELS)
+    return replace(_voxels(path, location, member.header, _read_npz, member), others=others)
 
 
 def _original(path: Path, key: str) -> NDArray[Any]:
@@ -147,10 +176,16 @@ def _original(path: Path, key: str) -> NDArray[Any]:
         return np.asarray(members[key])
 
 
+def _original_names(path: Path) -> Sequence[str]:
+    with np.load(path, allow_pickle=False) as members:
+        names: list[str] = members.files
+        return names
+
+
 NPY = Format(
     suffixes=(".npy",),
     look=_look_at_npy,
-    open=lambda path, location: _spikes(path, location, read_header(path, location), _read_npy),
+    open=lambda path, location: _spikes(path, location, read_header(path, location)),
     original=_original,
     open_voxels=lambda path, location: _voxels(path, location, read_header(path, location), _read_npy),
     form="npy",
@@ -161,5 +196,6 @@ NPZ = Format(
     open=_open_npz,
     original=_original,
     open_voxels=_open_npz_voxels,
+    names=_original_names,
     form="npz",
 )

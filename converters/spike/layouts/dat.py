@@ -23,8 +23,13 @@ class DatSource(StreamSource):
     @contextmanager
     def open(self) -> Iterator[ReadBytes]:
         """As in `StreamSource`."""
-        with as_problem(self.location), self.path.open("rb", buffering=0) as file:
-            yield lambda count: np.fromfile(file, np.uint8, count)
+        with as_problem(self.location), self.path.open("rb") as file:
+
+            def read(count: int) -> NDArray[np.uint8]:
+                block = np.empty(count, np.uint8)
+                return block[: file.readinto(block.data)]  # np.fromfile takes a read error for the end
+
+            yield read
 
 
 def _open(path: Path, location: str) -> DatSource:

@@ -14,6 +14,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.faults import is_read_error
+from unistore.converters.common.left_out import BOOKKEEPING, has_values
 from unistore.converters.common.originals import dataset_paths, open_with_h5py
 from unistore.converters.files.hdf5.attribute_json import is_plain, type_problem
 from unistore.converters.files.hdf5.attributes import Entry, objects_of, read_attributes
@@ -96,6 +98,13 @@ def contents(look: SourceFile, tree: Tree, groups: Sequence[Group], masks: Seque
         return path in known_groups and name not in root_attributes and is_plain(entry)
 
     objects = objects_of(file, tree, lambda _: True)
+    inside = {f"{group.path}/{path}".lstrip("/") for group in groups for path in group.arrays}
+    listed = {mask.location for mask in masks}
+    outside = [
+        path
+        for path, dataset in tree.datasets.items()
+        if path not in inside and location_of(look.name, path) not in listed and has_values(dataset)
+    ]
     linked = {file_of(dataset) for dataset in tree.datasets.values()}
     return Contents(
         groups=groups,
@@ -103,6 +112,10 @@ def contents(look: SourceFile, tree: Tree, groups: Sequence[Group], masks: Seque
         problems=tree.problems,
         files=(tree.files | linked) - {file_of(file)},
         memory=max(map(chunk_memory, tree.datasets.values()), default=0),
+        left_out=[
+            *((path, "in no episode") for path in outside),
+            *((path, BOOKKEEPING) for path in tree.bookkeeping),
+        ],
         attributes=read_attributes(objects, in_text),
     )
 
@@ -158,6 +171,8 @@ def json_attributes(group: h5py.Group) -> dict[str, Any]:
             value = group.attrs[key]
             values[key] = None if isinstance(value, h5py.Empty) else to_json(value)
         except (OSError, TypeError, ValueError) as error:
+            if is_read_error(error):
+                raise
             values[key] = f"unreadable: {error}"
     return values
 
@@ -216,8 +231,13 @@ class Hdf5Format(Format):
             yield OriginalFile(
                 rows=lambda name: file[name],
                 names=dataset_paths(file),
+                masks=self.original_masks(file),
                 attributes_left_out=partial(_left_out, file),
             )
+
+    def original_masks(self, file: h5py.File) -> Sequence[Mask]:
+        """Return the lists of episodes of a file that h5py has opened."""
+        return ()
 
     def file(self, restored: RestoredFile) -> File:
         """A file with its arrays and attributes at the root."""

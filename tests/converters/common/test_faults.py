@@ -40,6 +40,8 @@ def test_it_names_the_file_and_keeps_the_error(error: Exception) -> None:
 def test_what_the_system_and_the_memory_refuse() -> None:
     for error, kind, cure in (
         (OSError(errno.EIO, "Input/output error"), "unreadable", "check its disk"),
+        (KeyError("cannot open (file read failed: errno = 5, …)"), "unreadable", "check its disk"),
+        (OSError("truncated file"), "unreadable", "get or write it again"),
         (MemoryError("Unable to allocate 8 EiB"), "damaged", "give --memory"),
     ):
         with pytest.raises(InputError) as caught, as_problem("a.h5"):

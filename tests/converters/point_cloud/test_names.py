@@ -212,7 +212,8 @@ def test_raw_integers_beside_scaled_coordinates(tmp_path: Path, check_contract: 
     assert families(path) == {"a.h5": "point_cloud"}
     converted = check_contract(PointCloudConverter(), [path])
     np.testing.assert_array_equal(xyz_of(converted), np.stack([scaled[axis] for axis in "xyz"], axis=1))
-    assert any("left out, being x, y, z before scaling: X, Y, Z" in note for note in converted.scan.notes)
+    (note,) = [note for note in converted.scan.notes if "being x, y, z before scaling" in note]
+    assert note == "left out, being x, y, z before scaling (--map raw_x=X keeps one): X, Y, Z"
     check_contract(PointCloudConverter(map={"raw_x": "X"}), [path], {"points/raw_x": raw["X"]})
 
 

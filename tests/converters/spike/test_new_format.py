@@ -41,12 +41,18 @@ HEADER = struct.Struct("<4s3H")
 class SpkSource(FrameSource):
     """A ``.spk`` file."""
 
-    def read(self, out: NDArray[np.uint8]) -> None:
-        """Turn the bits of each byte over."""
-        raw = np.fromfile(self.path, np.uint8, offset=HEADER.size)
-        if raw.size < out.size:
-            raise InputError(Problem(self.location, "ended early while it was read", kind="truncated"))
-        out[...] = np.packbits(np.unpackbits(raw), bitorder="little").reshape(out.shape)
+    def blocks(self) -> Iterator[NDArray[np.uint8]]:
+        """Turn the bits of each byte over, one time step after the other."""
+        length, height, width = self.extent
+        shape = (height, -(-width // 8))
+        with self.path.open("rb") as file:
+            file.seek(HEADER.size)
+            for _ in range(length):
+                raw = np.frombuffer(file.read(shape[0] * shape[1]), np.uint8)
+                if raw.size < shape[0] * shape[1]:
+                    problem = Problem(self.location, "ended early while it was read", kind="truncated")
+                    raise InputError(problem)
+                yield np.packbits(np.unpackbits(raw), bitorder="little").reshape(1, *shape)
 
 
 def open_spk(path: Path, location: str) -> SpkSource:

@@ -295,8 +295,9 @@ def test_dark_and_saturated_sequences_are_remarked(tmp_path: Path, sequences: Ca
     report = unistore.convert(tmp_path / "s", tmp_path / "s.zarr", "spike", height=24, width=40)
     rate = made.spikes["a/spike/000.dat"].mean()
     assert 0 < rate < 0.9
-    assert "spikes a pixel and step: 0 to 1, in the first frames of 3 sequences" in report.notes
-    for said in ("no spike at all in dark:", "nearly every pixel firing at every step in full:"):
+    assert "spikes a pixel and step: 0 to 1, at the start of 3 sequences" in report.notes
+    full = "nearly every pixel firing at every step at the start of full:"
+    for said in ("no spike at all at the start of dark:", full):
         assert sum(said in note for note in report.notes) == 1
     found = unistore.inspect(tmp_path / "s.zarr").details
     (measure,) = [each for each in found["measures"] if each["name"] == "spikes a pixel and step"]

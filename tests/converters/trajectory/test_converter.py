@@ -336,7 +336,8 @@ def test_d4rl_timeouts_truncate(tmp_path: Path, check_contract) -> None:
     converted = check_contract(TrajectoryConverter(), [tmp_path / "hopper.hdf5"], oracle)
     check_schema(converted)
     assert converted.finalized.groups["episodes"]["attributes"] == {"metadata/algorithm": "SAC"}
-    assert any("not kept: metadata/policy/weight" in note for note in converted.scan.notes)
+    left_out = "left out, not per step and too large for attributes: metadata/policy/weight"
+    assert left_out in converted.scan.notes
 
 
 def test_d4rl_next_observations_that_follow_become_final_ones(tmp_path: Path, check_contract) -> None:
@@ -423,3 +424,21 @@ def test_splits_from_folders(tmp_path: Path, convert_in_memory) -> None:
         write(tmp_path / split / "a.h5", data__demo_0__actions=np.ones((2, 2)))
     scan = convert_in_memory(TrajectoryConverter(), [tmp_path]).scan
     assert [source.split for source in scan.sources] == ["test", "train"]
+
+
+def test_a_role_that_is_missing_is_missed_for_its_reason(tmp_path: Path) -> None:
+    for number in range(2):
+        names = {
+            "actions": np.zeros((3, 2)),
+            "observations__arm": np.zeros((3, 2)),
+            "terminals": np.zeros(3, bool),
+        }
+        write(tmp_path / f"{number}.hdf5", **names, **({"rewards": np.zeros(3)} if number else {}))
+    notes = scan_sources(TrajectoryConverter(ignore=("actions",), columns="intersection"), [tmp_path]).notes
+    assert "no action: --ignore leaves out actions" in notes
+    assert "no reward: not every source has one, see --columns" in notes
+    assert "left out, as --ignore says: actions" in notes
+    assert "left out, not in every source (--columns intersection): rewards" in notes
+    (tmp_path / "1.hdf5").unlink()
+    notes = scan_sources(TrajectoryConverter(), [tmp_path]).notes
+    assert "no reward: the sources name none; --map reward=DATASET names it" in notes

@@ -178,13 +178,17 @@ def test_resized_sets_alone(tmp_path: Path, check_contract, following: bool) -> 
         file["data/demo_0/obs/image"], file["data/demo_0/next_obs/image"] = now, after
         file["data/demo_0/obs/depth_20"] = file["data/demo_0/next_obs/depth_20"] = depth
     small = np.stack([cv2.resize(one, (20, 20), interpolation=cv2.INTER_LINEAR) for one in image])
-    oracle = {"steps/observation/image_20": small[:5]}
+    oracle = {"steps/observation/image": small[:5]}
     if following:
-        oracle["episodes/final_observation/image_20"] = small[5:6]
+        oracle["episodes/final_observation/image"] = small[5:6]
     else:
-        oracle["steps/next_observation/image_20"] = small[5:10]
+        oracle["steps/next_observation/image"] = small[5:10]
     converted = check_contract(TrajectoryConverter(image_size=20, images="resized"), [tmp_path], oracle)
-    assert not [path for path in converted.arrays if path.endswith("/image")]
+    assert not [path for path in converted.arrays if path.endswith("/image_20")]
+    field = converted.fields["steps/observation/image"]
+    assert field.axes == ("step", "image_y", "image_x", "channel")
+    assert field.attributes["source_shape"] == [48, 64, 3]
+    assert "resized_from" not in field.attributes
     np.testing.assert_array_equal(converted.arrays["steps/observation/depth_20"], depth)
     if following:
         np.testing.assert_array_equal(converted.arrays["steps/next_observation/depth_20"], depth)
@@ -195,8 +199,11 @@ def test_resized_sets_alone(tmp_path: Path, check_contract, following: bool) -> 
     found = unistore.verify(store, against=tmp_path / "a.hdf5")
     assert found.ok
     assert found.receipt is not None
-    after = unistore.Dataset(store)[4]["next.observation.image_20"].permute(1, 2, 0).numpy()
+    samples, raw = unistore.Dataset(store), tmp_path / "raw.zarr"
+    after = samples[4]["next.observation.image"].permute(1, 2, 0).numpy()
     assert np.array_equal(after, small[5 if following else 9])
+    unistore.convert(tmp_path / "a.hdf5", raw)
+    assert samples.fields == unistore.Dataset(raw).fields
     done = unistore.export(store, tmp_path / "back")
     assert done.notes[0].endswith("image: written as 20 × 20, as stored; the originals are not in the store")
     with h5py.File(tmp_path / "back/a.hdf5") as file:
@@ -214,9 +221,21 @@ def test_compressed_frames_resized_alone(tmp_path: Path, check_contract) -> None
         cv2.resize(np.ascontiguousarray(decoded(f)), (32, 32), interpolation=cv2.INTER_LINEAR)
         for f in frames["cam_high"]
     ]
-    oracle = {"steps/observation/images/cam_high_32": np.stack(small)}
-    converted = check_contract(TrajectoryConverter(image_size=32, images="resized"), [tmp_path], oracle)
-    assert "steps/observation/images/cam_high" not in converted.arrays
+    oracle = {"steps/observation/images/cam_high": np.stack(small)}
+    check_contract(TrajectoryConverter(image_size=32, images="resized"), [tmp_path], oracle)
+
+
+def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path, check_contract) -> None:
+    large, small = (np.stack([picture(side, side) for _ in range(6)]) for side in (16, 8))
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["data/demo_0/actions"] = np.zeros((5, 2))
+        for name, images in (("image", large), ("image_8", small)):
+            file[f"data/demo_0/obs/{name}"], file[f"data/demo_0/next_obs/{name}"] = images[:-1], images[1:]
+    oracle = {
+        "episodes/final_observation/image": large[-1:],
+        "episodes/final_observation/image_8": small[-1:],
+    }
+    check_contract(TrajectoryConverter(), [tmp_path], oracle)
 
 
 def test_resized_alone_needs_a_size() -> None:

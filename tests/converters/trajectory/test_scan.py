@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -247,3 +248,21 @@ def test_a_scan_of_many_equal_episodes_is_small(tmp_path: Path) -> None:
     found = converter.scan(part)
     assert len(found.index.names) == 500
     assert len(pickle.dumps(found)) < 500 * 60
+
+
+def test_joined_episodes_are_scanned_in_blocks(tmp_path: Path) -> None:
+    steps = 200_000
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["observations"] = np.zeros((steps, 2), "f4")
+        file["actions"] = np.zeros((steps, 100), "f4")
+        file["actions"][[3, steps - 1], 5] = np.inf
+        file["rewards"] = np.zeros(steps, "f4")
+        file["terminals"] = np.arange(steps) % 1000 == 999
+    tracemalloc.start()
+    try:
+        scan = scan_sources(TrajectoryConverter(), [tmp_path])
+        assert tracemalloc.get_traced_memory()[1] < 48 << 20 < steps * 400
+    finally:
+        tracemalloc.stop()
+    assert "a.hdf5: 2 steps have an action that is not finite; kept as they are" in scan.notes
+    assert any("a.hdf5: 200 episodes by terminals" in note for note in scan.notes)

@@ -143,11 +143,11 @@ def test_help_fits_a_terminal_of_80_columns(arguments: list[str], capsys: pytest
         ),
         (
             ["convert", "arrays", "o.zarr", "--voxel-size", "1", "--window", "lung"],
-            "is an option of",
+            "no family has all of these options: --voxel-size is an option of point-cloud; --window is an",
         ),
         (
             ["convert", "arrays", "o.zarr", "--map", "x=y"],
-            "--map is an option of point-cloud and rows and trajectory",
+            "a.npz: y: is not there",
         ),
         (["convert", "arrays", "o.zarr", "--colour"], "'--colour' requires an argument"),
         (["convert", "arrays", "o.zarr", "--nonsense"], "No such option '--nonsense'"),
@@ -178,6 +178,22 @@ def test_mistakes_say_what_would_be_right(
     assert said in shown
     assert "detect" not in shown
     assert sorted(path.name for path in arrays.parent.iterdir()) == ["arrays"]
+
+
+def test_an_option_of_several_families_goes_with_the_detected_one(
+    arrays: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(arrays / "b.npz", other=np.zeros(3))
+    for number, options in enumerate((["--columns", "union"], ["--columns=union"])):
+        store = arrays.parent / f"{number}.zarr"
+        assert call("convert", *options, str(arrays), str(store), "--codec", "none") == 0
+        assert "rows (arrays): " in capsys.readouterr().err
+        assert unistore.Store(store).attributes["options"]["columns"] == "union"
+    np.save(arrays.parent / "ct_original.npy", np.zeros((3, 4, 5), np.int16))
+    command = ["convert", str(arrays.parent / "ct_original.npy"), str(arrays.parent / "c.zarr")]
+    assert call(*command, "--columns", "union") == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "the sources are ct, and --columns belongs to point-cloud, rows, spike, trajectory" in shown
 
 
 def test_a_folder_that_is_called_like_a_family(
@@ -299,7 +315,7 @@ def test_splits_as_they_are_typed(
     np.savez("in/p9_99.npz", x=np.arange(3))
     assert call("convert", "in", "c.zarr", *taken, "--json") == 2
     (problem,) = json.loads(capfd.readouterr().out)["problems"]
-    assert problem["location"] == "--split-from a.zarr"
+    assert problem["file"] == "--split-from a.zarr"
     assert problem["message"] == "does not name p9_99.npz"
     assert call("convert", "in", "c.zarr", "--split-seed", "2") == 2
     assert "--split-seed: has no effect without --split" in capfd.readouterr().err

@@ -335,3 +335,57 @@ def test_rights_that_change_between_two_runs(toys: Path, toy: Any, tmp_path: Pat
     report = run(toy(), [toys], store)
     assert report.resumed > 0
     assert report.digest == run(toy(), [toys], tmp_path / "fresh.zarr").digest
+
+
+def test_a_disk_that_comes_back_is_not_held_against_the_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a failed run with ``--on-error skip`` left out is not left out by the next one."""
+    folder, store = tmp_path / "in", tmp_path / "out.zarr"
+    folder.mkdir()
+    for name in ("a.npy", "b.npy"):
+        np.save(folder / name, np.arange(4000.0).reshape(1000, 4))
+    whole = convert(folder, tmp_path / "whole.zarr").digest
+    from unistore.converters.files import arrays as array_files
+
+    def failing(file: FileIO, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
+        def fail(start: int, out: NDArray[Any]) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        return fail
+
+    with monkeypatch.context() as patch:
+        patch.setattr(array_files, "flat_reader", failing)
+        with pytest.raises(InputError, match="nothing is left"):
+            convert(folder, store, on_error="skip")
+    report = convert(folder, store, on_error="skip")
+    assert not report.skipped
+    assert report.digest == whole
+
+
+def test_a_codec_is_not_chosen_without_the_values_that_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a.npy", "b.npy"):
+        np.save(folder / name, np.arange(4000.0).reshape(1000, 4))
+    right = convert(folder, tmp_path / "right.zarr").digest
+    from unistore.converters.files import arrays as array_files
+
+    reader, failures = array_files.flat_reader, iter([True])
+
+    def failing(file: FileIO, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
+        read = reader(file, header, where)
+
+        def fail_once(start: int, out: NDArray[Any]) -> None:
+            if next(failures, False):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            read(start, out)
+
+        return fail_once
+
+    monkeypatch.setattr(array_files, "flat_reader", failing)
+    report = convert(folder, tmp_path / "out.zarr", on_error="skip")
+    assert report.skipped or report.digest == right
+    assert [entry["kind"] for entry in report.skipped] == ["unreadable"]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unistore.conversion.keys import CONTENT
 from unistore.conversion.runner import run
 from unistore.conversion.split_rule import SplitRule
 from unistore.errors import ConversionError, InputError, StoreError
@@ -64,6 +65,30 @@ def test_a_damaged_shard_is_written_again(
     shards[0].write_bytes(shards[0].read_bytes()[:-1])
     shards[-1].unlink()
     assert run(toy(), [toys], store).digest == whole
+
+
+def test_shards_and_spilled_rows_of_older_code_are_not_kept(
+    toys: Path, toy: Any, stopping: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound_read, sound_derive = toy.read, toy.derive
+
+    def older_read(self: Any, scan: Any, table: str, *rows: Any) -> None:
+        sound_read(self, scan, table, *rows)
+        for values in rows[-1].values():
+            values[...] = 1
+
+    def older_derive(self: Any, scan: Any, source: int, emit: Any, folder: Path | None) -> Any:
+        return sound_derive(self, scan, source, lambda *rows: emit(*rows[:-1], rows[-1] * 0 + 7), folder)
+
+    with monkeypatch.context() as older:
+        older.setattr("unistore.conversion.keys.CONTENT", CONTENT - 1)
+        older.setattr(toy, "read", older_read)
+        older.setattr(toy, "derive", older_derive)
+        with pytest.raises(KeyboardInterrupt):
+            run(toy(), [toys], store, executor=stopping(15))
+    report = run(toy(), [toys], store)
+    assert report.resumed == 0
+    assert report.digest == whole
 
 
 def test_changed_options_are_named(toys: Path, toy: Any, stopping: Any, store: Path, whole: str) -> None:

@@ -25,11 +25,13 @@ from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.fingerprint import fingerprints_of
+from unistore.conversion.journal import Journal
 from unistore.conversion.keys import source_keys
 from unistore.conversion.runner import run
+from unistore.conversion.skipping import Skipping
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.scanning import scan_sources
-from unistore.errors import ConversionError, InputError
+from unistore.errors import ConversionError, InputError, Problem
 from unistore.integrity.repair import repair
 from unistore.store.manifest import parse_manifest
 from unistore.store.reader import Store
@@ -334,6 +336,14 @@ def test_contradictions_are_refused_all_the_same(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="columns differ"):
         convert(tmp_path / "in", tmp_path / "out", "rows", on_error="skip")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_the_same_problem_of_two_sources_is_listed_for_both(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    skipping = Skipping((None, None, []), [], journal)  # type: ignore[arg-type]
+    skipping.add([Problem("a/x.npz", "cannot be read", source=source) for source in ("a/x.npz", "a")])
+    assert [problem.source for problem in skipping.problems] == ["a", "a/x.npz"]
+    journal.close()
 
 
 def test_an_unknown_mode(tmp_path: Path, toys: Path, toy: Any) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import unistore
 from unistore.errors import CorruptionError, StoreError
 from unistore.remote.client import ObjectClient
 from unistore.remote.faults import classify_error
@@ -115,7 +120,7 @@ def test_a_range_behind_the_end(uploaded: str, quick: None) -> None:
             False,
         ),
         ("x\nDebug source: inner: BareRedirect", "another region", "AWS_REGION", False),
-        ("x\nDebug source: NotPartial", "cannot send parts", "download", False),
+        ("x\nDebug source: NotPartial", "has no ranges: serve it from one that has them", "", False),
         (
             "Account must be specified\nMissingAccount",
             "no storage account",
@@ -141,3 +146,22 @@ def test_what_obstore_says_becomes_one_line(text: str, message: str, cure: str, 
     assert cure in fault.cure
     assert fault.transient is transient
     assert "\n" not in fault.message + fault.cure
+
+
+def test_a_server_without_ranges_is_told_when_a_store_is_opened(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(12.0).reshape(4, 3))
+    unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr")
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        try:
+            assert server.stdout
+            (port,) = re.findall(r"port (\d+)", server.stdout.readline())
+            with pytest.raises(StoreError) as error:
+                unistore.Dataset(f"http://127.0.0.1:{port}/a.zarr")
+        finally:
+            server.terminate()
+    assert str(error.value).endswith(
+        "this server has no ranges: serve it from one that has them, python -m http.server has none"
+    )

@@ -163,6 +163,9 @@ def test_labels_are_counted_at_conversion(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("name", "values", "told"),
     [
+        ("label", list(range(10)), None),
+        ("label", [0, 1, 2, 0, 1, 2, 0, 1, 2, 2], None),
+        ("label", [0, 1, 2, 2, 2, 2, 2, 2, 1, 1], "10 % are 0: unlabelled?"),
         ("classification", [0, 0, 1, 2, 2, 2, 2, 5, 5, 5], "30 % are 0 or 1: unlabelled?"),
         ("label", [-1, 0, 1, 1, 1, 1, 1, 1, 1, 1], "20 % are -1 or 0: unlabelled?"),
         ("classification", [2, 2, 3, 3, 3, 4, 4, 4, 5, 5], None),

@@ -20,7 +20,7 @@ _JOINTS = ("joint", "joints", "qpos")
 
 
 class Flat(NamedTuple):
-    """Keys of the observations, and the side that images are resized to on read; None: as they are stored."""
+    """Keys of the observations, and the side that images have; None: as they are stored."""
 
     keys: tuple[str, ...]
     size: int | None
@@ -42,7 +42,10 @@ class Flat(NamedTuple):
         """Images in their size, everything else float32."""
         if values.dtype != torch.uint8 or values.ndim != 4:
             return values.float()
-        return values if self.size is None else _resized(values, self.size)
+        stored = values.shape[-2:]
+        return (
+            values if self.size is None or stored == (self.size, self.size) else _resized(values, self.size)
+        )
 
 
 def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
@@ -66,8 +69,7 @@ def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
     joint = [key for name in _JOINTS if (key := f"observation.{name}") in known][:1]
     keys = [found for found in sets if found is not None]
     if len(keys) == len(sets) and joint:
-        kept = size is None or all(key.endswith(f"_{size}") for key in keys)
-        return Flat((*keys, *joint), None if kept else size)
+        return Flat((*keys, *joint), size)
     missing = [names for names, found in zip((*_IMAGES, _JOINTS), (*sets, joint), strict=True) if not found]
     options = " ".join(f"--map observation/{names[0]}=DATASET" for names in missing)
     msg = (
@@ -78,14 +80,18 @@ def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
 
 
 def _stored(names: Sequence[str], known: Sequence[str], size: int | None) -> str | None:
-    """Key that an image is read from: in this size, else in full; in its only size if none is asked for."""
+    """Key that an image is read from: the copy of this size, else the image, else its only resized copy."""
     for name in names:
         key = f"observation.{name}"
-        sets = [each for each in known if each.startswith(f"{key}_") and each[len(key) + 1 :].isdecimal()]
-        found = [each for each in (f"{key}_{size}", key) if each in known]
-        found += sets if size is None and len(sets) == 1 else []
-        if found:
-            return found[0]
+        candidates = [f"{key}_{size}", key]
+        # Stores of earlier versions have a resized copy that stands alone under its size.
+        copies = [
+            other for other in known if other.startswith(f"{key}_") and other[len(key) + 1 :].isdecimal()
+        ]
+        candidates += copies if len(copies) == 1 else []
+        stored = next((candidate for candidate in candidates if candidate in known), None)
+        if stored is not None:
+            return stored
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -103,7 +103,10 @@ class NamesGroup(Protocol):
 
 
 def select_keys(
-    known: Iterable[str], fields: Sequence[str] | None, on_request: Iterable[str] = ()
+    known: Iterable[str],
+    fields: Sequence[str] | None,
+    on_request: Iterable[str] = (),
+    elsewhere: Callable[[str], str | None] = lambda _: None,
 ) -> tuple[str, ...]:
     """Keys to read: the requested ones in their order, or the default ones.
 
@@ -116,6 +119,8 @@ def select_keys(
         known key: the Dataset adds both.
     on_request
         Further keys, read only on request.
+    elsewhere
+        Returns where a store keeps something of this name that is no key, for the message.
 
     Raises
     ------
@@ -132,7 +137,8 @@ def select_keys(
     if unknown:
         extra = ", ".join(sorted({*on_request, EPOCH}.difference(known)))
         listed = f"samples have {', '.join(known)}; on request: {extra}"
-        msg = f"unknown field {', '.join(map(repr, unknown))}: {listed}"
+        kept = "".join(f"; {name!r} is {where}" for name in unknown if (where := elsewhere(name)) is not None)
+        msg = f"unknown field {', '.join(map(repr, unknown))}: {listed}{kept}"
         raise InputError(msg)
     return tuple(dict.fromkeys(name for name in fields if name in readable and name != INDEX))
 

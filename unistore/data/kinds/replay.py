@@ -72,8 +72,8 @@ class ReplayBuffer:
         Draw in proportion to these weights: one per transition (of `indices`, in their order), or one per
         store of several, whose transitions are then alike. None: every transition alike.
     image_size
-        Side of the images (tuple only): a stored set of resized images, or resized on read as ``cv2.resize``
-        does; None: as stored.
+        Side of the images (tuple only): those of the store that have it, else what the store has, resized on
+        read as ``cv2.resize`` does; None: as stored.
     seed
         Seed of the draws.
     prefetch
@@ -119,6 +119,8 @@ class ReplayBuffer:
             )
         check.integer("limit", limit, 1, MAX_EPOCH, none=True)
         check.integer("image_size", image_size, 1, none=True)
+        if image_size is not None and (output == "dict" or fields is not None):
+            check.refuse("image_size", "is the size of images in a tuple, and a dict has them as stored")
         check.integer("seed", seed, None)
         check.integer("prefetch", prefetch, most=MAX_WORKERS)
         self.rank, self.world_size = resolve_ranks(check, rank, world_size)

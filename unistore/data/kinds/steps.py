@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import prod
 from typing import Any, Protocol, TypeGuard
 
@@ -117,6 +118,15 @@ def step_paths(store: Store) -> dict[str, str]:
         key = sample_key(path)
         found[f"{STEPS}.{key}" if key in _RESERVED else key] = path.removesuffix("/data")
     return found
+
+
+def attribute_place(store: Store, name: str) -> str | None:
+    """Return where a store keeps an attribute of its episodes or sources; None if it has none such."""
+    for path in (f"{EPISODES}/attributes", "sources/attributes"):
+        texts = store.text(path) if store.has(f"{path}/data") else []
+        if any(name in json.loads(text) for text in texts):
+            return f"in the JSON texts of dataset.store.text({path!r})"
+    return None
 
 
 def next_observation_paths(store: Store, key: str) -> tuple[str | None, str | None]:

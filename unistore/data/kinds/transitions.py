@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from unistore.data.kinds.steps import (
     ON_REQUEST,
     Episodes,
     StepColumn,
+    attribute_place,
     channels_first,
     next_observation_paths,
     step_column,
@@ -61,7 +63,7 @@ class Transitions:
         require_arrays(store, self, EPISODE_OFFSETS)
         keys = list(step_paths(store))
         following = [f"{NEXT_PREFIX}{key}" for key in keys if key.startswith("observation.")]
-        return select_keys([*keys, *following], fields, ON_REQUEST)
+        return select_keys([*keys, *following], fields, ON_REQUEST, partial(attribute_place, store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> TransitionReader:
         """Reader of the steps of the episodes `units`."""

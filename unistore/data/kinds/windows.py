@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     ON_REQUEST,
     Episodes,
+    attribute_place,
     channels_first,
     step_column,
     step_paths,
@@ -66,7 +68,7 @@ class Windows:
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, EPISODE_OFFSETS)
-        return select_keys([*step_paths(store), *_VALID], fields, ON_REQUEST)
+        return select_keys([*step_paths(store), *_VALID], fields, ON_REQUEST, partial(attribute_place, store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> WindowReader:
         """Reader of windows in the episodes `units`."""

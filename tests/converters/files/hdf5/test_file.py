@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.files.hdf5.chunks import native
-from unistore.converters.files.hdf5.file import check_dataset, location_of, open_hdf5, read_rows
+from unistore.converters.files.hdf5.element_types import native
+from unistore.converters.files.hdf5.file import (
+    check_dataset,
+    find,
+    location_of,
+    open_hdf5,
+    read_objects,
+    read_reversed,
+    read_rows,
+)
 from unistore.converters.files.hdf5.tree import follow, walk
 from unistore.errors import InputError, Problem
 
@@ -60,6 +70,20 @@ def test_what_cannot_be_opened(tmp_path: Path, whole: Path) -> None:
     problem = refused(tmp_path / "damaged.h5")
     assert problem.kind == "truncated"
     assert "its writer was killed" in problem.message
+
+
+def test_absent_members_and_links_to_nothing_are_not_found(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["group/x"] = np.arange(3)
+        file["link"] = h5py.SoftLink("/group/x")
+        file["broken"] = h5py.SoftLink("/nowhere")
+    with h5py.File(tmp_path / "a.h5") as file:
+        for path in ("group/x", "link"):
+            dataset = find(file, path)
+            assert isinstance(dataset, h5py.Dataset)
+            assert dataset[()].tolist() == [0, 1, 2]
+        for path in ("y", "group/y", "nowhere/x", "broken"):
+            assert find(file, path) is None
 
 
 def test_no_handle_survives(whole: Path) -> None:
@@ -274,3 +298,116 @@ def test_place_escapes_what_a_terminal_would_obey() -> None:
     assert str(location_of("a\nb.h5", "/data/x")) == r"a\x0ab.h5: data/x"
     assert str(location_of("a.h5", "x\x1b[31m")) == r"a.h5: x\x1b[31m"
     assert str(location_of("a.h5")) == "a.h5"
+
+
+def make_of_type(
+    file: h5py.File, name: str, element: h5py.h5t.TypeID, values: np.ndarray, **options: Any
+) -> None:
+    draft = file.create_dataset(f"{name}.draft", values.shape, "u1", **options)
+    creation, space = draft.id.get_create_plist(), h5py.h5s.create_simple(values.shape)
+    dataset = h5py.h5d.create(file.id, name.encode(), element, space, creation)
+    dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+
+
+LAYOUTS = {"contiguous": {}, "chunked": {"chunks": (2, 2)}, "gzip": {"chunks": (2, 2), "compression": "gzip"}}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_numbers_that_are_stored_wider_or_narrower_than_numpy_has_them(tmp_path: Path, layout: str) -> None:
+    wide_bool = h5py.h5t.enum_create(h5py.h5t.STD_I16LE)
+    wide_bool.enum_insert(b"FALSE", 0)
+    wide_bool.enum_insert(b"TRUE", 1)
+    brain_float = h5py.h5t.IEEE_F32LE.copy()
+    brain_float.set_fields(15, 7, 8, 0, 7)
+    brain_float.set_precision(16)
+    brain_float.set_size(2)
+    odd_integer = h5py.h5t.STD_I32BE.copy()
+    odd_integer.set_precision(24)
+    flags, numbers = np.array([[True, False, True]] * 3), np.array([[1, 0.5, -2]] * 3, "f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        make_of_type(file, "flags", wide_bool, flags, **LAYOUTS[layout])
+        make_of_type(file, "numbers", brain_float, numbers, **LAYOUTS[layout])
+        make_of_type(file, "odd", odd_integer, np.array([[1, -2, 70000]] * 3, "i4"), **LAYOUTS[layout])
+    with open_hdf5(tmp_path / "a.h5") as file:
+        for name in ("flags", "numbers", "odd"):
+            assert not check_dataset(file[name], name)
+        assert read_rows(file["flags"], "flags").dtype == bool
+        np.testing.assert_array_equal(read_rows(file["flags"], "flags"), flags)
+        np.testing.assert_array_equal(read_rows(file["numbers"], "numbers"), numbers)
+        assert read_rows(file["odd"], "odd", 1).tolist() == [[1, -2, 70000]] * 2
+        assert read_reversed(file["odd"], "odd", 1, 3).tolist() == [[-2] * 3, [70000] * 3]
+
+
+def test_numbers_of_fewer_bits_in_another_byte_order(tmp_path: Path) -> None:
+    """HDF5 stores all 32 bits of them, and if asked for the other byte order, returns all 32."""
+    short = h5py.h5t.STD_I32BE.copy()
+    short.set_precision(24)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        values = np.array([[1, -774418717], [2, 2**30 + 5]], "i4")
+        make_of_type(file, "x", short, values)
+    with open_hdf5(tmp_path / "a.h5") as file:
+        expected = file["x"][()]
+        assert expected.tolist() == [[1, -2666781], [2, 5]]
+        for found in (read_rows(file["x"], "x"), read_reversed(file["x"], "x", 0, 2).T):
+            assert found.dtype.isnative
+            np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(read_rows(file["x"], "x", 1, 2), expected[1:])
+
+
+def test_external_files_are_those_that_hdf5_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HDF5 looks for them in the working directory, not beside the file."""
+    sources, working = tmp_path / "sources", tmp_path / "working"
+    for folder in (sources, working):
+        folder.mkdir()
+        (folder / "raw.bin").write_bytes(folder.name[:4].encode())
+    monkeypatch.chdir(working)
+    with h5py.File(sources / "a.h5", "w") as file:
+        file.create_dataset("x", (4,), "u1", external=[("raw.bin", 0, 4)])
+    with open_hdf5(sources / "a.h5") as file:
+        (problem,) = walk(file, "a.h5", [sources]).problems
+        assert f"keeps values in {working / 'raw.bin'}, outside the given paths" in problem.message
+        tree = walk(file, "a.h5", [tmp_path])
+        assert tree.files == {working / "raw.bin"}
+        assert read_rows(tree.datasets["x"], "x").tobytes() == b"work"
+    monkeypatch.chdir(sources)
+    with open_hdf5(sources / "a.h5") as file:
+        tree = walk(file, "a.h5", [sources])
+        assert not tree.problems
+        assert read_rows(tree.datasets["x"], "x").tobytes() == b"sour"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("address_size", [8, 4])
+def test_records_with_text_of_any_length(tmp_path: Path, layout: str, address_size: int) -> None:
+    record = np.dtype([("number", "i2"), ("text", h5py.string_dtype()), ("pair", h5py.string_dtype(), (2,))])
+    values = np.array([[(row, f"{row}", ["a", "b" * row]) for row in range(3)]] * 3, record)
+    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    creation.set_sizes(address_size, 8)
+    with h5py.File(h5py.h5f.create(str(tmp_path / "a.h5").encode(), fcpl=creation)) as file:
+        file.create_dataset("x", data=values, **LAYOUTS[layout])
+    with open_hdf5(tmp_path / "a.h5") as file:
+        assert [problem.kind for problem in check_dataset(file["x"], "x")] == ["dtype"]
+        assert not check_dataset(file["x"], "x", allow_object=True)
+        assert read_objects(file["x"], "x", 1)["text"].tolist() == [b"0", b"1", b"2"]
+
+
+def test_virtual_datasets_with_values_that_were_never_written(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("never", (3,), "i8")
+        file.create_dataset("chunks", (3,), "i8", chunks=(2,), fillvalue=5, fill_time="never")[:2] = 1
+        file.create_dataset("filtered", (3,), "i8", chunks=(2,), compression="lzf", fill_time="never")[:2] = 1
+        for name in ("never", "chunks", "filtered"):
+            virtual(file, f"to_{name}", ".", name)
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        creation.set_layout(h5py.h5d.VIRTUAL)
+        set_fill = ctypes.CDLL(h5py.h5p.__file__).H5Pset_fill_value
+        set_fill.argtypes = (ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+        assert set_fill(creation.id, h5py.h5t.NATIVE_INT64.id, None) == 0
+        space = h5py.h5s.create_simple((3,))
+        h5py.h5d.create(file.id, b"no_fill", h5py.h5t.NATIVE_INT64, space, creation)
+    with open_hdf5(tmp_path / "a.h5") as file:
+        for name in ("to_never", "to_chunks", "to_filtered"):
+            with pytest.raises(InputError, match="never written"):
+                read_rows(file[name], name)
+        with pytest.raises(InputError, match="no fill value"):
+            read_rows(file["no_fill"], "no_fill")

@@ -117,9 +117,11 @@ def record(
     for old, new in (names or {}).items():
         for path in [path for path in arrays if path.rpartition("/")[2] == old]:
             values = arrays.pop(path)
-            axes.pop(path, None)
+            its_axes = axes.pop(path, None)
             if new:
                 arrays[path.removesuffix(old) + new] = values
+            if new and its_axes is not None:
+                axes[path.removesuffix(old) + new] = its_axes
     path = make_store(
         "trajectory",
         arrays,
@@ -372,10 +374,28 @@ def test_replay_images_of_another_size(make_store: Any) -> None:
                 assert np.array_equal(found.permute(0, 2, 3, 1).numpy(), expected)
             else:
                 assert torch.equal(full, found)
-    alone = record(make_store, resized=4, names=dict.fromkeys(FLAT_IMAGES, ""))
-    assert unistore.ReplayBuffer(alone.path, prefetch=0).sample(3)[0].shape == (3, 3, 4, 4)
-    with pytest.raises(InputError, match="a tuple needs the observations left_image"):
-        unistore.ReplayBuffer(alone.path, image_size=5)
+
+
+def test_replay_images_of_stores_with_a_resized_copy_alone(make_store: Any) -> None:
+    """Earlier versions called it by its size; now it has the camera's own name."""
+    before = record(make_store, resized=4, names=dict.fromkeys(FLAT_IMAGES, ""))
+    own_names = {f"{name}_4": name for name in FLAT_IMAGES}
+    now = record(make_store, resized=4, names={**dict.fromkeys(FLAT_IMAGES, ""), **own_names})
+    for path in (before.path, now.path):
+        stored = unistore.ReplayBuffer(path, seed=2, prefetch=0).sample(3)
+        same = unistore.ReplayBuffer(path, seed=2, prefetch=0, image_size=4).sample(3)
+        other = unistore.ReplayBuffer(path, seed=2, prefetch=0, image_size=5).sample(3)
+        assert torch.equal(same[0], stored[0])
+        for image, larger in zip(stored[0], other[0], strict=True):
+            expected = cv2.resize(np.ascontiguousarray(image.permute(1, 2, 0).numpy()), (5, 5))
+            assert np.array_equal(larger.permute(1, 2, 0).numpy(), expected)
+
+
+def test_the_size_of_images_in_a_dict_is_refused(make_store: Any) -> None:
+    path = record(make_store, resized=4).path
+    for arguments in ({"output": "dict"}, {"fields": ["action"]}):
+        with pytest.raises(InputError, match="image_size: is the size of images in a tuple"):
+            unistore.ReplayBuffer(path, image_size=4, **arguments)
 
 
 @pytest.mark.parametrize("name", ["joints", "qpos"])

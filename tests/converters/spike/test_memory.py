@@ -1,0 +1,143 @@
+"""Recordings larger than memory: looked at in blocks, refused from their size."""
+
+from __future__ import annotations
+
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.conversion.convert import convert
+from unistore.conversion.preview import preview
+from unistore.converters.scanning import scan_sources
+from unistore.converters.spike import source
+from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.spike.layouts import format_of
+from unistore.converters.spike.source import Extent, FrameSource, ShapedStream
+from unistore.errors import InputError
+from unistore.schemas.spike.bits import voxelize
+
+SIZE = {"height": 360, "width": 640}
+MB = 1_000_000
+
+
+@contextmanager
+def at_most(nbytes: int) -> Iterator[None]:
+    """Require that Python and NumPy hold at most so many bytes more than before."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] <= nbytes
+    finally:
+        tracemalloc.stop()
+
+
+def sparse_stream(path: Path, nbytes: int) -> Path:
+    """Write a stream that takes no disk: some spikes, then darkness."""
+    with path.open("wb") as file:
+        file.write(b"\x0f" * 1000)
+        file.truncate(nbytes)
+    return path
+
+
+def test_a_stream_above_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = sparse_stream(tmp_path / "a.dat", 10_000 * 28_800)
+    with at_most(40 * MB):
+        for refuse in (
+            lambda: preview(SpikeConverter(**SIZE), [path], memory=400 * MB),
+            lambda: convert(path, tmp_path / "out.zarr", "spike", memory="400MB", **SIZE),
+        ):
+            with pytest.raises(InputError, match=r"400\.0 MB is too little.* 592\.\d MB for a shard"):
+                refuse()
+    assert [each.name for each in tmp_path.iterdir()] == ["a.dat"]
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_member_is_read_in_blocks(tmp_path: Path, compression: int) -> None:
+    header = {"descr": "|u1", "fortran_order": False, "shape": (600, 360, 640)}
+    archive = zipfile.ZipFile(tmp_path / "a.npz", "w", compression, compresslevel=1)
+    with archive, archive.open("spk.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for _ in range(600):
+            file.write(bytes(360 * 640))
+    with at_most(60 * MB):
+        scan = scan_sources(SpikeConverter(), [tmp_path])
+        assert scan.sources[0].reading == 0
+        opened = format_of(tmp_path / "a.npz").open(tmp_path / "a.npz", "a.npz")
+        assert isinstance(opened, FrameSource)
+        out = np.ones((600, 360, 80), np.uint8)
+        opened.read(out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("step", [3, 40, 49], ids=["scan", "remark", "reading"])
+def test_values_are_refused_when_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(source, "BLOCK", 1000)
+    monkeypatch.setattr("unistore.converters.spike.layouts.arrays.BLOCK", 1000)
+    spikes = np.zeros((50, 10, 16), np.uint8)
+    sources = tmp_path / "in"
+    sources.mkdir()
+    np.savez(sources / "sound.npz", spk=spikes)
+    spikes[step, 3, 3] = 7
+    np.savez(sources / "a.npz", spk=spikes)
+    with pytest.raises(InputError) as refused:
+        convert(sources, tmp_path / "out.zarr", "spike")
+    (problem,) = refused.value.problems
+    assert (problem.location, problem.kind, problem.source) == ("a.npz", "values", "a.npz")
+    assert problem.message == "spk holds values up to 7, expected spikes of 0 and 1"
+    report = convert(sources, tmp_path / "out.zarr", "spike", on_error="skip")
+    assert [entry["left_out"] for entry in report.skipped] == ["a.npz"]
+
+
+def test_a_compressed_array_in_fortran_order_is_counted_and_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time varies fastest: no block of it can be read without all of it."""
+    spikes = np.asfortranarray(np.random.default_rng(0).integers(0, 2, (50, 10, 16), np.uint8))
+    np.savez_compressed(tmp_path / "a.npz", spk=spikes)
+    scan = scan_sources(SpikeConverter(), [tmp_path])
+    assert scan.sources[0].reading == spikes.nbytes
+    assert any("spikes a pixel and step" in note for note in scan.notes)
+    monkeypatch.setattr("unistore.converters.spike.notes.LARGE", spikes.nbytes - 1)
+    monkeypatch.setattr("unistore.converters.spike.layouts.arrays.LARGE", spikes.nbytes - 1)
+    monkeypatch.setattr("unistore.converters.spike.layouts.arrays.open_member", None)
+    notes = scan_sources(SpikeConverter(), [tmp_path]).notes
+    assert not any("spikes a pixel and step" in note for note in notes)
+
+
+@pytest.mark.parametrize("layout", ["packed", "stream", "bytes"])
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("block", [1, 700, 1 << 20])
+def test_blocks_are_the_recording(
+    tmp_path: Path,
+    record: Callable[..., Any],
+    stream: Callable[..., bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    layout: str,
+    flip: bool,
+    block: int,
+) -> None:
+    monkeypatch.setattr(source, "BLOCK", block)
+    spikes = record(23, 12, 21)
+    path = tmp_path / "a.dat"
+    path.write_bytes(stream(spikes, layout, flip))
+    opened = ShapedStream.of(format_of(path).open(path, "a.dat"), Extent(23, 12, 21), layout, flip)
+    packed = np.packbits(np.pad(spikes, ((0, 0), (0, 0), (0, 3))), axis=-1, bitorder="little")
+    np.testing.assert_array_equal(np.concatenate(list(opened.blocks())), packed)
+    for steps in (23, 9):
+        out = np.zeros((steps, 12, 3), np.uint8)
+        opened.read(out)
+        np.testing.assert_array_equal(out, packed[:steps])
+    for bins in (1, 5, 23, 30):
+        expected = np.zeros((bins, 12, 21), np.uint8)
+        for step in range(23):
+            expected[step * bins // 23] += spikes[step]
+        np.testing.assert_array_equal(opened.counted(bins), expected)
+        assert opened.counted(bins).dtype == voxelize(packed, 21, bins).dtype
