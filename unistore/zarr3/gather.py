@@ -167,15 +167,16 @@ def gather(
     missing: list[int] = []
     targets: list[NDArray[Any] | None] = []
     copies: list[tuple[list[Selection] | None, Key | None]] = []
-    for position, places in enumerate(selections):
-        if located.offsets[position] == EMPTY:
+    chunks = zip(numbers, located.offsets, selections, strict=True)
+    for position, (number, offset, places) in enumerate(chunks):
+        if offset == EMPTY:
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
         target = _whole_chunk(places, out, chunk_shape) if straight and len(places) == 1 else None
         kept_as: Key | None = None
         if target is None and keep:
-            key = reader.token, numbers[position]
+            key = reader.token, number
             cached = CHUNKS.get(key)
             if cached is not None:
                 _copy(cached, places, out)
