@@ -65,9 +65,6 @@ class Family:
         Further kinds as Python expressions, suggested by ``inspect``: ``"unistore.Patches(96)"``.
     preview
         `unistore.converters.preview.Preview`: pictures of its samples; empty: none.
-    config
-        `unistore.converters.config_keys.SampleKeys`: how its samples stand in training configurations; empty:
-        not at all.
     batch_size
         Suggested by ``inspect``.
     general
@@ -90,7 +87,6 @@ class Family:
     kind: str = "unistore.data.kinds.defaults:rows"
     other_kinds: tuple[str, ...] = ()
     preview: str = ""
-    config: str = ""
     batch_size: int = 8
     general: bool = False
     follows_links: bool = False

@@ -25,6 +25,5 @@ FAMILY = Family(
     kind="unistore.data.kinds.defaults:volumes",
     preview="unistore.converters.ct.preview:PREVIEW",
     other_kinds=("unistore.Patches(96)", "unistore.SparsePoints()"),
-    config="unistore.converters.ct.options:CONFIG",
     batch_size=2,
 )

@@ -24,7 +24,6 @@ FAMILY = Family(
     kind="unistore.data.kinds.defaults:clips",
     preview="unistore.converters.spike.preview:PREVIEW",
     other_kinds=("unistore.Clips(length=5, crop=256)",),
-    config="unistore.converters.spike.options:CONFIG",
     batch_size=4,
     follows_links=True,
 )

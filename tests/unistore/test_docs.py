@@ -87,7 +87,7 @@ def run(places: Mapping[str, Path]) -> None:
         script += [f"exec(compile({code!r}, {name!r}, 'exec'), names)"]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples" / "migrate")])},
         capture_output=True,
         text=True,
         check=False,

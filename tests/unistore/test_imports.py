@@ -27,7 +27,6 @@ ROOMS: dict[str, set[str]] = {
     "order": {"errors", "system"},
     "pictures": {"errors", "system", "schemas", "converters", "remote"},
     "progress": {"errors", "system", "remote"},
-    "config": {"errors", "system", "converters"},
     "converters": LOW,
     "plugin": {"converters"},
     "remote": {"errors", "system", "zarr3"},
@@ -39,8 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "integrity": STORES | {"converters", "conversion", "exporting", "progress"},
     "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures", "progress"},
     "unistore": STORES | {"order", "data", "loader", "conversion", "exporting", "integrity", "report"},
-    "cli": STORES
-    | {"converters", "config", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
+    "cli": STORES | {"converters", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
     "testing": {"errors", "converters", "unistore"},
     "__main__": {"cli"},
 }

@@ -51,7 +51,7 @@ def test_type_checkers_are_told_the_same_names_from_the_same_modules() -> None:
 
 def test_dir_shows_public_names_alone() -> None:
     code = (
-        "import unistore, unistore.config, unistore.zarr3\n"
+        "import unistore, unistore.zarr3\n"
         "unistore.Problem, unistore.Store\n"
         "print(*(name for name in dir(unistore) if not (name[:2] == name[-2:] == '__')))"
     )

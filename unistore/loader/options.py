@@ -119,9 +119,9 @@ def workers_for(num_workers: int | str, samples: int) -> int:
     ranks = environment_number("LOCAL_WORLD_SIZE", 1)
     try:
         if isinstance(num_workers, int):
-            plan(num_workers, quiet=True)  # raises unless it is a valid number of workers
+            plan(num_workers)  # raises unless it is a valid number of workers
             return num_workers
-        return plan(num_workers, ranks, samples, quiet=True).train
+        return plan(num_workers, ranks, samples).per_rank
     except InputError as error:
         raise InputError(
             [replace(each, file="num_workers", dataset="") for each in error.problems]

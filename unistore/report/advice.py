@@ -141,8 +141,8 @@ def _workers(machine: Machine, store: StoreFacts | None) -> tuple[int, str]:
     cores, samples = machine.usable_cores, None if store is None else store.samples
     if cores < 2:
         return 0, f"{cores:g} usable cores: a thread reads ahead, a process would only take turns"
-    found = plan("auto", environment_number("LOCAL_WORLD_SIZE", 1), samples, cores=cores, quiet=True)
-    return found.train, found.reason.removeprefix("loader workers: ").rpartition(":")[0]
+    found = plan("auto", environment_number("LOCAL_WORLD_SIZE", 1), samples, cores=cores)
+    return found.per_rank, found.reason
 
 
 def _start_method(machine: Machine, store: StoreFacts | None) -> tuple[str, str]:

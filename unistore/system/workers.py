@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from dataclasses import dataclass
 
 from unistore.errors import InputError, Problem
@@ -18,38 +17,18 @@ from unistore.system.machine import usable_cores
 
 SHARE = 0.8
 """Share of the usable cores that ``"auto"`` takes; the rest is for training itself."""
-VALIDATION_SHARE = 0.2
 FEW_SAMPLES = ((50, 2), (201, 4))
 """(samples, workers): with fewer samples, at most so many workers per rank."""
 
-_FRACTION = re.compile(r"\s*cpu\s*\*\s*([0-9]*\.?[0-9]+)\s*")
-_announced: set[str] = set()
+_FRACTION = re.compile(r"\s*cpu\s*\*\s*([0-9]{0,4}\.?[0-9]{1,9})\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """``num_workers`` of the two loaders of one rank, and the reason; 0: read in the training process."""
+    """``num_workers`` of the loader of each rank, and the reason for it."""
 
-    train: int
-    validation: int
-    ranks: int
-    """Training processes on this machine that share the total."""
-    total: int
-    """Training workers of all ranks together."""
-    cores: float
-    """Usable cores; fractional with a CPU quota."""
+    per_rank: int  # 0: read in the training process
     reason: str
-    """One line that explains the numbers."""
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-def announce(text: str) -> None:
-    """Print a text to standard error, once per process and on rank 0 only."""
-    if text not in _announced and os.environ.get("RANK", "0") == "0":
-        _announced.add(text)
-        print(text, file=sys.stderr, flush=True)
 
 
 def plan(
@@ -57,13 +36,9 @@ def plan(
     ranks: int = 1,
     samples: int | None = None,
     *,
-    validation: bool = False,
     cores: float | None = None,
-    quiet: bool = False,
 ) -> WorkerPlan:
-    """Decide how many workers each loader gets.
-
-    The decision is printed to standard error, once per process and on rank 0 only.
+    """Decide how many workers the loader of each rank gets.
 
     Parameters
     ----------
@@ -74,13 +49,8 @@ def plan(
     samples
         Samples of the dataset, if known: below 50 at most 2 workers per rank, up to 200 at most 4, never
         more than samples (a number given for `workers` is not reduced).
-    validation
-        Whether there is a validation loader: it gets a fifth as many workers, none if the rank has one. They
-        are started beside those of training, which wait while it reads.
     cores
         Usable cores; None: detect them.
-    quiet
-        Do not print.
 
     Raises
     ------
@@ -103,20 +73,13 @@ def plan(
         if most < per_rank:
             per_rank = most
             steps.append(f"{most} because there are only {samples} samples")
-    validating = max(1, round(per_rank * VALIDATION_SHARE)) if validation and per_rank > 1 else 0
-    parts = f"{per_rank} train"
-    if validation:
-        parts += f" + {validating} validation" if validating else " (validation reads in its own process)"
-    reason = f"loader workers: {', '.join(steps)}: {parts}"
-    if not quiet:
-        announce(reason)
-    return WorkerPlan(per_rank, validating, ranks, total, found, reason)
+    return WorkerPlan(per_rank, ", ".join(steps))
 
 
 def _total(workers: str | int, cores: float) -> tuple[int, str]:
     """Workers of all ranks, and why."""
     shown, text = f"{cores:g} usable cores", str(workers).strip().lower()
-    if is_integer(workers) or re.fullmatch(r"[0-9]+", text):
+    if is_integer(workers) or re.fullmatch(r"[0-9]{1,9}", text):
         number = int(workers)
         check = Arguments()
         check.integer("workers", number, most=MAX_WORKERS)

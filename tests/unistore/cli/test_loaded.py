@@ -14,9 +14,9 @@ import pytest
 import unistore
 
 NEVER = {
-    *("torch", "dask", "distributed", "zarr", "cv2", "obstore", "matplotlib", "rich", "yaml"),
+    *("torch", "dask", "distributed", "zarr", "cv2", "obstore", "matplotlib", "rich"),
     *("asyncio", "decimal", "difflib", "hashlib", "html", "secrets", "tomllib"),
-    *("unistore.config", "unistore.exporting", "unistore.integrity", "unistore.loader", "unistore.pictures"),
+    *("unistore.exporting", "unistore.integrity", "unistore.loader", "unistore.pictures"),
     *("unistore.data.dataset", "unistore.remote.client", "unistore.remote.object_storage"),
     "unistore.conversion.executors.processes",
 }

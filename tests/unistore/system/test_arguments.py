@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unistore
-from unistore import config
 from unistore.conversion.convert import make_converter
 from unistore.errors import InputError
 from unistore.order.blocks import BlockShuffle
@@ -306,29 +305,6 @@ def test_variables_of_the_environment_are_checked(
     monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=rf"^{name}: .*in the environment, expected a whole number"):
         loader(store)()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "DATA: {CACHE_SIZE_GB: .inf, USE_RAM_CACHE: true}",
-        "DATA: {CACHE_SIZE_GB: .nan, USE_RAM_CACHE: true}",
-        "SEED: 2026-99-99",
-        "{[1, 2]: 3}",
-        "[" * 5000,
-        f"SEED: {'9' * 5000}",
-    ],
-)
-def test_configuration_files_are_checked(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"a\.yaml"):
-        config.load(tmp_path / "a.yaml")
-
-
-def test_deep_json_is_told(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{"a":' + "[" * 100_000)
-    with pytest.raises(InputError, match="is not valid JSON"):
-        config.load(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize("group", [0, -1, True, 1.5, "8", 10**30, None])

@@ -1,0 +1,461 @@
+"""The documents' own configuration files, verbatim, as Dataset and loader arguments, and hostile ones."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unistore
+
+RECIPES = Path(__file__).parents[2] / "examples" / "migrate"
+
+FULL = """\
+SEED: 123
+
+DATA:
+  ROOT: data/processed/gopro_spike_unified
+  TRAIN_SPLIT: train
+  VAL_SPLIT: test
+  CROP_SIZE: 256
+  CLIP_LEN: 5
+  K: 32
+
+  # voxels made on reading
+  USE_PRECOMPUTED_VOXELS: false
+  NUM_VOXEL_BINS: 5
+  SPIKE_DIR: spike
+
+  # cache in memory ✓
+  USE_RAM_CACHE: true
+  CACHE_SIZE_GB: 4.0
+
+DATALOADER:
+  TOTAL_WORKERS: "auto"          # 🎯
+  TRAIN_PREFETCH_FACTOR: 4
+  VAL_PREFETCH_FACTOR: 2
+  PIN_MEMORY: true
+  PERSISTENT_WORKERS: true
+
+TRAIN:
+  EPOCHS: 40
+  BATCH_SIZE: 1
+  VAL_BATCH_SIZE: 1
+  GRADIENT_ACCUMULATION_STEPS: 6
+  MAX_GRAD_NORM: 1.0
+  OPTIM:
+    LR: 0.0002
+"""
+
+CT = """\
+"dataset": {
+    "name": "CTWindowSparseSDF",
+    "args": {
+        "resolution": 512,
+        "window_type": "lung",
+        "min_points": 100,
+        "max_points": 100000,
+        "cache_data": true,          // 🆕 cache
+        "precompute_sparse": true    // 🆕 "indices"
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def load() -> Callable[..., Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(RECIPES)
+        return importlib.import_module("training_config").load
+
+
+@pytest.fixture
+def read(load, tmp_path: Path):
+    def read(text: str, name: str = "config.yaml", **options) -> Any:
+        (tmp_path / name).write_bytes(text.encode("utf-8", "surrogatepass"))
+        return load(tmp_path / name, **{"cores": 40, "ranks": 1, **options})
+
+    return read
+
+
+def problems_of(read, text: str, name: str = "config.yaml", **options) -> str:
+    with pytest.raises(unistore.InputError) as caught:
+        read(text, name, **options)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_the_spike_document_in_full(read) -> None:
+    config = read(FULL, ranks=3)
+    assert config.train.dataset == {
+        "path": "data/processed/gopro_spike_unified",
+        "samples": unistore.Clips(length=5, crop=256, voxel_bins=5, random=True),
+        "names": {"voxel": "spike_vox"},
+        "split": "train",
+        "seed": 123,
+    }
+    assert config.validation is not None
+    assert config.validation.dataset["samples"] == unistore.Clips(
+        length=5, crop=256, voxel_bins=5, random=False
+    )
+    assert config.validation.dataset["split"] == "test"
+    assert config.train.dataloader == {
+        "batch_size": 1,
+        "shuffle": True,
+        "pin_memory": True,
+        "num_workers": 10,
+        "prefetch_factor": 4,
+        "persistent_workers": True,
+    }
+    assert config.train.loader == {
+        "batch_size": 1,
+        "shuffle": True,
+        "pin_memory": True,
+        "seed": 123,
+        "num_workers": 10,
+        "prefetch_factor": 4,
+        "cache": 4 << 30,
+    }
+    assert config.validation.dataloader["prefetch_factor"] == 2
+    assert config.validation.loader["shuffle"] is False
+    assert config.validation.loader["num_workers"] == 2
+    assert config.conversion == {"spike_dir": "spike", "voxel_dir": "none"}
+    assert config.unused == [
+        "DATA.K",
+        "TRAIN.EPOCHS",
+        "TRAIN.GRADIENT_ACCUMULATION_STEPS",
+        "TRAIN.MAX_GRAD_NORM",
+        "TRAIN.OPTIM.LR",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("total", "workers", "prefetch"),
+    [('"cpu*0.9"   # 90 %', 36, 6), ('"auto"', 32, 4), ("24", 24, 2), ('"24"', 24, 2)],
+)
+def test_the_spike_document_in_pieces(read, total: str, workers: int, prefetch: int) -> None:
+    config = read(f"DATALOADER:\n  TOTAL_WORKERS: {total}\n  TRAIN_PREFETCH_FACTOR: {prefetch}\n")
+    assert config.train.dataloader["num_workers"] == workers
+    assert config.train.dataloader["prefetch_factor"] == prefetch
+    assert config.train.dataset == {"seed": 0}
+    assert config.validation is None
+
+
+def test_precomputed_voxels(read) -> None:
+    config = read(
+        "DATA:\n  USE_PRECOMPUTED_VOXELS: true\n  VOXEL_CACHE_DIRNAME: spike_vox\n", store="gopro.zarr"
+    )
+    assert config.train.dataset == {
+        "path": "gopro.zarr",
+        "samples": unistore.Clips(),
+        "names": {"voxel": "spike_vox"},
+        "seed": 0,
+    }
+    assert config.conversion == {"voxel_dir": "spike_vox"}
+    assert config.unused == []
+
+
+@pytest.mark.parametrize("text", [CT, f"{{{CT}}}", f"/* stage 1 */ {CT.replace('100000', '500000')}"])
+def test_the_ct_document(read, text: str) -> None:
+    config = read(text, "ct_vqvae_stage1.json", store="ct.zarr", samples=20)
+    most = 500_000 if "500000" in text else 100_000
+    assert config.train.dataset == {
+        "path": "ct.zarr",
+        "samples": unistore.SparsePoints(window="lung", min_points=100, max_points=most),
+        "seed": 0,
+    }
+    assert config.train.loader["cache"] == "all"
+    assert config.train.loader["num_workers"] == 2
+    assert config.conversion == {"window": ("lung",), "resolution": 512}
+    assert config.unused == ["dataset.args.precompute_sparse"]
+
+
+def test_what_it_comes_to_is_printed(
+    read, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = read(CT, "c.json", store="s3://me:secret@here/printed.zarr", samples=20)
+    assert capsys.readouterr().err.splitlines() == [
+        (
+            "loader workers: 40 usable cores × 0.8 = 32, 2 because there are only 20 samples, at most 8: "
+            "2 train"
+        ),
+        (
+            "training: {'seed': 0, 'samples': SparsePoints(window='lung', min_points=100, "
+            "max_points=100000), 'batch_size': 1, 'shuffle': True, 'pin_memory': False, 'num_workers': 2, "
+            "'prefetch_factor': 4, 'cache': 'all'}"
+        ),
+        "validation: None",
+        "conversion: {'resolution': 512, 'window': ('lung',)}",
+        "not used here: ['dataset.args.precompute_sparse']",
+    ]
+    assert config.train.dataset["path"] == "s3://me:secret@here/printed.zarr"
+    monkeypatch.setenv("RANK", "1")
+    read(CT, "c.json", samples=20)
+    assert capsys.readouterr().err == ""
+
+
+def test_marks_inside_strings_are_no_comments(read) -> None:
+    text = '{"dataset": {"name": "CTWindowSparseSDF", "args": {"roots": "s3://a//b /* c */"}}, "x": "\\"//"}'
+    config = read(text, "c.json")
+    assert config.train.dataset["path"] == "s3://a//b /* c */"
+    assert config.unused == ["x"]
+
+
+@pytest.mark.parametrize(("samples", "workers"), [(20, 2), (49, 2), (50, 4), (200, 4), (201, 8), (5000, 8)])
+def test_workers_by_the_size_of_a_ct_set(read, samples: int, workers: int) -> None:
+    config = read(CT, "c.json", samples=samples)
+    assert config.train.loader["num_workers"] == workers
+
+
+def test_workers_of_each_side(read) -> None:
+    config = read("DATALOADER:\n  TOTAL_WORKERS: 12\n  TRAIN_WORKERS: 4\n  VAL_WORKERS: 0\n", ranks=3)
+    assert config.validation is not None
+    assert config.train.dataloader["num_workers"] == 4
+    assert config.validation.dataloader == {
+        "batch_size": 1,
+        "shuffle": False,
+        "pin_memory": False,
+        "num_workers": 0,
+    }
+    assert read("DATALOADER:\n  NUM_WORKERS: 8\n", ranks=3).train.dataloader["num_workers"] == 8
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "workers"),
+    [
+        ('"auto"', '"auto"', (10, 2)),
+        ('"cpu*0.9"', "2", (12, 2)),
+        ('"6"', '"cpu*0.3"', (6, 4)),
+        ("10", '"0"', (10, 0)),
+    ],
+)
+def test_workers_of_a_side_in_words(read, train: str, validation: str, workers: tuple[int, int]) -> None:
+    text = f"DATALOADER:\n  TOTAL_WORKERS: 32\n  TRAIN_WORKERS: {train}\n  VAL_WORKERS: {validation}\n"
+    if "0.9" in train:
+        text = text.replace("TOTAL_WORKERS: 32", "TOTAL_WORKERS: auto")
+    config = read(text, ranks=3)
+    assert config.validation is not None
+    assert (config.train.loader["num_workers"], config.validation.loader["num_workers"]) == workers
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("DATALOADER: {TOTAL_WORKERS: 4, TRAIN_WORKERS: 6}", "TOTAL_WORKERS: is 4, less than 1 × 6 training"),
+        ('DATALOADER: {TOTAL_WORKERS: "4", TRAIN_WORKERS: 6}', "is 4, less than 1 × 6 training"),
+        (
+            "DATALOADER: {VAL_WORKERS: few}",
+            "DATALOADER.VAL_WORKERS: is 'few', expected 'auto', 'cpu*0.9' or a number",
+        ),
+        ("DATALOADER: {TRAIN_WORKERS: -1}", "TRAIN_WORKERS: is -1, expected 0 to 2147483647"),
+        ("DATALOADER: {TRAIN_WORKERS: 5000}", "TRAIN_WORKERS: is 5000, expected 'auto', 'cpu*0.9'"),
+        ("DATALOADER: {TRAIN_WORKERS: true}", "is True, expected 'auto', 'cpu*0.9' or a number"),
+        ("DATALOADER: {TRAIN_WORKERS: [1]}", "is [1], expected 'auto', 'cpu*0.9' or a number"),
+        (
+            "DATALOADER: {NUM_WORKERS: 8, TOTAL_WORKERS: auto}",
+            "NUM_WORKERS: is given together with newer keys",
+        ),
+        ("DATALOADER: {TRAIN_WORKERS: 0, PERSISTENT_WORKERS: true}", "no training workers to persist"),
+        ("DATA: {TRAIN_SPLIT: train, VAL_SPLIT: train}", "VAL_SPLIT: is the same as DATA.TRAIN_SPLIT"),
+        ("SEED: 1\nDATA: {ROOT: a}\nSEED: 2", "SEED: is given twice with different values"),
+        ("DATA: {ROOT: a}\nDATA.ROOT: b", "DATA.ROOT: is given twice with different values"),
+        ("DATA: {ROOT: a}\nTRAIN: 5", "TRAIN: is a value, expected keys and values"),
+        ("DATA: {CLIP_LEN: five}", "DATA.CLIP_LEN: is 'five', expected an integer"),
+        ("DATA: {CLIP_LEN: 5.0}", "DATA.CLIP_LEN: is 5.0, expected an integer"),
+        ("DATA: {CLIP_LEN: true}", "DATA.CLIP_LEN: is True, expected an integer"),
+        ("DATA: {CLIP_LEN: 0}", "DATA.CLIP_LEN: is 0, expected 1 to 2147483647"),
+        ("DATA: {CLIP_LEN: 3000000000}", "DATA.CLIP_LEN: is 3000000000, expected 1 to 2147483647"),
+        ("DATA: {ROOT: 2026-01-01}", "DATA.ROOT: is datetime.date(2026, 1, 1), expected text"),
+        ("DATA: {CACHE_SIZE_GB: .inf, USE_RAM_CACHE: true}", "CACHE_SIZE_GB: is inf, expected"),
+        ("DATA: {CACHE_SIZE_GB: .nan, USE_RAM_CACHE: true}", "CACHE_SIZE_GB: is nan, expected"),
+        ("DATA: {CACHE_SIZE_GB: -1, USE_RAM_CACHE: true}", "CACHE_SIZE_GB: is -1, expected 0 to"),
+        ("DATALOADER: {PIN_MEMORY: 1}", "PIN_MEMORY: is 1, expected true or false"),
+        ("DATALOADER: {TOTAL_WORKERS: many}", "is 'many', expected 'auto', 'cpu*0.9' or a number"),
+        ("DATALOADER: {TOTAL_WORKERS: 1.5}", "is 1.5, expected 'auto', 'cpu*0.9' or a number"),
+    ],
+)
+def test_what_is_refused(read, text: str, said: str) -> None:
+    lines = problems_of(read, text).splitlines()
+    assert len(lines) == 1
+    assert "config.yaml" in lines[0]
+    assert said in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (CT.replace("100,", "200000,"), "min_points: is above dataset.args.max_points"),
+        (CT.replace("CTWindowSparseSDF", "Other"), "dataset.name: is 'Other', expected CTWindowSparseSDF"),
+        (CT.replace("CTWindowSparseSDF", "x" * 10_000), "xxx', expected CTWindowSparseSDF"),
+        (CT.replace("100,", '"100",'), "min_points: is '100', expected an integer"),
+        (CT.replace("100,", "NaN,"), "min_points: is nan, expected an integer"),
+        ('"dataset": []', "dataset: is a value, expected keys and values"),
+        ('{"dataset": {"name": "CTWindowSparseSDF"}, "dataset.name": "x"}', "dataset.name: is"),
+    ],
+)
+def test_what_is_refused_in_json(read, text: str, said: str) -> None:
+    refused = problems_of(read, text, "c.json")
+    assert said in refused
+    assert len(refused) < 400
+
+
+def test_all_problems_at_once(read) -> None:
+    text = "DATA: {CLIP_LEN: 0, CROP_SIZE: x}\nTRAIN: {BATCH_SIZE: -1}\nDATALOADER: {VAL_WORKERS: x}"
+    keys = ("VAL_WORKERS", "CLIP_LEN", "CROP_SIZE", "BATCH_SIZE")
+    lines = problems_of(read, text).splitlines()
+    assert len(lines) == len(keys)
+    assert all(key in line for key, line in zip(keys, lines, strict=True))
+
+
+def test_wrong_arguments_are_not_blamed_on_the_file(read) -> None:
+    assert problems_of(read, FULL, ranks=0) == "ranks: must be a whole number of at least 1, got 0"
+
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGES = "a: &a {x: 1}\n" + "".join(
+    f"{b}: &{b} {{<<: [*{a}, *{a}]}}\n" for a, b in zip("abcd", "bcde", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("c.yaml", "- 1\n- 2", "holds list, expected keys and values"),
+        ("c.yaml", "", "holds NoneType, expected keys and values"),
+        ("c.yaml", "DATA: [", "while parsing a flow node"),
+        ("c.yaml", "DATA: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+        ("c.yaml", BOMB, "an alias repeats a list or a mapping: write it out"),
+        ("c.yaml", MERGES, "an alias repeats a list or a mapping: write it out"),
+        ("c.yaml", "DATA: &d {ROOT: *d}", "an alias repeats a list or a mapping: write it out"),
+        ("c.yaml", "DATA: {<<: {ROOT: a}}", "could not determine a constructor for the tag"),
+        ("c.yaml", "SEED: 1\n---\nSEED: 2", "expected a single document"),
+        ("c.yaml", "SEED: 2026-99-99", "month must be in 1..12"),
+        ("c.yaml", "SEED: !!int ''", "index out of range"),
+        ("c.yaml", "SEED: !!bool maybe", "maybe"),
+        ("c.yaml", "SEED: !!timestamp x", "NoneType"),
+        ("c.yaml", f"SEED: {'9' * 5000}", "limit (4300 digits)"),
+        ("c.yaml", f"SEED: 0x{'f' * 5000}", "limit (4300"),
+        ("c.yaml", f"SEED: [0x{'f' * 5000}]", "limit (4300"),
+        ("c.yaml", "[" * 5000, "recursion"),
+        ("c.yaml", "? " * 5000, "recursion"),
+        ("c.yaml", "#" * 65_537, "more than 65,536 bytes"),
+        ("c.yaml", "DATA: \x00", "special characters are not allowed"),
+        ("c.json", '{"dataset": ', "Expecting value"),
+        ("c.json", '{"a":' + "[" * 60_000, "recursion"),
+        ("c.json", '{"a":' * 10_000, "recursion"),
+        ("c.json", f'{{"a": {"9" * 5000}}}', "limit (4300 digits)"),
+        ("c.json", '{"a": 1} /* the end', "Extra data"),
+        ("c.json", "null", "holds NoneType, expected keys and values"),
+    ],
+)
+def test_hostile_text(read, name: str, text: str, said: str) -> None:
+    began = time.process_time()
+    (line,) = problems_of(read, text, name).splitlines()
+    assert time.process_time() - began < 5
+    assert f"{name}: cannot be read as a configuration: " in line
+    assert said in line
+    assert len(line) < 500
+
+
+@pytest.mark.parametrize("part", ["/*", '"\\"', "//", '"', "{", ",", "a: b: ", "&a *a ", "!!a "])
+@pytest.mark.parametrize("name", ["c.json", "c.yaml"])
+def test_what_repeats_is_told_soon(read, name: str, part: str) -> None:
+    """No pattern backtracks: 64 KB are parsed or refused in seconds of this process."""
+    began = time.process_time()
+    (line,) = problems_of(read, part * (65_000 // len(part)), name).splitlines()
+    assert time.process_time() - began < 10
+    assert len(line) < 500
+
+
+def test_random_damage_is_told(read) -> None:
+    """Whatever becomes of a document, it is read, or refused with one line for each problem."""
+    generator = random.Random(7)
+    parts = [
+        *"{}[]:,&*!#'\"|>%@-? \n\t",
+        "!!int ",
+        "!!binary ",
+        "*a",
+        "&a ",
+        "<<: ",
+        "0x",
+        "é",
+        "\x85",
+        "\ud800",
+    ]
+    refused = []
+    for number in range(400):
+        name, text = (("c.json", CT), ("c.yaml", FULL))[number % 2]
+        for _ in range(generator.randint(1, 4)):
+            place = generator.randrange(len(text))
+            text = text[:place] + generator.choice(parts) + text[place + generator.randint(0, 3) :]
+        try:
+            read(text, name)
+        except unistore.InputError as error:
+            refused.append((name, error))
+    assert 100 < len(refused) < 400
+    assert all(name in line for name, error in refused for line in str(error).splitlines())
+
+
+def test_an_alias_of_a_single_value_is_read(read) -> None:
+    config = read("TRAIN: {BATCH_SIZE: &size 3, VAL_BATCH_SIZE: *size}")
+    assert config.validation.loader["batch_size"] == 3
+
+
+def test_keys_cannot_move_the_cursor(read, capsys: pytest.CaptureFixture[str]) -> None:
+    read('"\\e[2J": 1\n"\\ud800": 2')
+    assert "not used here: ['\\x1b[2J', '\\ud800']" in capsys.readouterr().err
+
+
+def refusal(load, path: Path) -> str:
+    with pytest.raises(unistore.InputError) as caught:
+        load(path)
+    return str(caught.value)
+
+
+def test_what_is_no_file(load, tmp_path: Path) -> None:
+    said = refusal(load, tmp_path / "none.yaml")
+    assert "none.yaml: cannot be read as a configuration: [Errno 2] No such file" in said
+    for path in (tmp_path, Path("/dev/zero"), Path("/dev/tty")):
+        assert refusal(load, path).endswith("it is no regular file")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "link.json").symlink_to("pipe.yaml")
+    for name in ("pipe.yaml", "link.json"):
+        assert refusal(load, tmp_path / name).endswith("it is no regular file")
+    (tmp_path / "latin.yaml").write_bytes("ROOT: é".encode("latin-1"))
+    assert "can't decode byte 0xe9" in refusal(load, tmp_path / "latin.yaml")
+
+
+def test_a_huge_file_is_not_read(load, tmp_path: Path) -> None:
+    with (tmp_path / "huge.yaml").open("wb") as file:
+        file.truncate(1 << 40)
+    assert refusal(load, tmp_path / "huge.yaml").endswith("it has more than 65,536 bytes")
+
+
+def test_the_same_values_twice_are_no_contradiction(read) -> None:
+    assert read("SEED: 1\nDATA: {ROOT: a}\nSEED: 1").train.dataset["seed"] == 1
+
+
+def test_torch_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(CT, encoding="utf-8")
+    load_it = f"import sys, training_config; training_config.load({str(tmp_path / 'c.json')!r})"
+    code = f"{load_it}; print('torch' in sys.modules)"
+    paths = os.pathsep.join([str(RECIPES), str(RECIPES.parents[1])])
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert run.stdout == "False\n"
+    assert run.stderr.startswith("loader workers: ")
