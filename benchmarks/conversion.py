@@ -72,10 +72,10 @@ def limit(read: Callable[[Path], None], source: Path, store: Path) -> float:
     for path in opened.paths():
         array = opened.array(path)
         metadata = array.metadata
-        steps = [range(count) for count in metadata.objects]
-        for coordinates in itertools.product(*steps) if metadata.shard_shape is not None else ():
-            lo = [at * step for at, step in zip(coordinates, metadata.object_shape, strict=True)]
-            hi = [min(a + s, n) for a, s, n in zip(lo, metadata.object_shape, metadata.shape, strict=True)]
+        steps = [range(count) for count in metadata.shards]
+        for coordinates in itertools.product(*steps):
+            lo = [at * step for at, step in zip(coordinates, metadata.shard_shape, strict=True)]
+            hi = [min(a + s, n) for a, s, n in zip(lo, metadata.shard_shape, metadata.shape, strict=True)]
             block = array.read_box(lo, hi)
             began = time.process_time()
             encode_shard(metadata, coordinates, block)

@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ def reads(case: Case, chunks: int, rounds: int, folder: Path) -> list[dict[str, 
     )
     (folder / "a").mkdir()
     (folder / "a" / "zarr.json").write_bytes(metadata.to_bytes())
-    for shard in range(metadata.objects[0]):
+    for shard in range(metadata.shards[0]):
         block = values[shard * per_shard : (shard + 1) * per_shard]
         write_file(folder / "a", f"c/{shard}/0", encode_shard(metadata, (shard, 0), block))
     with h5py.File(folder / "x.h5", "w") as file:
@@ -147,7 +147,7 @@ def reads(case: Case, chunks: int, rounds: int, folder: Path) -> list[dict[str, 
     out = np.empty((BATCH, values.shape[1]), values.dtype)
     rng = np.random.default_rng(1)
     draws = [rng.integers(0, chunks, BATCH) for _ in range(rounds * BATCHES)]
-    loop = tight_loop(folder / "a", metadata.objects[0], per_shard, case.chunk_kib)
+    loop = tight_loop(folder / "a", metadata.shards[0], per_shard, case.chunk_kib)
     with h5py.File(folder / "x.h5", "r") as file:
         contenders = {
             "unistore": lambda number: array.read_rows(draws[number], out),
@@ -223,7 +223,7 @@ def writes(case: Case, shard_mib: int, rounds: int, folder: Path) -> list[dict[s
     context = tensorstore.Context({"file_io_sync": False})
     t = tensorstore.open(spec, open=True, context=context).result()
     compress, crc32c = numcodecs.blosc.compress, google_crc32c.value
-    codec = metadata.codecs.byte_codecs[0].to_json()["configuration"]
+    codec = asdict(metadata.compressor)
     shuffle = ("noshuffle", "shuffle", "bitshuffle").index(codec["shuffle"])
     items = values.view(f"V{codec['typesize']}")
     shards = [folder / name / "c" / "0" / "0" for name in ("unistore", "tensorstore", "zarr")]

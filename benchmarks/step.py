@@ -42,6 +42,7 @@ from harness.peers import listed, stacked
 from harness.plain import map_feed
 from harness.script import machine
 from harness.ways import Feed
+from numcodecs import blosc
 from numpy.typing import NDArray
 from torch.utils._pytree import tree_map
 from versions import median_interval
@@ -51,9 +52,8 @@ from unistore.data.presentation import as_tensors
 from unistore.data.scratch import Scratch
 from unistore.system.malloc import keep_freed_memory
 from unistore.zarr3 import LocalStorage
-from unistore.zarr3.blosc import blosc
 from unistore.zarr3.chunks import ChunkLocations, ChunkReader
-from unistore.zarr3.compressors import RESIDUE, crc32c
+from unistore.zarr3.codecs import RESIDUE, crc32c
 from unistore.zarr3.sharding import EMPTY
 
 WORKERS = 2

@@ -7,7 +7,7 @@
     ├── StoreError                 a store is unfinished, or lacks something
     │   ├── NoStoreError           exit code 2: there is no store where one was named
     │   └── CorruptionError        bytes on disk contradict their checksum, index or frame
-    ├── UnsupportedError           a valid Zarr feature that the engine does not implement; names it
+    ├── UnsupportedError           a Zarr array that is not as unistore writes arrays; names how
     ├── ConversionError            writing failed (disk full, rights, source changed); resumable
     └── LoaderError                the loader cannot go on, or was used wrongly
         ├── SampleError            a sample could not be read; names it and its source
@@ -146,7 +146,7 @@ class CorruptionError(StoreError):
 
 
 class UnsupportedError(UnistoreError):
-    """A valid Zarr v3 feature that the engine does not implement."""
+    """A Zarr array that is not as unistore writes arrays; `unistore.open_zarr` reads it."""
 
 
 class ConversionError(UnistoreError):

@@ -125,12 +125,13 @@ def engine_values() -> NDArray[np.float32]:
 def make_array(folder: Path) -> None:
     """`engine_values` as zarr-python writes them, in shards of 512 chunks."""
     values = engine_values()
+    blosc = zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="shuffle", typesize=4)
     zarr.create_array(
         folder / "engine" / "a",
         data=values,
         chunks=(1, values.shape[1]),
         shards=(512, values.shape[1]),
-        compressors=zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="shuffle", typesize=4),
+        compressors=[blosc, zarr.codecs.Crc32cCodec()],
         overwrite=True,
     )
 

@@ -300,7 +300,6 @@ def forge() -> Callable[..., None]:
         for path, values in arrays.items():
             document = json.loads((store / path / "zarr.json").read_text())
             metadata = ArrayMetadata.from_json(document, path)
-            assert metadata.shard_shape is not None
             for key in [key for key in entries if key.startswith(f"{path}/c/")]:
                 number = int(key.removeprefix(f"{path}/c/").split("/")[0])
                 lo = number * metadata.shard_shape[0]

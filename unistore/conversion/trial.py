@@ -20,7 +20,8 @@ from unistore.conversion.part_job import read_parts
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
 from unistore.converters.common.faults import UNREADABLE
 from unistore.errors import InputError, Problem
-from unistore.zarr3.presets import choose_codec, codec_chain
+from unistore.zarr3.codecs import encoder
+from unistore.zarr3.presets import choose_codec, compressor_of
 from unistore.zarr3.writer import chunk_slices, pad_chunk
 
 SAMPLE = 1 << 20
@@ -89,7 +90,7 @@ def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
     dtype = np.dtype(array.field.dtype)
 
     def size(codec: str) -> int:
-        encode = codec_chain(codec, dtype, array.chunk).encoder(dtype)
+        encode = encoder(compressor_of(codec, dtype, array.chunk))
         return sum(len(buffer) for chunk in chunks for buffer in encode(chunk))
 
     return choose_codec(dtype, array.chunk, size)

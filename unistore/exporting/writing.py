@@ -15,8 +15,9 @@ from unistore.converters.common.exported import File, Values
 from unistore.errors import ConversionError, StoreError
 from unistore.exporting.hdf5 import write_hdf5
 from unistore.store.names import ROOT, file_name_problem
-from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.presets import codec_chain
+from unistore.zarr3.codecs import codecs_document, encoder
+from unistore.zarr3.metadata import json_bytes
+from unistore.zarr3.presets import array_metadata
 from unistore.zarr3.writer import chunk_slices, pad_chunk
 
 _EDGE = 64
@@ -70,18 +71,11 @@ def _write_zarr(file: File, path: Path) -> None:
 def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
     chunk = tuple(max(1, min(_EDGE, extent)) for extent in values.shape)
     blank = np.zeros(chunk, values.dtype)
-    metadata = ArrayMetadata(
-        shape=values.shape,
-        dtype=values.dtype,
-        chunk_shape=chunk,
-        shard_shape=None,
-        fill_value=values.dtype.type(0),
-        codecs=codec_chain("balanced", values.dtype, chunk),
-        index=None,
-        dimension_names=axes,
-    )
-    (folder / ROOT).write_bytes(metadata.to_bytes())
-    encode = metadata.codecs.encoder(values.dtype)
+    metadata = array_metadata(values.shape, values.dtype, chunk, chunk, "balanced", dimension_names=axes)
+    document = metadata.to_json()
+    document["codecs"] = codecs_document(metadata.compressor, values.dtype.itemsize)
+    (folder / ROOT).write_bytes(json_bytes(document))
+    encode = encoder(metadata.compressor)
     for depth, layer in enumerate(_layers(values, chunk[0])):
         for box in chunk_slices(layer.shape, chunk):
             along = (part.start // edge for part, edge in zip(box[1:], chunk[1:], strict=True))

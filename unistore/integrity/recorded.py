@@ -26,7 +26,7 @@ from unistore.errors import InputError, Problem, StoreError, printable
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
-from unistore.zarr3.presets import codec_chain
+from unistore.zarr3.presets import compressor_of
 
 _SHOWN = 5
 _TEXT = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
@@ -77,7 +77,7 @@ def plan_recorded_conversion(
         codec, split = options["codec"], SplitRule.recorded(options)
         codecs = dict(options["found"]["codecs"]) if codec == "auto" else {}
         for chosen in codecs.values():
-            codec_chain(str(chosen), np.dtype(np.uint8))
+            compressor_of(str(chosen), np.dtype(np.uint8))
     except (KeyError, TypeError, ValueError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error

@@ -179,7 +179,7 @@ def entry_of_file(folder: Path, file: StoreFile, entry: Entry) -> Entry:
     if file.array is None:
         return replace(entry, rows=None, content=None)
     path = file.array.field.path
-    array = Array(LocalStorage(folder), path, metadata_of(file.array), sealed=True)
+    array = Array(LocalStorage(folder), path, metadata_of(file.array))
     content = xxhash.xxh3_128()
     for block in _blocks(array, file.array, file.lo, file.hi):
         content.update(little_endian_bytes(block))

@@ -17,11 +17,11 @@ from unistore.schemas.array_spec import ArrayInfo
 from unistore.schemas.array_specs import GENERAL
 from unistore.store.manifest import Entry, consolidated_problems, make_seal, manifest_bytes
 from unistore.store.names import REPORT, ROOT
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import read_metadata
+from unistore.zarr3.codecs import FrameError, max_encoded_size
 from unistore.zarr3.documents import parse_document, shown
-from unistore.zarr3.frames import FrameError, max_encoded_size
-from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.sharding import EMPTY
+from unistore.zarr3.metadata import ArrayMetadata, shard_key
+from unistore.zarr3.sharding import EMPTY, decode_index, index_bytes
 from unistore.zarr3.storage import Storage
 
 _CURE = "convert the sources again; if it comes back, report it"
@@ -43,7 +43,7 @@ def check_structure(
             problems.append(_wrong(key, f"is not in the manifest, but the root lists the array {path}"))
         elif key in sound:
             try:
-                metadata[path] = Array.open(storage, path).metadata
+                metadata[path] = read_metadata(storage, path)
             except (StoreError, UnsupportedError) as error:
                 problems.append(_wrong(key, str(error)))
                 continue
@@ -91,23 +91,23 @@ def _shard_problems(
     """Shards missing in the manifest or with other rows, files of no array, and wrong shard indexes."""
     expected = set()
     for path, array in metadata.items():
-        if prod(array.objects) > len(entries):
-            missing = f"has {prod(array.objects):,} shards of shape {array.object_shape}"
+        if prod(array.shards) > len(entries):
+            missing = f"has {prod(array.shards):,} shards of shape {array.shard_shape}"
             yield _wrong(path, f"{missing}, but the manifest has {len(entries):,} files")
             continue
-        shards = product(*map(range, array.objects)) if 0 not in array.shape else ()
+        shards = product(*map(range, array.shards)) if 0 not in array.shape else ()
         for coordinates in shards:
-            key = f"{path}/{array.keys.key(coordinates)}"
+            key = f"{path}/{shard_key(coordinates)}"
             expected.add(key)
             entry = entries.get(key)
             if entry is None:
                 yield _wrong(key, f"is not in the manifest, but belongs to the array {path}")
                 continue
-            lo = coordinates[0] * array.object_shape[0]
-            rows = (lo, min(array.shape[0], lo + array.object_shape[0]))
+            lo = coordinates[0] * array.shard_shape[0]
+            rows = (lo, min(array.shape[0], lo + array.shard_shape[0]))
             if entry.rows != rows:
                 yield _wrong(key, f"holds rows {rows}, the manifest says {entry.rows}")
-            if key in sound and array.index is not None:
+            if key in sound:
                 reason = index_problem(storage, key, array, entry.bytes)
                 if reason is not None:
                     yield _wrong(key, reason, "index")
@@ -144,22 +144,18 @@ def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -
 
     Its checksum must be right; chunks must lie in the shard, not overlap, and leave no byte unused.
     """
-    assert array.index is not None
-    chunks = prod(array.chunks_per_object)
-    nbytes = array.index.nbytes(chunks)
+    nbytes = index_bytes(prod(array.chunks_per_shard))
     if size < nbytes:
         return f"has {size} bytes, less than its index of {nbytes}"
     raw = bytearray(nbytes)
-    at_end = array.index.location == "end"
-    storage.read_into(key, size - nbytes if at_end else 0, memoryview(raw))
+    storage.read_into(key, size - nbytes, memoryview(raw))
     try:
-        index = array.index.decode(bytes(raw), chunks, size, max_encoded_size(array.chunk_bytes))
+        index = decode_index(bytes(raw), size, max_encoded_size(array.chunk_bytes))
     except FrameError as error:
         return str(error)
     present = index[index[:, 0] != EMPTY]
     present = present[np.argsort(present[:, 0])]
-    first = 0 if at_end else nbytes
-    ends = np.concatenate([[first], present.sum(axis=1)])
-    if (present[:, 0] != ends[:-1]).any() or ends[-1] != first + size - nbytes:
+    ends = np.concatenate([[0], present.sum(axis=1)])
+    if (present[:, 0] != ends[:-1]).any() or ends[-1] != size - nbytes:
         return "its index leaves bytes unused, or chunks overlap"
     return None

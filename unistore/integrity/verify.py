@@ -182,11 +182,11 @@ def owning_array(key: str, paths: Iterable[str]) -> str | None:
 def locate_damage(storage: Storage, path: str, key: str) -> str:
     """Which chunks of a shard of the array at `path` do not decode; ``""`` if that cannot be found out."""
     try:
-        array = Array.open(storage, path, sealed=True)
+        array = Array.open(storage, path)
         shard = [int(part) for part in key.removeprefix(f"{path}/c/").split("/")]
     except (StoreError, UnsupportedError, ValueError):
         return ""
-    if len(shard) != len(array.shape) or array.shard_shape is None:
+    if len(shard) != len(array.shape):
         return ""
     size = storage.size(key)
     reason = None if size is None else index_problem(storage, key, array.metadata, size)

@@ -23,6 +23,8 @@ from unistore.store.manifest import Entry, parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
+from unistore.zarr3.codecs import Blosc
+from unistore.zarr3.sharding import index_bytes
 
 SHOWN_SOURCES = 5
 MAX_READ_ARRAYS = 64
@@ -30,9 +32,6 @@ MAX_READ_ARRAYS = 64
 MAX_READ_ARRAYS_REMOTE = 16
 """The same of an object store, where each array takes several requests."""
 _BOOKKEEPING = frozenset({"source", "number", "source_row"})
-_INDEX_ENTRY = 16
-"""Bytes of one chunk in a shard's index: offset and size, u8 each (Zarr v3, "sharding_indexed")."""
-_INDEX_CHECKSUM = 4
 
 
 def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def _manifest(store: Store) -> tuple[list[Entry] | None, bool]:
 
 
 def _describe_array(array: Array, shards: list[Entry] | None) -> dict[str, Any]:
-    empty_shard = math.prod(array.metadata.chunks_per_object) * _INDEX_ENTRY + _INDEX_CHECKSUM
+    empty_shard = index_bytes(math.prod(array.metadata.chunks_per_shard))
     raw = math.prod(array.shape) * array.dtype.itemsize
     stored = None if shards is None else sum(shard.bytes for shard in shards)
     return {
@@ -97,8 +96,8 @@ def _describe_array(array: Array, shards: list[Entry] | None) -> dict[str, Any]:
         "shape": list(array.shape),
         "dtype": array.dtype.name,
         "chunks": list(array.chunk_shape),
-        "shards": None if array.shard_shape is None else list(array.shard_shape),
-        "codec": ", ".join(_codec(item) for item in array.metadata.codecs.to_json()),
+        "shards": list(array.shard_shape),
+        "codec": _codecs(array.metadata.compressor),
         "axes": list(array.metadata.dimension_names or ()),
         "attributes": dict(array.attributes),
         "stored_bytes": stored,
@@ -158,11 +157,11 @@ def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
         return [], [f"samples cannot be measured: {error or type(error).__name__}"]
 
 
-def _codec(item: dict[str, Any]) -> str:
-    """A codec with its main options: ``"blosc lz4 5 shuffle"``."""
-    name, options = item["name"], item.get("configuration", {})
-    shown = [options[key] for key in ("cname", "clevel", "level", "shuffle", "order") if key in options]
-    return " ".join([name, *map(str, shown)])
+def _codecs(compressor: Blosc | None) -> str:
+    """Return the codecs of a chunk with their main options: ``"bytes, blosc lz4 5 shuffle, crc32c"``."""
+    if compressor is None:
+        return "bytes, crc32c"
+    return f"bytes, blosc {compressor.cname} {compressor.clevel} {compressor.shuffle}, crc32c"
 
 
 def _ratio(raw: int, stored: int | None) -> float | None:

@@ -44,15 +44,15 @@ class CachedStorage:
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Content of an object; see `Storage.get`."""
-        found = self._entries().get(key)
-        if found is None or found[0] > limit:
+        size = self._listed_size(key)
+        if size is None or size > limit:
             return self._inner.get(key, limit)
-        return next(self.read_many([key], [0], [found[0]]))
+        return next(self.read_many([key], [0], [size]))
 
     def size(self, key: str) -> int | None:
         """Size of an object in bytes, or None; see `Storage.size`."""
-        found = self._entries().get(key)
-        return self._inner.size(key) if found is None else found[0]
+        size = self._listed_size(key)
+        return self._inner.size(key) if size is None else size
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         """Fill `out`; see `Storage.read_into`."""
@@ -70,11 +70,11 @@ class CachedStorage:
     def _read(
         self, local: LocalStorage, key: str, offsets: Sequence[int], sizes: Sequence[int]
     ) -> Iterator[bytes]:
-        found = self._entries().get(key)
+        entry = self._entries().get(key)
         for _ in range(MAX_ATTEMPTS):
-            if found is None:
+            if entry is None:
                 break
-            size, checksum = found
+            size, checksum = entry
             what = f"{self._inner!r}: {key}"
             if not self._cache.ensure(checksum, size, partial(self._fetch, key, size), what):
                 break
@@ -96,6 +96,10 @@ class CachedStorage:
         starts = range(0, size, LIMIT)
         sizes = [min(LIMIT, size - start) for start in starts]
         return self._inner.read_many([key] * len(starts), starts, sizes)
+
+    def _listed_size(self, key: str) -> int | None:
+        entry = self._entries().get(key)
+        return None if entry is None else entry[0]
 
     def _entries(self) -> dict[str, tuple[int, str]]:
         """Size and checksum of every object that the manifest lists."""

@@ -47,12 +47,13 @@ class Entry:
     @classmethod
     def from_json(cls, line: object) -> Entry:
         """Parse the object of one line; raises `GrammarError`, but ignores unknown members."""
-        found = parse_object(line, "the line")
-        rows, content = found.get("rows"), found.get("content")
+        members = parse_object(line, "the line")
+        rows = members.get("rows")
+        content = members.get("content")
         return cls(
-            key=parse_key(found.get("key"), "'key'"),
-            bytes=parse_count(found.get("bytes"), "'bytes'"),
-            checksum=parse_digest(found.get("checksum"), "'checksum'"),
+            key=parse_key(members.get("key"), "'key'"),
+            bytes=parse_count(members.get("bytes"), "'bytes'"),
+            checksum=parse_digest(members.get("checksum"), "'checksum'"),
             rows=None if rows is None else parse_rows(rows, "'rows'"),
             content=None if content is None else parse_digest(content, "'content'"),
         )
@@ -127,12 +128,12 @@ def sign_root(document: bytes) -> bytes:
 
 def root_is_intact(document: bytes) -> bool:
     """Whether the root document is byte for byte the one that was signed."""
-    found = list(re.finditer(_ROOT_MEMBER % b"([0-9a-f]{32})", document))
-    if not found:
+    root_members = list(re.finditer(_ROOT_MEMBER % b"([0-9a-f]{32})", document))
+    if not root_members:
         return False
-    lo, hi = found[-1].span(1)
-    unsigned = document[:lo] + _UNSIGNED.encode() + document[hi:]
-    return xxhash.xxh3_128_hexdigest(unsigned).encode() == document[lo:hi]
+    start, end = root_members[-1].span(1)
+    unsigned = document[:start] + _UNSIGNED.encode() + document[end:]
+    return xxhash.xxh3_128_hexdigest(unsigned).encode() == document[start:end]
 
 
 _MEMBER = "consolidated_metadata"
@@ -161,11 +162,11 @@ def consolidated_problems(
 
     `keys` are those of every ``zarr.json`` below the root, `documents` has those that are sound.
     """
-    found = root.get(_MEMBER)
-    repeated = found.get("metadata") if isinstance(found, dict) else None
+    consolidated = root.get(_MEMBER)
+    repeated = consolidated.get("metadata") if isinstance(consolidated, dict) else None
     expected = {"kind": "inline", "must_understand": False, "metadata": repeated}
-    if not isinstance(repeated, dict) or found != expected:
-        yield f"its {_MEMBER} are {shown(found)}, expected those of every group and array, inline"
+    if not isinstance(repeated, dict) or consolidated != expected:
+        yield f"its {_MEMBER} are {shown(consolidated)}, expected those of every group and array, inline"
         return
     paths = {key.removesuffix(f"/{ROOT}"): key for key in sorted(keys)}
     for path in sorted({*paths} ^ {*repeated}):

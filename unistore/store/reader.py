@@ -111,16 +111,16 @@ class Store:
             If the store has no such array (the message lists those it has), or its axes, dtype or number of
             rows are not what the store's format requires.
         """
-        found = self._arrays.get(path)
-        if found is None:
+        array = self._arrays.get(path)
+        if array is None:
             if not self.has(path):
-                known = ", ".join(self.paths())
-                msg = f"{self.path}: no array {path!r}; this {self.family} store has: {known}"
+                paths = ", ".join(self.paths())
+                msg = f"{self.path}: no array {path!r}; this {self.family} store has: {paths}"
                 raise StoreError(msg)
-            found = Array.open(self._storage, path, sealed=True)
-            indices.check_array(self, found)
-            self._arrays[path] = found
-        return found
+            array = Array.open(self._storage, path)
+            indices.check_array(self, array)
+            self._arrays[path] = array
+        return array
 
     def has(self, path: str) -> bool:
         """Whether the store has an array at `path`."""
@@ -184,9 +184,10 @@ class Store:
         unistore: dict[str, Any] = attributes["unistore"]
         if not isinstance(unistore, dict):
             raise self._damaged(ROOT, f"attribute 'unistore' is {shown(unistore)}, expected an object")
-        if (found := unistore.get("format_version")) != FORMAT_VERSION:
+        version = unistore.get("format_version")
+        if version != FORMAT_VERSION:
             reads = f"this unistore reads {FORMAT_VERSION}; install a matching unistore"
-            msg = f"{self.path}: format version {shown(found)}, {reads}"
+            msg = f"{self.path}: format version {shown(version)}, {reads}"
             raise StoreError(msg)
         if "seal" not in unistore:
             msg = f"{self.path}: unfinished conversion (no seal); run the same convert command to resume"

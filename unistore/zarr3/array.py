@@ -15,17 +15,17 @@ from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import (
     AxisPieces,
+    Group,
     axis_pieces,
     gather,
     gather_chunk_rows,
-    gather_scalar,
     group_ranges,
     group_rows,
 )
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.pool import ChunkPool
 from unistore.zarr3.shared import SharedChunks, SharedRows
-from unistore.zarr3.storage import Storage
+from unistore.zarr3.storage import AbsentError, Storage
 
 
 class Array:
@@ -43,25 +43,23 @@ class Array:
         From `metadata`.
     """
 
-    def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata, *, sealed: bool = False) -> None:
+    def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata) -> None:
         self.storage = storage
         self.path = path
         self.metadata = metadata
-        self.sealed = sealed
         self.shape = metadata.shape
         self.dtype = metadata.dtype
         self.chunk_shape = metadata.chunk_shape
         self.shard_shape = metadata.shard_shape
         self.attributes: Mapping[str, Any] = metadata.attributes
-        self._reader = ChunkReader(storage, path, metadata, sealed=sealed)
+        self._reader = ChunkReader(storage, path, metadata)
         self._pool = ChunkPool(self._reader) if ChunkPool.supports(self._reader) else None
-        self._whole_rows = bool(self.shape) and self.chunk_shape[1:] == self.shape[1:]
-        sharded_rows = self._whole_rows and self.chunk_shape[0] == 1 and metadata.index is not None
-        self._row_is_chunk = sharded_rows and metadata.codecs.native_layout
+        self._whole_rows = self.chunk_shape[1:] == self.shape[1:]
+        self._row_is_chunk = self._whole_rows and self.chunk_shape[0] == 1
         self._shared_rows: SharedRows | None = None
 
     @classmethod
-    def open(cls, storage: Storage, path: str, *, sealed: bool = False) -> Array:
+    def open(cls, storage: Storage, path: str) -> Array:
         """Read the metadata of an array.
 
         Parameters
@@ -70,28 +68,19 @@ class Array:
             Where the store lies.
         path
             Path of the array in it.
-        sealed
-            Whether every shard must exist, as in a sealed store: a missing one is then an error, not fill.
 
         Raises
         ------
         StoreError
             If there is no array at `path`, or its metadata is not valid.
         UnsupportedError
-            If it uses a feature of Zarr that the engine does not implement; the message names it.
+            If it is not as unistore writes arrays; the message names the first difference.
         """
-        key = f"{path}/zarr.json" if path else "zarr.json"
-        where = f"{storage}: array {path!r}"
-        raw = storage.get(key)
-        cure = "; run 'unistore verify'" if sealed else ""
         try:
-            metadata = ArrayMetadata.from_json(parse_document(raw), where)
-        except DocumentError as error:
-            msg = f"{where}: zarr.json is damaged: {error}{cure}"
+            return cls(storage, path, read_metadata(storage, path))
+        except CorruptionError as error:
+            msg = f"{error}; run 'unistore verify'"
             raise CorruptionError(msg) from error
-        except StoreError as error:
-            raise CorruptionError(str(error) + cure) from error
-        return cls(storage, path, metadata, sealed=sealed)
 
     @property
     def pooled(self) -> bool:
@@ -105,28 +94,23 @@ class Array:
 
     def share(self, chunks: SharedChunks | None) -> None:
         """Look up and store decoded chunks in a cache shared with other processes; None: stop doing so."""
-        shared = self._reader.shared = chunks if self.metadata.codecs.native_layout else None
-        follow = self._whole_rows and self._reader.row_stride == 1 and self.metadata.chunk_bytes > 0
-        self._shared_rows = SharedRows(shared, self.metadata) if shared is not None and follow else None
+        self._reader.shared = chunks
+        follow = self._whole_rows and self._reader.row_stride == 1
+        self._shared_rows = SharedRows(chunks, self.metadata) if chunks is not None and follow else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.storage, self.path, self.sealed)
+        return Array.open, (self.storage, self.path)
 
     def __repr__(self) -> str:
         return f"Array({self.path!r}, shape={self.shape}, dtype={self.dtype.name}, chunks={self.chunk_shape})"
 
     def __len__(self) -> int:
-        if not self.shape:
-            msg = f"array {self.path!r} has no axis"
-            raise TypeError(msg)
         return self.shape[0]
 
     def read(self, lo: int = 0, hi: int | None = None) -> NDArray[Any]:
-        """Read rows ``lo:hi`` of axis 0, to its end where None: with no arguments, the whole array."""
-        if not self.shape:
-            return self.read_box([], [])
-        rest = self.shape[1:]
-        return self.read_box([lo, *(0 for _ in rest)], [len(self) if hi is None else hi, *rest])
+        """Read rows `lo` to `hi` of axis 0; by default all."""
+        end = len(self) if hi is None else hi
+        return self.read_box([lo, *(0 for _ in self.shape[1:])], [end, *self.shape[1:]])
 
     def read_box(self, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read the box ``lo <= i < hi``.
@@ -150,20 +134,23 @@ class Array:
         CorruptionError
             If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
         """
-        low, high = tuple(map(operator.index, lo)), tuple(map(operator.index, hi))
-        inside = len(low) == len(high) == len(self.shape) and all(
-            0 <= a <= b <= extent for a, b, extent in zip(low, high, self.shape, strict=True)
+        start = tuple(map(operator.index, lo))
+        stop = tuple(map(operator.index, hi))
+        inside = len(start) == len(stop) == len(self.shape) and all(
+            0 <= low <= high <= extent for low, high, extent in zip(start, stop, self.shape, strict=True)
         )
         if not inside:
-            msg = f"array {self.path!r} of shape {self.shape} has no box from {low} to {high}"
+            msg = f"array {self.path!r} of shape {self.shape} has no box from {start} to {stop}"
             raise IndexError(msg)
-        out = self._output(out, tuple(b - a for a, b in zip(low, high, strict=True)))
-        shared = self._shared_rows
-        if not self.shape:
-            gather_scalar(self._reader, out)
-        elif out.size and not (shared is not None and shared.take_box(tuple(map(slice, low, high)), out)):
-            axes = [axis_pieces(a, b, step) for a, b, step in zip(low, high, self.chunk_shape, strict=True)]
-            gather(self._reader, [(chunk, [((src,), (dst,))]) for chunk, src, dst in axes[0]], axes[1:], out)
+        out = self._output(out, tuple(high - low for low, high in zip(start, stop, strict=True)))
+        if not out.size:
+            return out
+        box = tuple(map(slice, start, stop))
+        if self._shared_rows is not None and self._shared_rows.take_box(box, out):
+            return out
+        axes = list(map(axis_pieces, start, stop, self.chunk_shape))
+        groups: list[Group] = [(chunk, [((source,), (place,))]) for chunk, source, place in axes[0]]
+        gather(self._reader, groups, axes[1:], out)
         return out
 
     def read_rows(self, rows: NDArray[Any] | Sequence[int], out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -193,13 +180,15 @@ class Array:
         out = self._output(out, (len(numbers), *self.shape[1:]))
         if not out.size:
             return out
-        missing = slice(None) if self._shared_rows is None else self._shared_rows.take_rows(numbers, out)
-        rest = numbers[missing]
-        if len(rest) == len(numbers):
+        if self._shared_rows is None:
             self._gather_rows(numbers, out)
-        elif len(rest):
-            part = np.empty((len(rest), *self.shape[1:]), self.dtype)
-            self._gather_rows(rest, part)
+            return out
+        missing = self._shared_rows.take_rows(numbers, out)
+        if len(missing) == len(numbers):
+            self._gather_rows(numbers, out)
+        elif len(missing):
+            part = np.empty((len(missing), *self.shape[1:]), self.dtype)
+            self._gather_rows(numbers[missing], part)
             out[missing] = part
         return out
 
@@ -207,9 +196,11 @@ class Array:
         if self._row_is_chunk:
             gather_chunk_rows(self._reader, numbers.tolist(), out)
             return
-        pool = self._pool if int(numbers.max() - numbers.min()) >= len(numbers) else None
-        if pool is None or not pool.take(numbers, out):
-            gather(self._reader, group_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
+        # rows that stand together are decoded straight into `out`, which no pool does faster
+        scattered = int(numbers.max() - numbers.min()) >= len(numbers)
+        if scattered and self._pool is not None and self._pool.take(numbers, out):
+            return
+        gather(self._reader, group_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
 
     def read_ranges(
         self,
@@ -238,11 +229,13 @@ class Array:
         CorruptionError
             If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
         """
-        lows, highs = self._row_numbers(lo, "lo").tolist(), self._row_numbers(hi, "hi").tolist()
+        lows = self._row_numbers(lo, "lo").tolist()
+        highs = self._row_numbers(hi, "hi").tolist()
         if len(lows) != len(highs):
             msg = f"array {self.path!r}: {len(lows)} starts and {len(highs)} ends of ranges"
             raise IndexError(msg)
-        ranges, place = [], 0
+        ranges = []
+        place = 0
         for low, high in zip(lows, highs, strict=True):
             if not 0 <= low <= high <= self.shape[0]:
                 msg = f"array {self.path!r} of {self.shape[0]} rows has no range from {low} to {high}"
@@ -257,13 +250,10 @@ class Array:
         return out
 
     def _row_numbers(self, rows: NDArray[Any] | Sequence[int], what: str) -> NDArray[np.int64]:
-        if not self.shape:
-            msg = f"array {self.path!r} has no axis to take rows of"
-            raise IndexError(msg)
         numbers = np.asarray(rows)
         if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
-            found = f"{numbers.dtype} {numbers.shape}"
-            msg = f"array {self.path!r}: {what} must be one axis of integers, found {found}"
+            dtype_and_shape = f"{numbers.dtype} {numbers.shape}"
+            msg = f"array {self.path!r}: {what} must be one axis of integers, found {dtype_and_shape}"
             raise IndexError(msg)
         return numbers.astype(np.int64, copy=False)
 
@@ -286,17 +276,27 @@ class Array:
             out.shape == shape and out.dtype == self.dtype and out.flags.c_contiguous and out.flags.writeable
         )
         if not fits:
-            wanted = f"writeable, C-contiguous, {self.dtype} {shape}"
-            msg = f"array {self.path!r}: out must be {wanted}; found {out.dtype} {out.shape}"
+            rule = f"writeable, C-contiguous, {self.dtype} {shape}"
+            msg = f"array {self.path!r}: out must be {rule}; found {out.dtype} {out.shape}"
             raise ValueError(msg)
         return out
 
     def _whole_row(self) -> list[AxisPieces]:
-        return [
-            axis_pieces(0, extent, step)
-            for extent, step in zip(self.shape[1:], self.chunk_shape[1:], strict=True)
-        ]
+        return [axis_pieces(0, *axis) for axis in zip(self.shape[1:], self.chunk_shape[1:], strict=True)]
 
 
-def _reopen(storage: Storage, path: str, sealed: bool) -> Array:
-    return Array.open(storage, path, sealed=sealed)
+def read_metadata(storage: Storage, path: str) -> ArrayMetadata:
+    """Read the ``zarr.json`` of an array; raises as `Array.open`."""
+    where = f"{storage}: array {path!r}"
+    try:
+        raw = storage.get(f"{path}/zarr.json" if path else "zarr.json")
+    except AbsentError as error:
+        msg = f"{error}; if this is other Zarr, read it with zarr-python: unistore.open_zarr"
+        raise AbsentError(msg) from error
+    try:
+        return ArrayMetadata.from_json(parse_document(raw), where)
+    except DocumentError as error:
+        msg = f"{where}: zarr.json is damaged: {error}"
+        raise CorruptionError(msg) from error
+    except StoreError as error:
+        raise CorruptionError(str(error)) from error

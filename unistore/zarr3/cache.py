@@ -84,11 +84,11 @@ class ChunkCache(_BoundedCache[NDArray[Any]]):
         self._missed: tuple[set[Hashable], set[Hashable]] = set(), set()
 
     def keeps(self, nbytes: int) -> bool:
-        """Whether chunks of `nbytes` are kept at all."""
+        """Return whether chunks of `nbytes` are kept at all."""
         return nbytes * 8 <= self.limit
 
     def get(self, key: Hashable) -> NDArray[Any] | None:
-        """A chunk that must not be written to, or None."""
+        """Return a chunk that must not be written to, or None."""
         with self._lock:
             chunk = self._items.get(key)
             if chunk is not None:
@@ -124,10 +124,10 @@ class IndexCache(_BoundedCache[memoryview]):
         super().__init__(limit)
 
     def get(self, shard: int) -> memoryview:
-        """Index of a shard, read where it is not known."""
+        """Return the index of a shard, read where it is not cached."""
         index = self._items.get(shard)
         return self.put(shard, self._load(shard)) if index is None else index
 
     def missing(self, shards: Iterable[int]) -> list[int]:
-        """Those of some shards whose indexes are not known."""
+        """Return those of some shards whose indexes are not cached."""
         return [shard for shard in shards if shard not in self._items]

@@ -1,175 +1,209 @@
-"""Codec chains: how the bytes of one chunk are made and read back.
+"""The bytes of one chunk: little-endian elements, compressed by blosc or not, then their crc32c.
 
-A chain is what a Zarr v3 array (or the inner chain of a sharded one) lists: any number of ``transpose``, one
-``bytes``, then codecs from bytes to bytes.
+blosc's own threads are switched off for the whole process when this module is imported: its default starts a
+pool in the main thread, which dies in a forked child and hangs the first decode there.
 """
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
+import google_crc32c
 import numpy as np
+from numcodecs import blosc  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
-from unistore.errors import StoreError
-from unistore.zarr3.blosc import Blosc, compressor
-from unistore.zarr3.compressors import Crc32c, Gzip, Zstd, crc32c
-from unistore.zarr3.decoding import Decoded, Decoder, Uncompressed, decoder, uncompressed
-from unistore.zarr3.documents import is_list_of, must_be, parse_extension, shown, unsupported
-from unistore.zarr3.frames import Buffers, ByteCodec
+from unistore.zarr3.documents import ANY, check_equal, is_list_of, shown, unsupported
 
+if sys.byteorder != "little":
+    raise ImportError("unistore needs a little-endian machine: stores are little-endian")
+
+blosc.use_threads = False
+
+Buffers = list[bytes | memoryview]
+"""Parts of one encoded chunk; their concatenation is stored."""
 Encoder = Callable[[NDArray[Any]], Buffers]
-"""``encode(chunk)``: a C-contiguous chunk into buffers whose concatenation is stored."""
+"""``encode(chunk)``: a C-contiguous chunk into buffers."""
+Decoded = bytes | NDArray[Any]
+Decoder = Callable[[bytes, NDArray[Any] | None], Decoded]
+"""``decode(raw, out)``: a stored chunk into `out`, C-contiguous and of the chunk's size.
 
-BYTE_CODECS: dict[str, type[ByteCodec]] = {"blosc": Blosc, "zstd": Zstd, "gzip": Gzip, "crc32c": Crc32c}
-"""Codecs from bytes to bytes by their name in ``codecs``."""
-_LONGEST = 8
-"""Codecs of one chain: each may make incompressible data a little larger."""
+None: what is returned starts with the chunk, in memory of its own or in `raw`.
+"""
+
+SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+_COMPRESSORS = ("lz4", "zstd")
+
+crc32c = google_crc32c.value
+"""Checksum of bytes or a contiguous array (memoryviews are refused by google_crc32c)."""
+CRC_BYTES = 4
+RESIDUE = crc32c(crc32c(b"").to_bytes(CRC_BYTES, "little"))
+"""Checksum of any bytes followed by their own checksum: both are checked without being parted."""
+
+_HEADER = struct.Struct("<BBBBIII")  # version, versionlz, flags, typesize, and the sizes below
+_HEADER_SIZES = struct.Struct("<4xIII")  # decoded bytes, bytes of a block, bytes of the frame
+_FRAME_VERSION = 2
+
+
+class FrameError(Exception):
+    """Stored bytes of one chunk contradict their checksum, their frame or the chunk's size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodecChain:
-    """The codecs of one chunk, in the order of encoding."""
+class Blosc:
+    """Options of the codec ``blosc``, in the order in which ``zarr.json`` has them."""
 
-    order: tuple[int, ...] | None = None
-    """Axes order in which elements are laid out (all ``transpose`` codecs composed), or None: C order."""
-    endian: str | None = "little"
-    """``"little"``, ``"big"``, or None for one-byte elements."""
-    byte_codecs: tuple[ByteCodec, ...] = ()
-    """Codecs from bytes to bytes, in the order of encoding."""
-
-    @classmethod
-    def from_json(cls, codecs: object, dtype: np.dtype[Any], ndim: int, where: str) -> CodecChain:
-        """Parse the ``codecs`` member of an array or of the sharding codec.
-
-        Raises `UnsupportedError`, which names the first codec or option that the engine does not implement,
-        or `StoreError` if the chain is not a valid one.
-        """
-        if not isinstance(codecs, list) or len(codecs) > _LONGEST:
-            raise must_be(where, "codecs", f"a list of at most {_LONGEST}", codecs)
-        order: tuple[int, ...] | None = None
-        endian: str | None = None
-        byte_codecs: list[ByteCodec] = []
-        seen_bytes = False
-        for item in codecs:
-            name, configuration = parse_extension(item, f"{where}: codec")
-            if name == "transpose" and not seen_bytes:
-                then = _transpose_order(configuration, ndim, where)
-                order = then if order is None else tuple(order[axis] for axis in then)
-            elif name == "bytes" and not seen_bytes:
-                seen_bytes = True
-                endian = _endian(configuration, dtype, where)
-            elif name in BYTE_CODECS and seen_bytes:
-                byte_codecs.append(BYTE_CODECS[name].from_json(configuration, where))
-            elif name in BYTE_CODECS or name in {"transpose", "bytes"}:
-                msg = f"{where}: codec {name!r} is at the wrong position in the chain"
-                raise StoreError(msg)
-            else:
-                known = ", ".join(["transpose", "bytes", *BYTE_CODECS, "sharding_indexed (outermost)"])
-                raise unsupported(where, f"codec {shown(name)}", known)
-        if not seen_bytes:
-            msg = f"{where}: the codec chain has no 'bytes'"
-            raise StoreError(msg)
-        if order == tuple(range(ndim)):
-            order = None
-        return cls(order=order, endian=endian, byte_codecs=tuple(byte_codecs))
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """The ``codecs`` member."""
-        items: list[dict[str, Any]] = []
-        if self.order is not None:
-            items.append({"name": "transpose", "configuration": {"order": list(self.order)}})
-        items.append(
-            {"name": "bytes", "configuration": {"endian": self.endian}} if self.endian else {"name": "bytes"}
-        )
-        items.extend(codec.to_json() for codec in self.byte_codecs)
-        return items
-
-    @property
-    def byte_swapped(self) -> bool:
-        """Whether elements are stored in non-native byte order."""
-        return self.endian is not None and self.endian != sys.byteorder
-
-    @property
-    def native_layout(self) -> bool:
-        """Whether chunks are stored in C order and native byte order: no transpose, no byteswap."""
-        return self.order is None and not self.byte_swapped
-
-    def decoder(self, nbytes: int) -> Decoder:
-        """Make the function ``decode(raw, out)`` for chunks of `nbytes` decoded bytes.
-
-        ``raw`` is the stored chunk, ``out`` any C-contiguous array of `nbytes` bytes that gets the elements
-        as they are stored (`order` and `endian` not undone), or None: what is returned starts with them. It
-        raises `FrameError` where the bytes contradict themselves; ``out`` may then hold anything.
-        """
-        return decoder(self.byte_codecs, nbytes)
-
-    def uncompressed(self, nbytes: int) -> Uncompressed | None:
-        """Reader of uncompressed chunks of `nbytes`; None if chunks are compressed."""
-        return uncompressed(self.byte_codecs, nbytes)
-
-    def restore(self, decoded: Decoded, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Undo byte order and transposition of the chunk that `decoded` starts with: a view or copy."""
-        order = self.order
-        stored = shape if order is None else tuple(shape[axis] for axis in order)
-        chunk: NDArray[Any] = np.ndarray(stored, dtype, decoded)
-        if self.byte_swapped:
-            chunk = chunk.byteswap()
-        return chunk if order is None else chunk.transpose(np.argsort(order))
-
-    def encoder(self, dtype: np.dtype[Any]) -> Encoder:
-        """Make the function ``encode(chunk)`` for whole chunks of `dtype`."""
-        match self.byte_codecs:
-            case [Blosc() as blosc, Crc32c()] if blosc.typesize % dtype.itemsize == 0:
-                encode = _blosc_encoder(blosc, dtype.itemsize)
-            case _:
-                encode = self._encode_bytes
-        if self.native_layout:
-            return encode
-        order, byte_swapped = self.order, self.byte_swapped
-
-        def arrange_and_encode(chunk: NDArray[Any]) -> Buffers:
-            arranged = np.ascontiguousarray(chunk if order is None else chunk.transpose(order))
-            return encode(arranged.byteswap() if byte_swapped else arranged)
-
-        return arrange_and_encode
-
-    def _encode_bytes(self, chunk: NDArray[Any]) -> Buffers:
-        buffers: Buffers = [chunk.reshape(-1).view(np.uint8).data]
-        for codec in self.byte_codecs:
-            buffers = codec.encode(buffers)
-        return buffers
+    typesize: int  # bytes of one element, for shuffling: 1 to 255
+    cname: str  # lz4 or zstd
+    clevel: int  # 0 to 9
+    shuffle: str  # one of SHUFFLES
+    blocksize: int = 0  # chosen by blosc
 
 
-def _blosc_encoder(codec: Blosc, itemsize: int) -> Encoder:
-    """The encoder of ``blosc, crc32c``, which unistore writes most: a fifth faster than codec by codec."""
-    compress, several = compressor(codec), codec.typesize // itemsize
-    element = np.dtype(f"V{codec.typesize}")
+def codecs_document(compressor: Blosc | None, itemsize: int) -> list[dict[str, Any]]:
+    """Return the codecs of a chunk as ``zarr.json`` lists them."""
+    elements: dict[str, Any] = {"name": "bytes"}
+    if itemsize > 1:
+        elements["configuration"] = {"endian": "little"}
+    codecs = [elements, {"name": "crc32c"}]
+    if compressor is not None:
+        codecs.insert(1, {"name": "blosc", "configuration": asdict(compressor)})
+    return codecs
+
+
+def parse_codecs(codecs: object, itemsize: int, where: str) -> Blosc | None:
+    """Parse the codecs of a chunk: blosc's options, or None where chunks are not compressed.
+
+    Raises `UnsupportedError` for other codecs and options.
+    """
+    uncompressed = codecs_document(None, itemsize)
+    if codecs == uncompressed:
+        return None
+    any_options = Blosc(typesize=ANY, cname=ANY, clevel=ANY, shuffle=ANY)
+    check_equal(codecs, codecs_document(any_options, itemsize), "codecs of a chunk", where)
+    options: dict[str, Any] = codecs[1]["configuration"]  # type: ignore[index]
+    valid = (
+        options["cname"] in _COMPRESSORS
+        and options["shuffle"] in SHUFFLES
+        and is_list_of([options["clevel"], options["typesize"]], int)
+        and 0 <= options["clevel"] <= 9
+        and 1 <= options["typesize"] <= 255
+    )
+    if not valid:
+        raise unsupported(where, f"codec 'blosc' has the options {shown(options)}")
+    return Blosc(**options)
+
+
+def max_encoded_size(nbytes: int) -> int:
+    """Return the most stored bytes of a chunk of `nbytes`."""
+    # blosc stores what it cannot compress as it is, behind its header
+    return nbytes + _HEADER.size + CRC_BYTES
+
+
+def encoder(compressor: Blosc | None) -> Encoder:
+    """Make the function that encodes whole chunks."""
+    if compressor is None:
+        return _encode_uncompressed
+    compress = partial(
+        blosc.compress,
+        cname=compressor.cname.encode(),
+        clevel=compressor.clevel,
+        shuffle=SHUFFLES.index(compressor.shuffle),
+        blocksize=compressor.blocksize,
+    )
+    typesize = compressor.typesize
+    element = np.dtype(f"V{typesize}")
 
     def encode(chunk: NDArray[Any]) -> Buffers:
-        if several > 1 and chunk.size % several == 0:
+        # blosc shuffles the items of the array's dtype: rows of a few numbers may be one item
+        if chunk.itemsize != typesize and chunk.nbytes % typesize == 0:
             chunk = chunk.reshape(-1).view(element)
         frame = compress(chunk)
-        return [frame, crc32c(frame).to_bytes(4, "little")]
+        return [frame, crc32c(frame).to_bytes(CRC_BYTES, "little")]
 
     return encode
 
 
-def _transpose_order(configuration: dict[str, Any], ndim: int, where: str) -> tuple[int, ...]:
-    order = configuration.get("order")
-    if not is_list_of(order, int) or sorted(order) != list(range(ndim)):
-        msg = f"{where}: transpose order {shown(order)} is no permutation of {ndim} axes"
-        raise StoreError(msg)
-    return tuple(order)
+def _encode_uncompressed(chunk: NDArray[Any]) -> Buffers:
+    content = chunk.reshape(-1).view(np.uint8)
+    return [content.data, crc32c(content).to_bytes(CRC_BYTES, "little")]
 
 
-def _endian(configuration: dict[str, Any], dtype: np.dtype[Any], where: str) -> str | None:
-    endian = configuration.get("endian")
-    if dtype.itemsize == 1:
-        return None
-    if endian not in ("little", "big"):
-        raise must_be(where, f"endian of codec 'bytes' for {dtype.name}", "'little' or 'big'", endian)
-    return str(endian)
+def decoder(compressor: Blosc | None, nbytes: int) -> Decoder:
+    """Make the function that decodes chunks of `nbytes` decoded bytes.
+
+    It raises `FrameError` where the stored bytes contradict themselves or have another size; ``out`` may then
+    hold anything.
+    """
+    return _uncompressed_decoder(nbytes) if compressor is None else _blosc_decoder(nbytes)
+
+
+def check_chunk(chunk: NDArray[Any], stored: bytes | bytearray) -> None:
+    """Check a chunk that was read apart from its stored checksum; raises `FrameError`."""
+    checksum = crc32c(chunk)
+    if checksum != int.from_bytes(stored, "little"):
+        raise _checksum_error(checksum, stored)
+
+
+def _check_checksum(raw: bytes) -> None:
+    if crc32c(raw) != RESIDUE:
+        raise _checksum_error(crc32c(raw[:-CRC_BYTES]), raw[-CRC_BYTES:])
+
+
+def _checksum_error(checksum: int, stored: bytes | bytearray) -> FrameError:
+    number = int.from_bytes(stored, "little")
+    return FrameError(f"crc32c is 0x{checksum:08x}, stored is 0x{number:08x}")
+
+
+def _uncompressed_decoder(nbytes: int) -> Decoder:
+    def decode(raw: bytes, out: NDArray[Any] | None) -> Decoded:
+        if len(raw) != nbytes + CRC_BYTES:
+            msg = f"chunk of {len(raw)} bytes, expected {nbytes + CRC_BYTES}"
+            raise FrameError(msg)
+        _check_checksum(raw)
+        if out is None:
+            return raw
+        out.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, nbytes)
+        return out
+
+    return decode
+
+
+def _blosc_decoder(nbytes: int) -> Decoder:
+    # local names: this function runs for every chunk of every batch
+    checksum = crc32c
+    sizes_of = _HEADER_SIZES.unpack_from
+    decompress = blosc.decompress
+    least = _HEADER.size + CRC_BYTES
+
+    def decode(raw: bytes, out: NDArray[Any] | None) -> Decoded:
+        if checksum(raw) != RESIDUE:
+            _check_checksum(raw)
+        size = len(raw)
+        if size < least:
+            msg = f"{size - CRC_BYTES} bytes, less than a blosc header"
+            raise FrameError(msg)
+        decoded, block, encoded = sizes_of(raw)
+        # blosc trusts its header: it would write `decoded` bytes into any `out`
+        consistent = decoded == nbytes and encoded + CRC_BYTES == size and 0 < block <= decoded
+        if not consistent or raw[0] != _FRAME_VERSION:
+            raise _header_error(raw, nbytes)
+        try:
+            return decompress(raw, out)  # type: ignore[no-any-return]
+        except (RuntimeError, ValueError) as error:
+            raise FrameError(str(error)) from error
+
+    return decode
+
+
+def _header_error(raw: bytes, nbytes: int) -> FrameError:
+    version, _, _, typesize, decoded, block, encoded = _HEADER.unpack_from(raw)
+    return FrameError(
+        f"blosc header (version {version}, typesize {typesize}, {decoded} bytes in {encoded}, blocks of "
+        f"{block}) does not fit a frame of {len(raw) - CRC_BYTES} bytes for {nbytes} decoded ones"
+    )

@@ -1,4 +1,4 @@
-"""Untrusted JSON: strict parsing, short one-line reprs, and the error for what the engine does not read."""
+"""Untrusted JSON: strict parsing, short one-line reprs, and comparison with what is expected."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from unistore.errors import StoreError, UnsupportedError
 DEEPEST = 64
 """Levels of objects and lists in one document."""
 _LONGEST_INTEGER = 20  # digits of 2**64 - 1; the sign of a negative one, which has 19
+
+ANY: Any = ...
+"""In an expected document: any value."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 120
@@ -29,7 +32,7 @@ def parse_json(raw: bytes) -> Any:
     Raises `DocumentError`, which says the rule that it breaks.
     """
     try:
-        found = _DECODER.decode(raw.decode())
+        document = _DECODER.decode(raw.decode())
     except DocumentError:
         raise
     except (ValueError, RecursionError) as error:
@@ -37,68 +40,85 @@ def parse_json(raw: bytes) -> Any:
         msg = f"not readable as JSON ({why})"
         raise DocumentError(msg) from error
     if raw.count(b"[") + raw.count(b"{") > DEEPEST:
-        _check_depth(found)
-    return found
+        _check_depth(document)
+    return document
 
 
 def parse_document(raw: bytes) -> dict[str, Any]:
     """Read a JSON text that is an object; raises `DocumentError` if it is something else."""
-    found = parse_json(raw)
-    if not isinstance(found, dict):
-        msg = f"holds {shown(found)}, expected a JSON object"
+    document = parse_json(raw)
+    if not isinstance(document, dict):
+        msg = f"holds {shown(document)}, expected a JSON object"
         raise DocumentError(msg)
-    return found
+    return document
 
 
 def shown(value: object) -> str:
-    """A value for an error message: on one line, and short."""
+    """Return a short repr for an error message, on one line."""
     return _short.repr(value)
 
 
-def must_be(where: str, what: str, rule: str, found: object) -> StoreError:
-    """Error for a value that is not what it must be; `where` names store and array."""
-    return StoreError(f"{where}: {what} must be {rule}, found {shown(found)}")
+def must_be(where: str, what: str, rule: str, value: object) -> StoreError:
+    """Return the error for a value that is not valid; `where` names store and array."""
+    return StoreError(f"{where}: {what} must be {rule}, found {shown(value)}")
 
 
 def is_list_of(value: object, kind: type) -> TypeGuard[list[Any]]:
-    """Whether a value is a list of one kind; a bool is not an int."""
+    """Return whether a value is a list of one kind; a bool is not an int."""
     return isinstance(value, list) and all(type(item) is kind for item in value)
 
 
-def parse_extension(item: object, where: str) -> tuple[str, dict[str, Any]]:
-    """Name and configuration of an extension: ``{"name": …, "configuration": {…}}`` or a bare name."""
-    if isinstance(item, str):
-        return item, {}
-    if isinstance(item, dict) and isinstance(item.get("name"), str):
-        configuration = item.get("configuration", {})
-        if isinstance(configuration, dict):
-            return item["name"], configuration
-    raise must_be(where, "extension", "an object with a name", item)
+def check_equal(value: object, expected: object, what: str, where: str) -> None:
+    """Raise `UnsupportedError`, which names the first difference, unless a value is as expected.
+
+    `ANY` in `expected` stands for any value.
+    """
+    if expected is ANY:
+        return
+    if isinstance(value, dict) and isinstance(expected, dict):
+        for name in expected:
+            if name not in value:
+                raise unsupported(where, f"{what} has no {name!r}")
+            check_equal(value[name], expected[name], f"{what}.{name}", where)
+        for name in sorted(value.keys() - expected.keys()):
+            raise unsupported(where, f"{what} has {shown(name)}")
+    elif isinstance(value, list) and isinstance(expected, list) and len(value) == len(expected):
+        for number, item in enumerate(value):
+            check_equal(item, expected[number], f"{what}[{number}]", where)
+    elif value != expected:
+        raise unsupported(where, f"{what} is {shown(value)}, expected {shown(expected)}")
+
+
+def unsupported(where: str, what: str) -> UnsupportedError:
+    """Return the error for an array that is not as unistore writes arrays."""
+    cure = "unistore's engine reads its own arrays only; read others with zarr-python: unistore.open_zarr"
+    return UnsupportedError(f"{where}: {what}; {cure}")
 
 
 def _check_depth(document: object) -> None:
     level = [document]
     for _ in range(DEEPEST):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
+        children: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                children.extend(item.values())
+            elif isinstance(item, list):
+                children.extend(item)
+        if not children:
             return
+        level = children
     msg = f"more than {DEEPEST} levels of objects and lists"
     raise DocumentError(msg)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         msg = f"the name {shown(twice)} stands twice in one object"
         raise DocumentError(msg)
-    return found
+    return members
 
 
 def _integer(text: str) -> int:
@@ -124,11 +144,3 @@ def _constant(text: str) -> NoReturn:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique, parse_int=_integer, parse_float=_float, parse_constant=_constant
 )
-
-
-def unsupported(where: str, feature: str, known: str = "") -> UnsupportedError:
-    """Error for a valid feature (``"codec 'zfpy'"``); `known` is what the engine implements instead."""
-    instead = f" (it knows {known})" if known else ""
-    return UnsupportedError(
-        f"{where}: {feature} is not read by unistore's engine{instead}; use zarr: unistore.open_zarr"
-    )

@@ -135,7 +135,9 @@ class AtomicFiles:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
             part = _Part(path, temporary, os.open(temporary, flags, 0o666))
         self._parts.append(part)
-        digest, size, synced = xxhash.xxh3_128(), 0, 0
+        digest = xxhash.xxh3_128()
+        size = 0
+        synced = 0
         for group, length in _group_buffers(buffers):
             for buffer in group:
                 digest.update(buffer)
@@ -228,7 +230,8 @@ def _group_buffers(buffers: Iterable[bytes | memoryview]) -> Iterator[tuple[list
         nbytes += len(buffer)
         if nbytes >= _BYTES_A_CALL or len(group) == _BUFFERS_A_CALL:
             yield group, nbytes
-            group, nbytes = [], 0
+            group = []
+            nbytes = 0
     if group:
         yield group, nbytes
 

@@ -43,11 +43,11 @@ def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):  # a link; a socket
             raise NotRegularError(path, os.lstat(path).st_mode) from error
         raise
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise NotRegularError(path, found.st_mode)
-    return descriptor, found.st_size
+        raise NotRegularError(path, status.st_mode)
+    return descriptor, status.st_size
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:

@@ -49,26 +49,29 @@ def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
 def group_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
     """Group rows (n,), output in the order given, by chunks of `step` rows; chunks come in rising order."""
     order = np.argsort(rows, kind="stable")
-    ordered = rows[order]
-    chunk, inside = np.divmod(ordered, step)
-    starts = _starts(chunk)
-    numbers = chunk[starts[:-1]].tolist()
-    return [
-        (number, [((_part(inside[a:b]),), (_part(order[a:b]),))])
-        for number, (a, b) in zip(numbers, pairwise(starts.tolist()), strict=True)
-    ]
+    chunks, inside = np.divmod(rows[order], step)
+    starts = _starts(chunks)
+    numbers = chunks[starts[:-1]].tolist()
+    groups: list[Group] = []
+    for number, (start, stop) in zip(numbers, pairwise(starts.tolist()), strict=True):
+        source = _part(inside[start:stop])
+        place = _part(order[start:stop])
+        groups.append((number, [((source,), (place,))]))
+    return groups
 
 
 def group_ranges(ranges: Iterable[tuple[int, int, int]], step: int) -> list[Group]:
-    """Group ranges (first row, the one behind the last, place in the output) by chunks of `step` rows."""
+    """Group ranges (first row, end, place in the output) by chunks of `step` rows."""
     pieces = []
-    for low, high, start in ranges:
-        row, place = low, start
-        while row < high:
+    for start, end, first_place in ranges:
+        row = start
+        place = first_place
+        while row < end:
             chunk, inside = divmod(row, step)
-            count = min(high - row, step - inside)
+            count = min(end - row, step - inside)
             pieces.append((chunk, inside, place, count))
-            row, place = row + count, place + count
+            row += count
+            place += count
     pieces.sort()
     groups: list[Group] = []
     for chunk, inside, place, count in pieces:
@@ -79,17 +82,20 @@ def group_ranges(ranges: Iterable[tuple[int, int, int]], step: int) -> list[Grou
 
 
 def _starts(ordered: NDArray[np.int64]) -> NDArray[Any]:
-    """Start of each run of equal values in sorted values, then their count."""
+    """Return the start of each run of equal values in sorted values, then their count."""
     return np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(ordered)]])
 
 
 def _part(positions: NDArray[np.int64]) -> AxisIndices:
-    """Positions as a slice where they are consecutive."""
-    first, last = int(positions[0]), int(positions[-1])
+    """Return positions as a slice where they are consecutive."""
     count = len(positions)
-    if last - first == count - 1 and (count < 3 or bool((positions[1:] - positions[:-1] == 1).all())):
-        return slice(first, last + 1)
-    return positions
+    first = int(positions[0])
+    end = int(positions[-1]) + 1
+    if end - first != count:
+        return positions
+    if count > 2 and not (positions[1:] - positions[:-1] == 1).all():
+        return positions
+    return slice(first, end)
 
 
 def read_whole(
@@ -103,40 +109,33 @@ def read_whole(
     if EMPTY not in located.offsets:
         yield from reader.read_into(located, targets)
         return
-    present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
-    read = reader.read_into(located.select(present), [targets[at] for at in present])
+    present = [position for position, offset in enumerate(located.offsets) if offset != EMPTY]
+    decoded = reader.read_into(located.select(present), [targets[position] for position in present])
     for target, offset in zip(targets, located.offsets, strict=True):
         if offset == EMPTY:
             target[...] = reader.metadata.fill_value
             yield target
         else:
-            yield next(read)
+            yield next(decoded)
 
 
-def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any]) -> None:
+def gather_chunk_rows(reader: ChunkReader, rows: list[int], out: NDArray[Any]) -> None:
     """Read rows that are whole chunks, in any order, every chunk once, straight into `out` (rows, …)."""
-    place_of = {row: place for place, row in enumerate(wanted)}
-    again: dict[int, list[int]] = {}  # further places of a row
-    if len(place_of) < len(wanted):
-        for place, row in enumerate(wanted):
+    place_of = {row: place for place, row in enumerate(rows)}
+    further_places: dict[int, list[int]] = {}
+    if len(place_of) < len(rows):
+        for place, row in enumerate(rows):
             if place_of[row] != place:
-                again.setdefault(row, []).append(place)
+                further_places.setdefault(row, []).append(place)
     ordered = sorted(place_of)
-    targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
+    # with two axes every row is a view: the rows of a plain vector would be scalars
+    targets = list(out.reshape(len(out), -1))
     numbers = [row * reader.row_stride for row in ordered]
-    read = read_whole(reader, numbers, [targets[place_of[row]] for row in ordered])
-    for row, target in zip(ordered, read, strict=True):
-        for place in again.get(row, ()):
-            targets[place][:] = target  # while it is in the processor's cache
-
-
-def gather_scalar(reader: ChunkReader, out: NDArray[Any]) -> None:
-    """Read the one element of an array without axes."""
-    located = reader.locate([0])
-    out[()] = reader.metadata.fill_value
-    if EMPTY not in located.offsets:
-        for chunk in reader.decode(located, [None]):
-            out[()] = chunk
+    decoded = read_whole(reader, numbers, [targets[place_of[row]] for row in ordered])
+    for row, target in zip(ordered, decoded, strict=True):
+        # copied now, while the row is in the processor's cache
+        for place in further_places.get(row, ()):
+            targets[place][:] = target
 
 
 def gather(
@@ -148,22 +147,28 @@ def gather(
     axis; `out` is C-contiguous.
     """
     metadata = reader.metadata
-    if metadata.chunk_shape[1:] == metadata.shape[1:] == out.shape[1:]:  # chunks of whole rows
-        numbers = [chunk * reader.row_stride for chunk, _ in groups]
-        wanted = [places for _, places in groups]
+    chunk_shape = metadata.chunk_shape
+    first_axis = [chunk for chunk, _ in groups]
+    if chunk_shape[1:] == metadata.shape[1:] == out.shape[1:]:  # chunks of whole rows
+        numbers = [chunk * reader.row_stride for chunk in first_axis]
+        selections = [places for _, places in groups]
     else:
-        axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
-        numbers, wanted = reader.numbers(axes), _selections(groups, trailing)
+        numbers = reader.numbers([first_axis, *([piece[0] for piece in pieces] for pieces in trailing)])
+        selections = _selections(groups, trailing)
     located = reader.locate(numbers)
-    native, chunk_shape = metadata.codecs.native_layout, metadata.chunk_shape
+    # a chunk can be contiguous in `out` only if it spans all axes behind its first longer one
     outer = next((axis + 1 for axis, extent in enumerate(chunk_shape) if extent > 1), 0)
-    straight = native and chunk_shape[outer:] == out.shape[outer:]  # else no chunk is contiguous in `out`
-    keep = native and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
-    room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
-    tasks: list[int] = []
+    straight = chunk_shape[outer:] == out.shape[outer:]
+    keep = reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
+    # one call keeps a part of the cache at most, however much it reads
+    room = CHUNKS.limit // 4
+    # the chunks to decode, in three parallel lists: position; part of `out` to decode it into; else what to
+    # copy from it, and its key if it is kept
+    missing: list[int] = []
     targets: list[NDArray[Any] | None] = []
-    rest: list[tuple[list[Selection] | None, Key | None]] = []  # what to copy from a chunk; its key if kept
-    for task, (number, places, offset) in enumerate(zip(numbers, wanted, located.offsets, strict=True)):
+    copies: list[tuple[list[Selection] | None, Key | None]] = []
+    chunks = zip(numbers, located.offsets, selections, strict=True)
+    for position, (number, offset, places) in enumerate(chunks):
         if offset == EMPTY:
             for _, place in places:
                 out[place] = metadata.fill_value
@@ -172,46 +177,48 @@ def gather(
         kept_as: Key | None = None
         if target is None and keep:
             key = reader.token, number
-            if (chunk := CHUNKS.get(key)) is not None:
-                _copy(chunk, places, out)
+            cached = CHUNKS.get(key)
+            if cached is not None:
+                _copy(cached, places, out)
                 continue
             if room > 0 and CHUNKS.missed_recently(key):
                 room -= metadata.chunk_bytes
                 kept_as = key
-        tasks.append(task)
+        missing.append(position)
         targets.append(target)
-        rest.append((places if target is None else None, kept_as))
-    if len(tasks) < len(numbers):
-        located = located.select(tasks)
+        copies.append((places if target is None else None, kept_as))
+    if len(missing) < len(numbers):
+        located = located.select(missing)
     decoded = reader.decode(located, targets)
-    for copied, kept_as in rest:
+    for copied_places, kept_as in copies:
         chunk = next(decoded)
-        if copied is not None:
-            _copy(chunk, copied, out)
+        if copied_places is not None:
+            _copy(chunk, copied_places, out)
         if kept_as is not None:
             CHUNKS.put(kept_as, chunk)
-        del chunk  # the next one is decoded into its memory
+        # the next chunk is decoded into this one's memory
+        del chunk
 
 
 def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> list[list[Selection]]:
-    """Places of every chunk, in the C order of `ChunkReader.locate`."""
+    """Return the places of every chunk, in the C order of `ChunkReader.locate`."""
     sources = itertools.product(*([piece[1] for piece in pieces] for pieces in trailing))
     targets = itertools.product(*([piece[2] for piece in pieces] for pieces in trailing))
-    rest = list(zip(sources, targets, strict=True))
-    return [
-        [(first + source, place + target) for first, place in places]
-        for _, places in groups
-        for source, target in rest
-    ]
+    behind = list(zip(sources, targets, strict=True))
+    selections = []
+    for _, places in groups:
+        for source, target in behind:
+            selections.append([(first + source, place + target) for first, place in places])
+    return selections
 
 
 def _whole_chunk(
     places: Sequence[Selection], out: NDArray[Any], chunk_shape: tuple[int, ...]
 ) -> NDArray[Any] | None:
-    """The part of `out` that gets all of a chunk, in its order; None where only parts of it are needed."""
+    """Return the part of `out` that gets all of a chunk, in its order; None where parts of it are needed."""
     source, place = places[0]
-    first = source[0]
-    if type(first) is not slice or first.stop - first.start != chunk_shape[0] or type(place[0]) is not slice:
+    rows = source[0]
+    if type(rows) is not slice or rows.stop - rows.start != chunk_shape[0] or type(place[0]) is not slice:
         return None
     target: NDArray[Any] = out[place]
     return target if target.shape == chunk_shape and target.flags.c_contiguous else None

@@ -44,7 +44,8 @@ class DiskReadMonitor:
         """Whether this process has read from a disk since the last call; True for the first call."""
         if not _CAN_PREFETCH:
             return False
-        before, self._blocks_read = self._blocks_read, resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+        before = self._blocks_read
+        self._blocks_read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
         return before != self._blocks_read
 
 
@@ -90,19 +91,19 @@ class LocalStorage:
         """Bytes of an object, or None; see `Storage.size`."""
         path = self.path(key)
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise _read_error(path, error) from error
-        if not stat.S_ISREG(found.st_mode):
-            raise NotRegularError(path, found.st_mode)
-        return found.st_size
+        if not stat.S_ISREG(status.st_mode):
+            raise NotRegularError(path, status.st_mode)
+        return status.st_size
 
     def identity(self, key: str) -> tuple[int, ...]:
         """See `SupportsFileIdentity.identity`."""
-        found = os.fstat(self._open(key).fd)
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        status = os.fstat(self._open(key).fd)
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         """Fill `out`; see `Storage.read_into`."""
@@ -115,8 +116,10 @@ class LocalStorage:
         held: str | None = None
         for key, offset, size in zip(keys, offsets, sizes, strict=True):
             if key is not held:
-                file = self._open(key)  # this reference keeps the file open while it is read
-                read, held = file.read, key
+                # this reference keeps the file open while it is read
+                file = self._open(key)
+                read = file.read
+                held = key
             try:
                 raw = read(size, offset)
                 if len(raw) != size:
@@ -135,7 +138,8 @@ class LocalStorage:
         behind = bytearray(tail)
         for key, offset, target in zip(keys, offsets, targets, strict=True):
             if key is not held:
-                file, held = self._open(key), key
+                file = self._open(key)
+                held = key
             try:
                 file.read_into(target, behind, offset)
             except OSError as error:
@@ -227,7 +231,8 @@ class _OpenFile:
 
     def read_on(self, raw: bytes, size: int, offset: int) -> bytes:
         """Read the rest after a short read."""
-        parts, done = [raw], len(raw)
+        parts = [raw]
+        done = len(raw)
         while done < size:
             part = self.read(size - done, offset + done)
             if not part:

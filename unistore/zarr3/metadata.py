@@ -1,23 +1,33 @@
-"""The metadata of an array, ``zarr.json``: parsed, checked, written back (Zarr v3 core specification)."""
+"""The metadata of an array, ``zarr.json``: parsed, checked, written back (Zarr v3 core specification).
+
+A store has one kind of array: sharded, compressed by blosc or not, with checksums. Its document is written
+down once, in `_document`; whatever differs from it is no array of a store.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from unistore.errors import StoreError
-from unistore.zarr3.codecs import CodecChain
-from unistore.zarr3.documents import is_list_of, must_be, parse_extension, shown, unsupported
-from unistore.zarr3.dtypes import decode_fill, encode_fill, parse_dtype
-from unistore.zarr3.sharding import ShardIndex, is_sharding
+from unistore.zarr3.codecs import Blosc, codecs_document, parse_codecs
+from unistore.zarr3.documents import ANY, check_equal, is_list_of, must_be, shown, unsupported
+from unistore.zarr3.sharding import sharding_document
 
-_REQUIRED = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
-_OPTIONAL = ("zarr_format", "node_type", "attributes", "dimension_names", "storage_transformers")
+DTYPE_NAMES = (
+    "bool",
+    *("int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+"""Names of the data types of arrays; numpy uses the same names."""
+
 _MOST_AXES = 32
 _MOST_BYTES = 2**63 - 1
 """Of a whole array: what a 64-bit number can count."""
@@ -25,40 +35,7 @@ _MOST_CHUNK_BYTES = 2**31 - 1
 """Decoded bytes of one chunk: what blosc can compress."""
 _MOST_CHUNKS = 2**24
 """Chunks of one shard: an index of 256 MiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyEncoding:
-    """``chunk_key_encoding``: from the coordinates of a chunk (of a shard, where sharded) to its key.
-
-    ``"default"`` makes ``c/0/1``, ``"v2"`` makes ``0.1``; each with either separator.
-    """
-
-    name: str = "default"
-    separator: str = "/"
-
-    @classmethod
-    def from_json(cls, item: object, where: str) -> KeyEncoding:
-        """Parse ``chunk_key_encoding``."""
-        name, configuration = parse_extension(item, f"{where}: chunk_key_encoding")
-        if name not in {"default", "v2"}:
-            raise unsupported(where, f"chunk key encoding {shown(name)}", "default, v2")
-        _check_members(configuration, "separator", "chunk key encoding", where)
-        separator = configuration.get("separator", "/" if name == "default" else ".")
-        if separator not in ("/", "."):
-            raise must_be(where, "chunk key separator", "'/' or '.'", separator)
-        return cls(name, separator)
-
-    def to_json(self) -> dict[str, Any]:
-        """The ``chunk_key_encoding`` member."""
-        return {"name": self.name, "configuration": {"separator": self.separator}}
-
-    def key(self, coordinates: tuple[int, ...]) -> str:
-        """Key of a chunk, relative to the array."""
-        parts = [str(coordinate) for coordinate in coordinates]
-        if self.name == "default":
-            return self.separator.join(["c", *parts])
-        return self.separator.join(parts) or "0"
+_NOT_IN_JSON = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +45,17 @@ class ArrayMetadata:
     Attributes
     ----------
     shape
-        Extent of every axis.
+        Extent of every axis; at least one axis.
     dtype
         Native numpy dtype.
     chunk_shape
-        Shape of what is decoded at once: the inner chunks of a sharded array, else its chunks.
+        Shape of what is decoded at once.
     shard_shape
-        Shape of one stored object, a multiple of `chunk_shape`; None: not sharded, every chunk is an object.
+        Shape of one stored object, a multiple of `chunk_shape`.
     fill_value
-        Scalar of `dtype`, bit for bit.
-    codecs
-        Chain of one chunk.
-    index
-        Where and how a shard's index is stored; None: not sharded.
-    keys
-        Chunk key encoding.
+        Scalar of `dtype`.
+    compressor
+        Options of blosc; None: chunks are not compressed.
     attributes
         JSON attributes.
     dimension_names
@@ -92,11 +65,9 @@ class ArrayMetadata:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunk_shape: tuple[int, ...]
-    shard_shape: tuple[int, ...] | None
+    shard_shape: tuple[int, ...]
     fill_value: np.generic
-    codecs: CodecChain
-    index: ShardIndex | None
-    keys: KeyEncoding = KeyEncoding()
+    compressor: Blosc | None
     attributes: Mapping[str, Any] = field(default_factory=dict)
     dimension_names: tuple[str | None, ...] | None = None
 
@@ -104,135 +75,151 @@ class ArrayMetadata:
     def from_json(cls, document: Mapping[str, Any], where: str) -> ArrayMetadata:
         """Parse the JSON object of a ``zarr.json``; errors name store and array as `where`.
 
-        Raises `UnsupportedError`, which names the data type, codec, grid or other feature that the engine
-        does not implement, or `StoreError` if the document is no valid array metadata.
+        Raises `UnsupportedError` if the array is not as unistore writes arrays, `StoreError` if a value is
+        not valid.
         """
-        _check_kind(document, where)
+        names = document.get("dimension_names")
+        expected = _document(dimension_names=None if names is None else ANY)
+        check_equal(document, expected, "zarr.json", where)
+        sharding = document["codecs"][0]["configuration"]
         shape = _extents(document["shape"], "shape", where, least=0)
+        grid = document["chunk_grid"]["configuration"]
+        shard_shape = _extents(grid["chunk_shape"], "chunk_shape", where, least=1, ndim=len(shape))
+        chunk_shape = _extents(sharding["chunk_shape"], "inner chunk_shape", where, least=1, ndim=len(shape))
+        if any(large % small for large, small in zip(shard_shape, chunk_shape, strict=True)):
+            msg = f"{where}: shards of {shard_shape} are no multiple of their chunks of {chunk_shape}"
+            raise StoreError(msg)
         dtype = parse_dtype(document["data_type"], where)
-        grid, configuration = parse_extension(document["chunk_grid"], f"{where}: chunk_grid")
-        if grid != "regular":
-            raise unsupported(where, f"chunk grid {shown(grid)}", "regular")
-        _check_members(configuration, "chunk_shape", "chunk grid", where)
-        outer = _extents(configuration.get("chunk_shape"), "chunk_shape", where, least=1, ndim=len(shape))
-        chain = document["codecs"]
-        index = None
-        inner = outer
-        if isinstance(chain, list) and any(map(is_sharding, chain)):
-            index, inner_shape, chain = ShardIndex.from_json(chain, where)
-            inner = _extents(inner_shape, "inner chunk_shape", where, least=1, ndim=len(shape))
-            if any(large % small for large, small in zip(outer, inner, strict=True)):
-                msg = f"{where}: shards of {outer} are no multiple of their chunks of {inner}"
-                raise StoreError(msg)
-        _check_sizes(shape, outer, inner, dtype.itemsize, where)
-        return cls(
+        if not isinstance(document["attributes"], dict):
+            raise must_be(where, "attributes", "an object", document["attributes"])
+        metadata = cls(
             shape=shape,
             dtype=dtype,
-            chunk_shape=inner,
-            shard_shape=outer if index else None,
-            fill_value=decode_fill(document["fill_value"], dtype, where),
-            codecs=CodecChain.from_json(chain, dtype, len(shape), where),
-            index=index,
-            keys=KeyEncoding.from_json(document["chunk_key_encoding"], where),
-            attributes=document.get("attributes", {}),
-            dimension_names=_dimension_names(document.get("dimension_names"), len(shape), where),
+            chunk_shape=chunk_shape,
+            shard_shape=shard_shape,
+            fill_value=_decode_fill(document["fill_value"], dtype, where),
+            compressor=parse_codecs(sharding["codecs"], dtype.itemsize, where),
+            attributes=document["attributes"],
+            dimension_names=_dimension_names(names, len(shape), where),
         )
+        metadata._check_sizes(where)
+        return metadata
 
     def to_json(self) -> dict[str, Any]:
-        """The ``zarr.json`` document, members in a fixed order."""
-        codecs = self.codecs.to_json()
-        outer = self.chunk_shape
-        if self.index is not None and self.shard_shape is not None:
-            outer = self.shard_shape
-            codecs = [self.index.to_json(self.chunk_shape, codecs)]
-        document: dict[str, Any] = {
-            "shape": list(self.shape),
-            "data_type": self.dtype.name,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(outer)}},
-            "chunk_key_encoding": self.keys.to_json(),
-            "fill_value": encode_fill(self.fill_value),
-            "codecs": codecs,
-            "attributes": dict(self.attributes),
-        }
-        if self.dimension_names is not None:
-            document["dimension_names"] = list(self.dimension_names)
-        return document | {"zarr_format": 3, "node_type": "array", "storage_transformers": []}
+        """Return the ``zarr.json`` document, members in a fixed order."""
+        return _document(
+            shape=list(self.shape),
+            data_type=self.dtype.name,
+            chunk_shape=list(self.chunk_shape),
+            shard_shape=list(self.shard_shape),
+            fill_value=_encode_fill(self.fill_value),
+            codecs=codecs_document(self.compressor, self.dtype.itemsize),
+            attributes=dict(self.attributes),
+            dimension_names=None if self.dimension_names is None else list(self.dimension_names),
+        )
 
     def to_bytes(self) -> bytes:
-        """The ``zarr.json`` file: equal metadata give equal bytes."""
-        return json.dumps(self.to_json(), indent=2, allow_nan=False).encode()
+        """Return the ``zarr.json`` file: equal metadata give equal bytes."""
+        return json_bytes(self.to_json())
 
     @property
-    def object_shape(self) -> tuple[int, ...]:
-        """Shape of one stored object: shard, or chunk where not sharded."""
-        return self.shard_shape or self.chunk_shape
+    def chunks_per_shard(self) -> tuple[int, ...]:
+        """Chunks of one shard along every axis."""
+        return tuple(large // small for large, small in zip(self.shard_shape, self.chunk_shape, strict=True))
 
     @property
-    def chunks_per_object(self) -> tuple[int, ...]:
-        """Inner chunks of one stored object along every axis."""
-        return tuple(large // small for large, small in zip(self.object_shape, self.chunk_shape, strict=True))
-
-    @property
-    def objects(self) -> tuple[int, ...]:
-        """Stored objects along every axis."""
-        return tuple(-(-extent // step) for extent, step in zip(self.shape, self.object_shape, strict=True))
+    def shards(self) -> tuple[int, ...]:
+        """Shards along every axis."""
+        return tuple(-(-extent // step) for extent, step in zip(self.shape, self.shard_shape, strict=True))
 
     @property
     def chunk_bytes(self) -> int:
         """Decoded bytes of one chunk."""
         return self.dtype.itemsize * math.prod(self.chunk_shape)
 
+    def _check_sizes(self, where: str) -> None:
+        """Check the bounds of every later size: a reader asks for no memory that these do not allow."""
+        for what, size, most in (
+            ("bytes of the array", self.dtype.itemsize * math.prod(self.shape), _MOST_BYTES),
+            ("bytes of a chunk", self.chunk_bytes, _MOST_CHUNK_BYTES),
+            ("chunks of a shard", math.prod(self.chunks_per_shard), _MOST_CHUNKS),
+        ):
+            if size > most:
+                msg = f"{where}: {shown(size)} {what}, expected at most {most:,}"
+                raise StoreError(msg)
 
-def _check_members(configuration: dict[str, Any], known: str, what: str, where: str) -> None:
-    for name in sorted(configuration.keys() - {known}):
-        msg = f"{where}: a {what} has no option {shown(name)}, only {known}"
-        raise StoreError(msg)
+
+def _document(
+    *,
+    shape: Any = ANY,
+    data_type: Any = ANY,
+    chunk_shape: Any = ANY,
+    shard_shape: Any = ANY,
+    fill_value: Any = ANY,
+    codecs: Any = ANY,
+    attributes: Any = ANY,
+    dimension_names: Any = ANY,
+) -> dict[str, Any]:
+    """Return the document of an array; without names of dimensions where they are None."""
+    document = {
+        "shape": shape,
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shard_shape}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill_value,
+        "codecs": [sharding_document(chunk_shape, codecs)],
+        "attributes": attributes,
+    }
+    if dimension_names is not None:
+        document["dimension_names"] = dimension_names
+    return document | {"zarr_format": 3, "node_type": "array", "storage_transformers": []}
 
 
-def _check_kind(document: Mapping[str, Any], where: str) -> None:
-    version, kind = document.get("zarr_format"), document.get("node_type")
-    if version != 3 or kind != "array":
-        found = f"(zarr_format {shown(version)}, node_type {shown(kind)})"
-        msg = f"{where}: not the metadata of a Zarr v3 array {found}"
-        raise StoreError(msg)
-    for name in _REQUIRED:
-        if name not in document:
-            msg = f"{where}: zarr.json has no {name!r}"
-            raise StoreError(msg)
-    if document.get("storage_transformers", []) != []:
-        raise unsupported(where, "an array with storage transformers")
-    for name in sorted(document.keys() - {*_REQUIRED, *_OPTIONAL}):
-        value = document[name]
-        if not (isinstance(value, dict) and value.get("must_understand") is False):
-            raise unsupported(where, f"metadata member {shown(name)}")
-    if not isinstance(document.get("attributes", {}), dict):
-        raise must_be(where, "attributes", "an object", document["attributes"])
+def json_bytes(document: Mapping[str, Any]) -> bytes:
+    """Return the ``zarr.json`` file of a document."""
+    return json.dumps(document, indent=2, allow_nan=False).encode()
+
+
+def shard_key(coordinates: tuple[int, ...]) -> str:
+    """Return the key of a shard, relative to the array."""
+    return "/".join(["c", *map(str, coordinates)])
+
+
+def parse_dtype(name: object, where: str) -> np.dtype[Any]:
+    """Turn a ``data_type`` member into a native numpy dtype; raises `UnsupportedError`."""
+    if isinstance(name, str) and name in DTYPE_NAMES:
+        return np.dtype(name)
+    raise unsupported(where, f"data type is {shown(name)}, expected one of {', '.join(DTYPE_NAMES)}")
+
+
+def _decode_fill(value: object, dtype: np.dtype[Any], where: str) -> np.generic:
+    number = _NOT_IN_JSON.get(value) if isinstance(value, str) else value
+    if isinstance(number, int | float):
+        # a number that the dtype cannot hold is refused below: it does not come back as the same value
+        with suppress(ValueError, OverflowError), np.errstate(over="ignore"):
+            scalar: np.generic = np.array([number], dtype)[0]
+            if _encode_fill(scalar) == value:
+                return scalar
+    raise must_be(where, "fill_value", f"a value of {dtype.name}", value)
+
+
+def _encode_fill(fill: np.generic) -> Any:
+    number = fill.item()
+    if math.isfinite(number):
+        return number
+    if math.isnan(number):
+        return "NaN"
+    return "Infinity" if number > 0 else "-Infinity"
 
 
 def _extents(value: object, what: str, where: str, *, least: int, ndim: int | None = None) -> tuple[int, ...]:
-    if (
-        is_list_of(value, int)
-        and (len(value) <= _MOST_AXES if ndim is None else len(value) == ndim)
-        and all(least <= extent <= _MOST_BYTES for extent in value)
-    ):
-        return tuple(value)
-    count = f"up to {_MOST_AXES}" if ndim is None else ndim
+    if is_list_of(value, int) and all(least <= extent <= _MOST_BYTES for extent in value):
+        if ndim is None and 1 <= len(value) <= _MOST_AXES:
+            return tuple(value)
+        if ndim == len(value):
+            return tuple(value)
+    count = f"1 to {_MOST_AXES}" if ndim is None else ndim
     raise must_be(where, what, f"{count} integers of at least {least}", value)
-
-
-def _check_sizes(
-    shape: tuple[int, ...], outer: tuple[int, ...], inner: tuple[int, ...], itemsize: int, where: str
-) -> None:
-    """Bounds that every later size keeps: a reader asks for no memory that these do not allow."""
-    per_shard = math.prod(large // small for large, small in zip(outer, inner, strict=True))
-    for what, found, most in (
-        ("bytes of the array", itemsize * math.prod(shape), _MOST_BYTES),
-        ("bytes of a chunk", itemsize * math.prod(inner), _MOST_CHUNK_BYTES),
-        ("chunks of a shard", per_shard, _MOST_CHUNKS),
-    ):
-        if found > most:
-            msg = f"{where}: {shown(found)} {what}, expected at most {most:,}"
-            raise StoreError(msg)
 
 
 def _dimension_names(value: object, ndim: int, where: str) -> tuple[str | None, ...] | None:

@@ -42,7 +42,7 @@ class VerifiedRows:
 
     @staticmethod
     def supports(reader: ChunkReader) -> bool:
-        """Whether chunks are uncompressed whole rows, in a storage that can detect changed files."""
+        """Return whether chunks are uncompressed whole rows, in a storage that can detect changed files."""
         return (
             reader.uncompressed
             and isinstance(reader.storage, SupportsFileIdentity)
@@ -65,15 +65,18 @@ class VerifiedRows:
         return True
 
     def _check(self, chunks: NDArray[np.int64], keys: list[str]) -> None:
-        storage, reader = self._reader.storage, self._reader
+        reader = self._reader
+        storage = reader.storage
         assert isinstance(storage, SupportsFileIdentity)
-        for key, at in {key: at for at, key in enumerate(keys)}.items():
-            found = storage.identity(key)
-            if self._files.get(key) != found:
-                first = int(chunks[at]) // reader.per_object * reader.per_object
-                self._checked[first : first + reader.per_object] = False
-                self._files[key] = found
+        chunk_of_key = dict(zip(keys, chunks.tolist(), strict=True))
+        for key, chunk in chunk_of_key.items():
+            identity = storage.identity(key)
+            if self._files.get(key) != identity:
+                first = chunk // reader.per_shard * reader.per_shard
+                self._checked[first : first + reader.per_shard] = False
+                self._files[key] = identity
         missing = np.unique(chunks[~self._checked[chunks]])
+        # decoding a chunk checks it
         for _ in reader.decode(reader.locate(missing.tolist()), [None] * len(missing)):
             pass
         self._checked[missing] = True
@@ -97,10 +100,10 @@ class ChunkPool:
     """
 
     def __init__(self, reader: ChunkReader) -> None:
-        shape, chunk = reader.metadata.shape, reader.metadata.chunk_shape
         self._reader = reader
-        self._step, self._chunks = chunk[0], -(-shape[0] // chunk[0])
-        self._columns = math.prod(chunk[1:])
+        self._step = reader.metadata.chunk_shape[0]
+        self._chunks = -(-reader.metadata.shape[0] // self._step)
+        self._columns = math.prod(reader.metadata.chunk_shape[1:])
         self._chunk_bytes = reader.metadata.chunk_bytes
         self._array_bytes = self._chunks * self._chunk_bytes
         large = self._array_bytes > min(MAX_POOLED_PLAIN, POOL_BYTES)
@@ -110,15 +113,9 @@ class ChunkPool:
 
     @staticmethod
     def supports(reader: ChunkReader) -> bool:
-        """Whether the chunks of an array are many small rows each."""
+        """Return whether the chunks of an array are many small rows each."""
         metadata = reader.metadata
-        return (
-            len(metadata.shape) > 0
-            and metadata.chunk_shape[0] >= MIN_CHUNK_ROWS
-            and metadata.chunk_shape[1:] == metadata.shape[1:]
-            and metadata.codecs.native_layout
-            and metadata.chunk_bytes > 0
-        )
+        return metadata.chunk_shape[0] >= MIN_CHUNK_ROWS and metadata.chunk_shape[1:] == metadata.shape[1:]
 
     @property
     def fits(self) -> bool:
@@ -147,14 +144,16 @@ class ChunkPool:
             for start in range(0, len(rows), together):
                 part = slice(start, start + together)
                 places = self._slots(chunks[part], capacity) * self._step + inside[part]
-                np.take(self._rows, places, axis=0, out=flat[part], mode="clip")  # "raise" copies `out`
+                # mode "raise" would copy `out`
+                np.take(self._rows, places, axis=0, out=flat[part], mode="clip")
         finally:
             self._lock.release()
         return True
 
     def _read_alone(self, chunks: NDArray[np.int64], inside: NDArray[np.int64], out: NDArray[Any]) -> bool:
         """Read rows without their chunks, if most chunks are missing and few rows of each are wanted."""
-        if self._single_rows is None or self._reader.shared is not None:  # what is shared is kept as chunks
+        # a shared cache keeps whole chunks
+        if self._single_rows is None or self._reader.shared is not None:
             return False
         missing = chunks[self._slot_of[chunks] < 0]
         if 2 * len(missing) < len(chunks) or len(missing) > MAX_SINGLE_ROWS * len(np.unique(missing)):
@@ -172,16 +171,16 @@ class ChunkPool:
         self._rows = self._memory.reshape(-1, self._columns)
         self._slot_of = np.full(self._chunks, -1, np.int32)
         self._chunk_in = np.full(slots, -1, np.int64)
-        self._wanted = np.zeros(slots, np.bool_)
+        self._in_use = np.zeros(slots, np.bool_)
         _active_pools.add(self)
 
     def _capacity(self) -> int:
-        """Chunks that may be kept now."""
+        """Return how many chunks may be kept now."""
         share = POOL_BYTES * self._array_bytes // sum(pool._array_bytes for pool in _active_pools)
         return min(len(self._memory), max(MIN_CHUNKS, share // self._chunk_bytes))
 
     def _slots(self, chunks: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-        """Where chunks (n,) lie, at most `capacity` different ones; those that are missing are read."""
+        """Return the slots of chunks (n,), at most `capacity` different ones; missing chunks are read."""
         slots = self._slot_of[chunks]
         missing = slots < 0
         if missing.any():
@@ -189,15 +188,16 @@ class ChunkPool:
             slots = self._slot_of[chunks]
         return slots.astype(np.int64)
 
-    def _read(self, chunks: NDArray[np.int64], wanted: NDArray[np.int32], capacity: int) -> None:
+    def _read(self, chunks: NDArray[np.int64], in_use: NDArray[np.int32], capacity: int) -> None:
         """Read chunks into the slots that were filled longest ago, except slots that this call reads from."""
-        self._wanted[wanted] = True
-        turn = (self._next + np.arange(min(capacity, len(chunks) + len(wanted)))) % capacity
-        free = turn[~self._wanted[turn]][: len(chunks)]
-        self._wanted[wanted] = False
+        self._in_use[in_use] = True
+        oldest = (self._next + np.arange(min(capacity, len(chunks) + len(in_use)))) % capacity
+        free = oldest[~self._in_use[oldest]][: len(chunks)]
+        self._in_use[in_use] = False
         self._next = (int(free[-1]) + 1) % capacity
-        left = self._chunk_in[free]
-        self._slot_of[left[left >= 0]] = -1
+        evicted = self._chunk_in[free]
+        self._slot_of[evicted[evicted >= 0]] = -1
+        # until the chunks are read, the slots hold nothing: reading may fail
         self._chunk_in[free] = -1
         numbers = (chunks * self._reader.row_stride).tolist()
         for _ in read_whole(self._reader, numbers, [self._memory[slot] for slot in free.tolist()]):

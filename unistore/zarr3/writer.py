@@ -11,9 +11,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.zarr3.frames import Buffers
+from unistore.zarr3.codecs import Buffers, encoder
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.sharding import EMPTY
+from unistore.zarr3.sharding import EMPTY, encode_index
 from unistore.zarr3.threads import OrderedMap, serial_map
 
 RUN_BYTES = 1 << 20
@@ -43,7 +43,7 @@ def iter_shard_buffers(
     Parameters
     ----------
     metadata, shard_coord
-        Of a sharded array; coordinates of the shard.
+        The array, and coordinates of the shard.
     blocks
         Values of the shard, cut off at the end of the array: one block, or consecutive blocks. A block is
         either rows (n, …), n a multiple of the chunk's rows except in the last block; or, where a chunk holds
@@ -59,40 +59,43 @@ def iter_shard_buffers(
     """
     extent = _shard_extent(metadata, shard_coord)
     shard = _ShardEncoder(metadata)
-    buffers = shard.encode(_with_chunk_extents(metadata, shard_coord, extent, blocks), ordered_map)
-    if shard.index_first:  # known only after the last chunk
-        encoded = list(buffers)
-        yield from [shard.index(), *encoded]
-        return
-    yield from buffers
+    yield from shard.encode(_with_chunk_extents(metadata, shard_coord, extent, blocks), ordered_map)
     yield shard.index()
 
 
 def _with_chunk_extents(
     metadata: ArrayMetadata, at: Sequence[int], extent: tuple[int, ...], blocks: Iterable[NDArray[Any]]
 ) -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
-    """Blocks of a shard, each with its shape rounded up to whole chunks, beyond the array's end too."""
-    step, whole = metadata.chunk_shape, metadata.object_shape
+    """Yield the blocks of a shard, each with its shape rounded up to whole chunks."""
     covered = 0
     for block in blocks:
-        rows = block.shape[1:] == extent[1:]
-        planes = not rows and step[:1] == (1,) == block.shape[:1] and block.shape[2:] == extent[2:]
-        if block.dtype != metadata.dtype or not (rows or planes):
-            break
-        if rows:
-            yield block, (*map(_round_up, block.shape[:1], step[:1]), *whole[1:])
-        else:
-            last = (covered + block.size) % math.prod(extent[1:]) == 0
-            beyond = whole[1] - _round_up(extent[1], step[1]) if last else 0
-            yield block, (1, _round_up(block.shape[1], step[1]) + beyond, *whole[2:])
         covered += block.size
-    else:
-        if covered == math.prod(extent):
-            return
+        ends_row = covered % math.prod(extent[1:]) == 0
+        whole = _chunk_extent(metadata, extent, block.shape, ends_row=ends_row)
+        if block.dtype != metadata.dtype or whole is None:
+            msg = f"shard {tuple(at)} takes {metadata.dtype} {extent}, found {block.dtype} {block.shape}"
+            raise ValueError(msg)
+        yield block, whole
+    if covered != math.prod(extent):
         msg = f"shard {tuple(at)} takes {extent}, found blocks of {covered:,} values together"
         raise ValueError(msg)
-    msg = f"shard {tuple(at)} takes {metadata.dtype} {extent}, found {block.dtype} {block.shape}"
-    raise ValueError(msg)
+
+
+def _chunk_extent(
+    metadata: ArrayMetadata, extent: tuple[int, ...], shape: tuple[int, ...], *, ends_row: bool
+) -> tuple[int, ...] | None:
+    """Return the shape of a block rounded up to whole chunks; None if it does not fit the shard."""
+    step = metadata.chunk_shape
+    shard = metadata.shard_shape
+    if len(shape) != len(extent):
+        return None
+    if shape[1:] == extent[1:]:
+        return _round_up(shape[0], step[0]), *shard[1:]
+    if shape[0] != 1 or step[0] != 1 or shape[2:] != extent[2:]:
+        return None
+    # planes of one row: the last ones are followed by the chunks beyond the array's end
+    beyond = shard[1] - _round_up(extent[1], step[1]) if ends_row else 0
+    return 1, _round_up(shape[1], step[1]) + beyond, *shard[2:]
 
 
 def _round_up(extent: int, step: int) -> int:
@@ -103,22 +106,18 @@ class _ShardEncoder:
     """Encodes the chunks of one shard, in C order, and collects the entries of its index."""
 
     def __init__(self, metadata: ArrayMetadata) -> None:
-        if metadata.index is None:
-            raise ValueError("the array is not sharded")
-        self._metadata, self._index = metadata, metadata.index
-        count = math.prod(metadata.chunks_per_object)
-        self.index_first = self._index.location == "start"
-        self._offset = self._index.nbytes(count) if self.index_first else 0
+        self._metadata = metadata
+        self._offset = 0
         self._entries: list[tuple[int, int]] = []
         self._fill_chunk = np.full(metadata.chunk_shape, metadata.fill_value, metadata.dtype)
         self._is_fill = _fill_test(self._fill_chunk)
-        self._encode = metadata.codecs.encoder(metadata.dtype)
+        self._encode = encoder(metadata.compressor)
 
     def encode(
         self, blocks: Iterable[tuple[NDArray[Any], Sequence[int]]], ordered_map: OrderedMap
     ) -> Iterator[bytes | memoryview]:
         """Encode blocks, each with its shape rounded up to whole chunks."""
-        nbytes = max(1, self._fill_chunk.nbytes)
+        nbytes = self._fill_chunk.nbytes
         chunks_per_run = max(1, RUN_BYTES // nbytes)
         runs = (
             (block, run)
@@ -133,7 +132,7 @@ class _ShardEncoder:
             yield from buffers
 
     def _encode_run(self, run: tuple[NDArray[Any], list[Box]]) -> tuple[Buffers, list[int | None]]:
-        """Buffers of some chunks, and the encoded bytes of each; None: it holds only the fill value."""
+        """Return buffers of chunks, and the encoded bytes of each; None: it holds only the fill value."""
         block, boxes = run
         buffers: Buffers = []
         sizes: list[int | None] = []
@@ -148,37 +147,39 @@ class _ShardEncoder:
         return buffers, sizes
 
     def index(self) -> bytes:
-        """Encode the index; chunks that were not encoded lie beyond the array's end."""
-        missing = math.prod(self._metadata.chunks_per_object) - len(self._entries)
-        return self._index.encode(np.array(self._entries + [(EMPTY, EMPTY)] * missing, np.int64))
+        """Encode the index."""
+        # chunks that were not encoded lie beyond the array's end
+        missing = math.prod(self._metadata.chunks_per_shard) - len(self._entries)
+        return encode_index(np.array(self._entries + [(EMPTY, EMPTY)] * missing, np.int64))
 
 
 def content_digest(block: NDArray[Any]) -> str:
-    """xxh3-128 (hexadecimal) of the values of `block` in C order, little-endian."""
+    """Return xxh3-128 (hexadecimal) of the values of `block` in C order, little-endian."""
     return xxhash.xxh3_128_hexdigest(little_endian_bytes(block))
 
 
 def little_endian_bytes(block: NDArray[Any]) -> memoryview:
-    """Values in C order, little-endian."""
+    """Return values in C order, little-endian."""
     little = np.ascontiguousarray(block, block.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8).data
 
 
 def _shard_extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, ...]:
-    """Shape of the part of the array in a shard."""
-    if len(coordinates) != len(metadata.shape) or not all(
-        0 <= at < count for at, count in zip(coordinates, metadata.objects, strict=True)
-    ):
-        msg = f"an array of {metadata.objects} shards has no shard {tuple(coordinates)}"
+    """Return the shape of the part of the array in a shard."""
+    exists = len(coordinates) == len(metadata.shape) and all(
+        0 <= index < count for index, count in zip(coordinates, metadata.shards, strict=True)
+    )
+    if not exists:
+        msg = f"an array of {metadata.shards} shards has no shard {tuple(coordinates)}"
         raise ValueError(msg)
     return tuple(
-        min(step, extent - at * step)
-        for at, step, extent in zip(coordinates, metadata.object_shape, metadata.shape, strict=True)
+        min(step, extent - index * step)
+        for index, step, extent in zip(coordinates, metadata.shard_shape, metadata.shape, strict=True)
     )
 
 
 def chunk_slices(extent: Sequence[int], chunk_shape: Sequence[int]) -> Iterator[Box]:
-    """Slices of every chunk of an extent, in C order."""
+    """Return the slices of every chunk of an extent, in C order."""
     axes = [
         [slice(start, start + step) for start in range(0, end, step)]
         for end, step in zip(extent, chunk_shape, strict=True)
@@ -205,8 +206,9 @@ def _fill_test(fill_chunk: NDArray[Any]) -> Callable[[NDArray[Any]], bool]:
 
     It compares the first element first, which is mostly enough.
     """
-    content, first = fill_chunk.tobytes(), fill_chunk.item(0)
-    comparable = first == first  # not so for NaN
+    content = fill_chunk.tobytes()
+    first = fill_chunk.item(0)
+    comparable = first == first  # False for NaN
 
     def is_fill(chunk: NDArray[Any]) -> bool:
         if comparable and chunk.item(0) != first:

@@ -197,6 +197,7 @@ def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., N
 def test_a_shard_that_leaves_bytes_unused(copy_case: Copy, forge: Callable[..., None]) -> None:
     from unistore.zarr3.durable import write_file
     from unistore.zarr3.metadata import ArrayMetadata
+    from unistore.zarr3.sharding import index_bytes
     from unistore.zarr3.writer import content_digest, encode_shard
 
     _, store = copy_case("cloud_real")
@@ -204,7 +205,7 @@ def test_a_shard_that_leaves_bytes_unused(copy_case: Copy, forge: Callable[..., 
     metadata = ArrayMetadata.from_json(json.loads((store / path / "zarr.json").read_text()), path)
     values = read(store, path)
     shard = b"".join(map(bytes, encode_shard(metadata, (0,), values)))
-    nbytes = metadata.index.nbytes(metadata.chunks_per_object[0])
+    nbytes = index_bytes(metadata.chunks_per_shard[0])
     padded = shard[:-nbytes] + b"unused" + shard[-nbytes:]
     written = write_file(store, key, [padded])
     from unistore.store.manifest import Entry, manifest_bytes, parse_manifest

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.zarr3 import Array, ArrayMetadata, LocalStorage
 from unistore.zarr3.durable import write_file
+from unistore.zarr3.metadata import shard_key
 from unistore.zarr3.presets import array_metadata
 from unistore.zarr3.writer import encode_shard
 
@@ -52,12 +53,10 @@ def write() -> Write:
         folder = root / path
         folder.mkdir(parents=True)
         (folder / "zarr.json").write_bytes(metadata.to_bytes())
-        for shard_coord in itertools.product(*map(range, metadata.objects)):
-            low = [at * step for at, step in zip(shard_coord, metadata.object_shape, strict=True)]
-            block = values[tuple(slice(a, a + n) for a, n in zip(low, metadata.object_shape, strict=True))]
-            write_file(
-                folder, metadata.keys.key(shard_coord), encode_shard(metadata, shard_coord, np.asarray(block))
-            )
+        for shard_coord in itertools.product(*map(range, metadata.shards)):
+            low = [at * step for at, step in zip(shard_coord, metadata.shard_shape, strict=True)]
+            block = values[tuple(slice(a, a + n) for a, n in zip(low, metadata.shard_shape, strict=True))]
+            write_file(folder, shard_key(shard_coord), encode_shard(metadata, shard_coord, np.asarray(block)))
         return Array.open(LocalStorage(root), path)
 
     return write

@@ -70,14 +70,6 @@ def test_rows_outside(tmp_path: Path, write: Any) -> None:
         array.read_ranges([0], [1, 2])
 
 
-def test_arrays_without_axes_have_no_rows(tmp_path: Path, write: Any) -> None:
-    array = write(tmp_path, np.array(1.5), (), ())
-    with pytest.raises(IndexError, match="has no axis to take rows of"):
-        array.read_rows([0])
-    with pytest.raises(TypeError, match="has no axis"):
-        len(array)
-
-
 def test_out_must_fit(tmp_path: Path, write: Any) -> None:
     array = volumes(write, tmp_path)
     locked = np.empty((1, 8, 12), "f4")

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3 import Array, LocalStorage
-from unistore.zarr3.blosc import Blosc
-from unistore.zarr3.codecs import CodecChain
-from unistore.zarr3.compressors import Crc32c, Gzip, Zstd
-from unistore.zarr3.frames import FrameError
+from unistore.zarr3.codecs import Blosc, FrameError, decoder, encoder
 from unistore.zarr3.presets import array_metadata
-from unistore.zarr3.sharding import ShardIndex
+from unistore.zarr3.sharding import encode_index
 
-CHAINS = {
-    "fast": (Blosc(typesize=2), Crc32c()),
-    "balanced": (Blosc(cname="zstd", typesize=2), Crc32c()),
-    "none": (Crc32c(),),
-    "zstd": (Zstd(level=3), Crc32c()),
-    "gzip": (Gzip(level=3), Crc32c()),
-    "inner": (Crc32c(), Blosc(cname="zlib", typesize=1)),
-}
+CODECS = ["fast", "balanced", "none", "zstd noshuffle 1"]
 
 
-def sharded(chain: tuple[Any, ...], location: str = "end") -> Any:
-    metadata = array_metadata((12, 30), "i2", (2, 30), (6, 30), "fast")
-    codecs = dataclasses.replace(metadata.codecs, byte_codecs=chain)
-    return dataclasses.replace(metadata, codecs=codecs, index=ShardIndex(location=location))
+def metadata_of(codec: str) -> Any:
+    return array_metadata((12, 30), "i2", (2, 30), (6, 30), codec)
 
 
 def values() -> Any:
@@ -53,32 +41,23 @@ def read_or_message(root: Path) -> tuple[Any, str]:
         return None, str(error)
 
 
-@pytest.mark.parametrize("location", ["start", "end"])
-@pytest.mark.parametrize("name", CHAINS)
-def test_a_flipped_byte_anywhere(tmp_path: Path, write: Any, name: str, location: str) -> None:
-    expected = values()
-    write(tmp_path, expected, metadata=sharded(CHAINS[name], location))
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_flipped_byte_anywhere(tmp_path: Path, write: Any, codec: str) -> None:
+    write(tmp_path, values(), metadata=metadata_of(codec))
     file = tmp_path / "a" / "c" / "1" / "0"
     whole = file.read_bytes()
     rng = np.random.default_rng(0)
-    refused = 0
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= int(rng.integers(1, 256))
         file.write_bytes(damaged)
-        found, message = read_or_message(tmp_path)
-        if message:
-            refused += 1
-            assert DAMAGED.search(message), message
-        else:
-            np.testing.assert_array_equal(found, expected)
-    assert refused == len(whole) if isinstance(CHAINS[name][-1], Crc32c) else refused > 0.9 * len(whole)
+        _, message = read_or_message(tmp_path)
+        assert DAMAGED.search(message), message
 
 
-@pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("location", ["start", "end"])
-def test_a_shard_cut_off_anywhere(tmp_path: Path, write: Any, name: str, location: str) -> None:
-    write(tmp_path, values(), metadata=sharded(CHAINS[name], location))
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_shard_cut_off_anywhere(tmp_path: Path, write: Any, codec: str) -> None:
+    write(tmp_path, values(), metadata=metadata_of(codec))
     file = tmp_path / "a" / "c" / "1" / "0"
     whole = file.read_bytes()
     for size in range(0, len(whole), 7):
@@ -88,7 +67,7 @@ def test_a_shard_cut_off_anywhere(tmp_path: Path, write: Any, name: str, locatio
 
 
 def test_a_shard_cut_off_while_it_is_open(tmp_path: Path, write: Any) -> None:
-    array = write(tmp_path, values(), metadata=sharded(CHAINS["fast"]))
+    array = write(tmp_path, values(), metadata=metadata_of("fast"))
     array.read_rows([0])
     file = tmp_path / "a" / "c" / "0" / "0"
     file.write_bytes(file.read_bytes()[:20])
@@ -125,32 +104,20 @@ def test_short_reads_go_on(tmp_path: Path, write: Any, monkeypatch: pytest.Monke
     np.testing.assert_array_equal(array.read_rows([3, 9]), expected[[3, 9]])
 
 
-def test_a_missing_shard_is_fill_unless_sealed(tmp_path: Path, write: Any) -> None:
+def test_a_missing_shard_is_damage(tmp_path: Path, write: Any) -> None:
     expected = values()
-    write(tmp_path, expected, metadata=sharded(CHAINS["fast"]))
+    write(tmp_path, expected, metadata=metadata_of("fast"))
     (tmp_path / "a" / "c" / "1" / "0").unlink()
-    found = Array.open(LocalStorage(tmp_path), "a").read_box([0, 0], [12, 30])
-    np.testing.assert_array_equal(found[:6], expected[:6])
-    assert not found[6:].any()
-    sealed = Array.open(LocalStorage(tmp_path), "a", sealed=True)
-    np.testing.assert_array_equal(sealed.read_box([0, 0], [6, 30]), expected[:6])
+    array = Array.open(LocalStorage(tmp_path), "a")
+    np.testing.assert_array_equal(array.read_box([0, 0], [6, 30]), expected[:6])
     with pytest.raises(
         CorruptionError, match=r"array 'a': a/c/1/0 of .* is missing, but the store is sealed"
     ):
-        sealed.read_rows([7])
-
-
-def test_a_missing_chunk_of_an_unsharded_array(tmp_path: Path, write: Any) -> None:
-    metadata = dataclasses.replace(sharded(CHAINS["fast"]), index=None, shard_shape=None)
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "zarr.json").write_bytes(metadata.to_bytes())
-    assert not Array.open(LocalStorage(tmp_path), "a").read_rows([3]).any()
-    with pytest.raises(CorruptionError, match=r"array 'a': a/c/1/0 of .* is missing"):
-        Array.open(LocalStorage(tmp_path), "a", sealed=True).read_rows([3])
+        array.read_rows([7])
 
 
 def test_a_shard_that_vanishes_after_its_index_was_read(tmp_path: Path, write: Any) -> None:
-    array = write(tmp_path, values(), metadata=sharded(CHAINS["fast"]))
+    array = write(tmp_path, values(), metadata=metadata_of("fast"))
     array.read_rows([0])
     (tmp_path / "a" / "c" / "0" / "0").unlink()
     array.storage.renew()
@@ -171,57 +138,37 @@ def test_a_shard_that_vanishes_after_its_index_was_read(tmp_path: Path, write: A
 def test_an_index_that_points_outside(
     tmp_path: Path, write: Any, entry: tuple[int, int], message: str
 ) -> None:
-    index = ShardIndex()
-    write(tmp_path, values(), metadata=sharded(CHAINS["fast"]))
+    write(tmp_path, values(), metadata=metadata_of("fast"))
     file = tmp_path / "a" / "c" / "0" / "0"
     whole = file.read_bytes()
     entries = np.frombuffer(whole[-52:-4], "<u8").reshape(3, 2).copy()
     entries[1] = entry
-    file.write_bytes(whole[:-52] + index.encode(entries.view("<i8")))
+    file.write_bytes(whole[:-52] + encode_index(entries.view("<i8")))
     with pytest.raises(CorruptionError, match=rf"array 'a': shard a/c/0/0 .*{message}"):
         Array.open(LocalStorage(tmp_path), "a").read_rows([0])
 
 
-@pytest.mark.parametrize(
-    "codec",
-    [
-        Blosc(cname="lz4", typesize=4),
-        Blosc(cname="blosclz", shuffle="bitshuffle", typesize=4),
-        Blosc(cname="zstd", shuffle="noshuffle", typesize=4),
-        Zstd(level=3),
-        Gzip(level=3),
-    ],
-    ids=lambda codec: codec.to_json()["name"],
-)
-def test_frames_without_checksum_never_crash_or_overrun(codec: Any) -> None:
-    """Without crc32c wrong values cannot be told from right ones, but sizes are checked before decoding."""
+@pytest.mark.parametrize("cname", ["lz4", "zstd"])
+@pytest.mark.parametrize("shuffle", ["noshuffle", "shuffle", "bitshuffle"])
+def test_hostile_frames_never_crash_or_overrun(cname: str, shuffle: str) -> None:
+    """A stranger can make the checksum of any bytes; sizes are checked before decoding."""
     numbers = (np.arange(3000) // 7).astype("i4")
-    raw = b"".join(CodecChain(byte_codecs=(codec,)).encoder(numbers.dtype)(numbers))
-    decode = CodecChain(byte_codecs=(codec,)).decoder(numbers.nbytes)
+    compressor = Blosc(cname=cname, clevel=5, shuffle=shuffle, typesize=4)
+    frame = encoder(compressor)(numbers)[0]
+    decode = decoder(compressor, numbers.nbytes)
     guarded = np.full(len(numbers) + 64, 77, "i4")
     out, rng = guarded[32:-32], np.random.default_rng(0)
     refused = 0
     for _ in range(2000):
-        damaged = bytearray(raw)
-        for position in rng.integers(0, rng.choice([20, len(raw)]), 2):
+        damaged = bytearray(frame)
+        for position in rng.integers(0, rng.choice([20, len(frame)]), 2):
             damaged[position] = int(rng.integers(0, 256))
+        if rng.random() < 0.2:
+            damaged = damaged[: rng.integers(0, len(frame) + 1)]
         try:
-            decode(bytes(damaged[: rng.integers(0, len(raw) + 1)] if rng.random() < 0.2 else damaged), out)
+            decode(bytes(damaged) + google_crc32c.Checksum(bytes(damaged)).digest()[::-1], out)
         except FrameError:
             refused += 1
         assert (guarded[:32] == 77).all()
         assert (guarded[-32:] == 77).all()
     assert refused > 500
-
-
-@pytest.mark.parametrize(
-    "codec", [Blosc(typesize=4), Zstd(), Gzip()], ids=lambda codec: codec.to_json()["name"]
-)
-@pytest.mark.parametrize("count", [99, 101, 10_000])
-def test_frames_of_another_size_are_refused(codec: Any, count: int) -> None:
-    numbers = np.arange(count, dtype="i4")
-    raw = b"".join(CodecChain(byte_codecs=(codec, Crc32c())).encoder(numbers.dtype)(numbers))
-    for chain in [(codec, Crc32c()), (codec, Crc32c(), Crc32c())]:
-        stored = raw if len(chain) == 2 else b"".join(Crc32c().encode([raw]))
-        with pytest.raises(FrameError, match=r"40[0 ]|400"):
-            CodecChain(byte_codecs=chain).decoder(400)(stored, np.empty(100, "i4"))

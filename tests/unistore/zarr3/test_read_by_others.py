@@ -13,7 +13,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.zarr3.dtypes import DTYPE_NAMES
+from unistore.zarr3.metadata import DTYPE_NAMES
 from unistore.zarr3.presets import array_metadata
 
 tensorstore = pytest.importorskip("tensorstore")
@@ -94,13 +94,6 @@ def test_shards_of_nothing_but_fill_are_an_index(tmp_path: Path, write: Any, sam
     same_bits(array.read_box([0, 0], [8, 3]), values)
     same_bits(read_by_zarr(tmp_path / "a"), values)
     same_bits(read_by_tensorstore(tmp_path / "a"), values)
-
-
-def test_no_axes(tmp_path: Path, write: Any) -> None:
-    array = write(tmp_path, np.array(2.5), (), ())
-    assert array.read_box([], []) == 2.5
-    assert read_by_zarr(tmp_path / "a") == 2.5
-    assert read_by_tensorstore(tmp_path / "a") == 2.5
 
 
 def test_metadata_is_what_zarr_python_writes(tmp_path: Path) -> None:
