@@ -32,16 +32,7 @@ class _Packer(pickle.Pickler):
         self.positions: list[tuple[int, int, int]] = []
         self._arena = arena
         super().__init__(file, protocol=5, buffer_callback=self._keep)
-
-    def reducer_override(self, obj: Any) -> Any:
-        """Describe arrays and tensors by memory that can be handed out; leave anything else to pickle."""
-        if type(obj) is Packed:  # a dataclass with slots is pickled slowly
-            return Packed, (obj.values, obj.offsets, obj.group, obj.shapes)
-        if type(obj) is np.ndarray:
-            return _reduce_array(obj)
-        if type(obj) is torch.Tensor:
-            return _reduce_tensor(obj)
-        return NotImplemented
+        self.dispatch_table = _REDUCERS
 
     def _keep(self, buffer: pickle.PickleBuffer) -> None:
         with buffer.raw() as raw:
@@ -66,10 +57,14 @@ def _address(data: NDArray[Any]) -> int:
     return address
 
 
+def _reduce_packed(packed: Packed) -> Any:
+    return Packed, (packed.values, packed.offsets, packed.group, packed.shapes)
+
+
 def _reduce_array(array: NDArray[Any]) -> Any:
     flags = array.flags
     if flags.c_contiguous or flags.f_contiguous or array.dtype.hasobject:
-        return NotImplemented  # numpy hands out the memory, or pickles the objects
+        return array.__reduce_ex__(5)  # hands out the memory, or pickles the objects
     # images are permuted views: contiguous once their axes are in the order of memory
     axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
     dense = np.ascontiguousarray(array.transpose(axes))
@@ -79,7 +74,7 @@ def _reduce_array(array: NDArray[Any]) -> Any:
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
     strided = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
     if not strided or tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
-        return NotImplemented  # torch pickles these
+        return tensor.__reduce_ex__(5)
     try:
         return torch.from_numpy, (tensor.numpy(),)
     except TypeError:  # bfloat16, float8: torch has them, numpy does not
@@ -89,6 +84,9 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 
 def _tensor_of_bytes(data: NDArray[np.uint8], dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
     return torch.from_numpy(data).view(dtype).view(shape)
+
+
+_REDUCERS = {Packed: _reduce_packed, np.ndarray: _reduce_array, torch.Tensor: _reduce_tensor}
 
 
 def encode(batch: Any, arena: Arena) -> Message:

@@ -161,8 +161,8 @@ class _Worker:
             poll.register(descriptor, select.POLLIN)
         messages = self._early
         while True:
-            for message, descriptors in messages:
-                self._accept(*message, descriptors)
+            for (generation, leases, tasks), descriptors in messages:
+                self._accept(generation, leases, tasks, descriptors)
             if self._tasks:
                 self._answer(self._tasks.popleft())
             elif any(descriptor in sentinels for descriptor, _ in poll.poll()):
