@@ -6,9 +6,10 @@ there; anything else is copied into the arena once.
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,7 +33,8 @@ class _Packer(pickle.Pickler):
         self.positions: list[tuple[int, int, int]] = []
         self._arena = arena
         super().__init__(file, protocol=5, buffer_callback=self._keep)
-        self.dispatch_table = _REDUCERS
+        # one of its own hides what torch has registered with copyreg
+        self.dispatch_table = {**copyreg.dispatch_table, **_REDUCERS}
 
     def _keep(self, buffer: pickle.PickleBuffer) -> None:
         with buffer.raw() as raw:
@@ -74,7 +76,7 @@ def _reduce_array(array: NDArray[Any]) -> Any:
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
     strided = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
     if not strided or tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
-        return tensor.__reduce_ex__(5)
+        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
     try:
         return torch.from_numpy, (tensor.numpy(),)
     except TypeError:  # bfloat16, float8: torch has them, numpy does not
@@ -86,7 +88,11 @@ def _tensor_of_bytes(data: NDArray[np.uint8], dtype: torch.dtype, shape: Sequenc
     return torch.from_numpy(data).view(dtype).view(shape)
 
 
-_REDUCERS = {Packed: _reduce_packed, np.ndarray: _reduce_array, torch.Tensor: _reduce_tensor}
+_REDUCERS: dict[type, Callable[[Any], Any]] = {
+    Packed: _reduce_packed,
+    np.ndarray: _reduce_array,
+    torch.Tensor: _reduce_tensor,
+}
 
 
 def encode(batch: Any, arena: Arena) -> Message:
