@@ -52,6 +52,9 @@ AT_TOP: dict[str, set[str]] = {
     "unistore.data.kinds.flat": {"torch"},
     "unistore.data.sample": {"torch"},
     "unistore.data.tensors": {"torch"},
+    "unistore.loader.collating": {"torch"},
+    "unistore.loader.environment": {"torch"},
+    "unistore.loader.wire": {"torch"},
 }
 """Heavy imports that a module or package may make when it is imported itself."""
 

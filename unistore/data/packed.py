@@ -5,7 +5,9 @@ Readers use numpy only; `unistore.data.collate` makes tensors of a `Batch`, as v
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,6 +16,23 @@ from numpy.typing import NDArray
 
 Allocate: TypeAlias = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
 """``allocate(shape, dtype)`` returns an uninitialised C-contiguous array, like ``np.empty``."""
+
+_lent: ContextVar[Allocate | None] = ContextVar("memory of a batch", default=None)
+
+
+def lent_memory() -> Allocate | None:
+    """Return what allocates the memory of the batch that a Loader is making; None outside of a Loader."""
+    return _lent.get()
+
+
+@contextmanager
+def lending(allocate: Allocate) -> Iterator[None]:
+    """Let `lent_memory` return `allocate`."""
+    token = _lent.set(allocate)
+    try:
+        yield
+    finally:
+        _lent.reset(token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Memory of a batch as tensors: ordinary memory, or shared memory in a worker of torch's DataLoader.
+"""Memory of a batch as tensors: ordinary, lent by a Loader, or shared in a worker of torch's DataLoader.
 
-A worker sends a batch by moving every storage into shared memory. Memory allocated here is shared from the
-start, as in torch's own collation, so that sending copies nothing.
+A worker of a DataLoader sends a batch by moving every storage into shared memory. Memory allocated here is
+shared from the start, as in torch's own collation, so that sending copies nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
+from unistore.data.packed import lent_memory
+
 _ALIGNMENT = 64
 """Alignment of arrays in bytes: a cache line."""
 
 
 def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Uninitialised contiguous tensor; in shared memory in a worker of a DataLoader."""
+    """Return an uninitialised contiguous tensor, in the batch's memory if it has any."""
     size = math.prod(shape) * dtype.itemsize
+    allocate = lent_memory()
+    if size and allocate is not None:
+        memory = torch.from_numpy(allocate((size,), np.dtype(np.uint8)))
+        return memory.view(dtype).view(tuple(shape))
     if size == 0 or get_worker_info() is None:
         return torch.empty(tuple(shape), dtype=dtype)
     # as torch's default_collate does; `share_memory_` of an ordinary tensor would copy it
@@ -42,7 +48,8 @@ class Memory:
     """
 
     def __init__(self, expected: int = 0) -> None:
-        self._in_worker = get_worker_info() is not None
+        self._lent = lent_memory()
+        self._in_worker = self._lent is None and get_worker_info() is not None
         self._expected = expected
         self._pieces: list[tuple[int, torch.Tensor]] = []
         self._free = 0
@@ -52,6 +59,8 @@ class Memory:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """See `unistore.data.packed.Allocate`. Text is not allocated in shared memory."""
         size = math.prod(shape) * dtype.itemsize
+        if self._lent is not None and dtype.kind != "U":
+            return self._lent(shape, dtype)
         if not self._in_worker or size == 0 or dtype.kind == "U":
             return np.empty(shape, dtype)
         room = -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -6,8 +6,7 @@ sample into the index, without a lock, after the sample itself, so that samples 
 even if a process is killed. A sample that two processes add at the same time is stored twice and found once.
 Samples are added until the file is full and never removed.
 
-Loaders of one user on a machine share the file of a `unistore.Dataset` by its name, see
-`unistore.loader.cache_folder`. The file of any other dataset has no name; the workers of its loader share it.
+Loaders of one user on a machine share the file by its name, see `unistore.loader.cache_folder`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
-from unistore.memory.segments import reserve
+from unistore.loader.cache_folder import join, leave, lock_folder
 from unistore.system.sizes import parse_bytes
 
 ALIGNMENT = 64
@@ -57,7 +56,7 @@ class CacheFile:
     capacity
         Bytes of decoded samples.
     name
-        Name under which loaders share it; None: only this loader uses it.
+        Name under which loaders share it.
     extent
         Bytes of samples with fixed offsets (`CacheRegion.add_at`); None: samples are appended.
 
@@ -67,29 +66,17 @@ class CacheFile:
         If the file or its folder belongs to another user, or the disk has no room for the index.
     """
 
-    def __init__(
-        self, samples: int, capacity: int, name: str | None = None, extent: int | None = None
-    ) -> None:
+    def __init__(self, samples: int, capacity: int, name: str, extent: int | None = None) -> None:
         self.samples = samples
         self.capacity = capacity
         size = self.start + (capacity if extent is None else extent)
         try:
-            if name is None:
-                with tempfile.TemporaryFile(prefix="unistore-cache-") as file:
-                    reserve(file.fileno(), self.start, size)
-                    self.descriptor = os.dup(file.fileno())
-                self._end: weakref.finalize[..., CacheFile] = weakref.finalize(
-                    self, os.close, self.descriptor
-                )
-            else:
-                from unistore.loader.cache_folder import join  # file locks are not on every platform
-
-                self.descriptor = join(name, size, self.start)
-                self._end = weakref.finalize(self, _leave, name, self.descriptor, os.getpid())
+            self.descriptor = join(name, size, self.start)
         except OSError as error:
             message = f"cannot be made in {tempfile.gettempdir()} ({error.strerror})"
             cure = "free space there, set TMPDIR to a folder with room, or leave cache out"
             raise InputError(Problem("cache", message, cure, "option")) from error
+        self._end = weakref.finalize(self, _leave, name, self.descriptor, os.getpid())
 
     def close(self) -> None:
         """Close the file. Also done when this object is deleted, and at exit."""
@@ -101,11 +88,7 @@ class CacheFile:
     @property
     def start(self) -> int:
         """Offset of the samples: the header, number of allocated bytes and index, in whole pages."""
-        return _aligned(8 * (1 + self.samples), mmap.ALLOCATIONGRANULARITY)
-
-    def create(self) -> int:
-        """Return a new descriptor of the file, which the caller closes."""
-        return os.dup(self.descriptor)
+        return aligned(8 * (1 + self.samples), mmap.ALLOCATIONGRANULARITY)
 
     def region(self, descriptor: int) -> CacheRegion:
         """The mapped file, for a process that reads and adds samples; the caller closes `descriptor`."""
@@ -114,8 +97,6 @@ class CacheFile:
 
 def _leave(name: str, descriptor: int, owner: int) -> None:
     if os.getpid() == owner:  # not in a forked child
-        from unistore.loader.cache_folder import leave
-
         leave(name, descriptor)
 
 
@@ -151,12 +132,12 @@ class CacheRegion:
 
     def add(self, sample: int, parts: Sequence[Any]) -> None:
         """Add a sample, its buffers aligned one after the other; does nothing if it does not fit."""
-        padded = b"".join(data.ljust(_aligned(len(data)), b"\0") for data in map(bytes, parts))
+        padded = b"".join(data.ljust(aligned(len(data)), b"\0") for data in map(bytes, parts))
         self._add(sample, padded, len(padded), None)
 
     def add_at(self, sample: int, data: Any, offset: int) -> None:
         """Add a sample at an offset from `start`; it takes whole pages."""
-        self._add(sample, data, _aligned(len(data), mmap.PAGESIZE), self.start + offset)
+        self._add(sample, data, aligned(len(data), mmap.PAGESIZE), self.start + offset)
 
     def _add(self, sample: int, data: Any, size: int, offset: int | None) -> None:
         if not self.full and self._has_room(size):
@@ -170,8 +151,6 @@ class CacheRegion:
         """Whether `size` bytes fit; allocates a new region if necessary."""
         if self._next + size <= self._end:
             return True
-        from unistore.loader.cache_folder import lock_folder
-
         try:
             with lock_folder():
                 end = self.start + int(self._allocated[0])
@@ -209,5 +188,6 @@ class CacheRegion:
         return memoryview(self._map)[offset : offset + size].toreadonly()
 
 
-def _aligned(size: int, unit: int = ALIGNMENT) -> int:
+def aligned(size: int, unit: int = ALIGNMENT) -> int:
+    """Return the size rounded up to a multiple of a unit."""
     return -(-size // unit) * unit

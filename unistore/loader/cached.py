@@ -1,4 +1,4 @@
-"""Reading through the cache: chunks of stores, samples of other datasets."""
+"""Reading through the cache: chunks of stores, and samples of which nothing is random."""
 
 from __future__ import annotations
 
@@ -17,35 +17,28 @@ from unistore.data.kinds.joined import join_parts, layout_of
 from unistore.data.packed import Allocate, Batch
 from unistore.errors import InputError, Problem
 from unistore.loader.cache import CacheFile, CacheRegion
-from unistore.loader.cached_samples import dump_pickled, dump_sample, load_pickled, load_sample
-from unistore.loader.fetch import BatchFetch, Fetch, SampleFetch
+from unistore.loader.cached_samples import dump_sample, load_sample
+from unistore.loader.fetch import BatchFetch, Fetch
 
-_VERSION = 3
+_VERSION = 4
 """Version of the layout of chunks in the file; part of its name."""
 
 
 def check_cacheable(dataset: Any) -> None:
-    """Check that a dataset has chunks or single samples to cache.
-
-    Raises
-    ------
-    InputError
-        If it has neither.
-    """
-    if not _has_chunks(dataset) and hasattr(dataset, "read_batch"):
-        message = "keeps chunks of a unistore.Dataset, or samples of a dataset without read_batch"
-        raise InputError(Problem("cache", message, "leave cache out", "option"))
+    """Raise an InputError if a dataset has no chunks to cache."""
+    if hasattr(dataset, "parts") and hasattr(dataset, "arrays"):
+        return
+    message = f"keeps what a unistore.Dataset decodes, and this dataset is a {type(dataset).__name__}"
+    cure = "leave cache out, or convert the files; a part of a unistore.Dataset is subset=… of the Loader"
+    raise InputError(Problem("cache", message, cure, "option"))
 
 
 def cache_file(dataset: Any, fetch: Fetch, capacity: int) -> CacheFile:
     """Make or open the cache file of a dataset's chunks or samples.
 
     Loaders share one by its name, which stands for the stores that the dataset was opened from, by the same
-    paths in the same folder, for the capacity, and, where samples are kept, for which they are. Samples of
-    other datasets are kept by each loader alone.
+    paths in the same folder, for the capacity, and, where samples are kept, for which they are.
     """
-    if not _has_chunks(dataset):
-        return CacheFile(len(dataset), capacity)
     stores = [(part.store.path, part.store.attributes["seal"]) for part in dataset.parts]
     identity = [_VERSION, str(Path.cwd()), stores, capacity]
     if _keeps_samples(dataset, fetch):
@@ -76,18 +69,11 @@ def cached(dataset: Any, fetch: Fetch, region: CacheRegion) -> Fetch:
     """Return a `Fetch` of the same batches that reads through the cache."""
     if _keeps_samples(dataset, fetch):
         return CachedBatches(fetch, region)
-    if _has_chunks(dataset):
-        return CachedChunks(fetch, dataset, region)
-    assert isinstance(fetch, SampleFetch)
-    return CachedSamples(fetch, region)
-
-
-def _has_chunks(dataset: Any) -> bool:
-    return hasattr(dataset, "parts") and hasattr(dataset, "arrays")
+    return CachedChunks(fetch, dataset, region)
 
 
 def _keeps_samples(dataset: Any, fetch: Fetch) -> bool:
-    return isinstance(fetch, BatchFetch) and _has_chunks(dataset) and bool(dataset.repeats)
+    return isinstance(fetch, BatchFetch) and bool(dataset.repeats)
 
 
 class CachedBatches:
@@ -195,42 +181,3 @@ class _ArrayChunks:
         self.misses += 1
         data = np.ascontiguousarray(chunk).reshape(-1).view(np.uint8)
         self._region.add_at(self._first + number, data, self._offset + number * len(data))
-
-
-class CachedSamples:
-    """A cache in front of any map-style dataset: samples are kept pickled, before they are collated.
-
-    Every sample is that of epoch 0, so that an epoch does not depend on what the cache has room for.
-
-    Parameters
-    ----------
-    fetch
-        Reads and collates.
-    region
-        The cache.
-    """
-
-    packed = on_any_thread = False
-
-    def __init__(self, fetch: SampleFetch, region: CacheRegion) -> None:
-        self._fetch = fetch
-        self._region = region
-        self.hits = self.misses = 0
-
-    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Any:
-        """See `Fetch`."""
-        wanted = list(zip(indices.tolist(), self._region.find(indices).tolist(), strict=True))
-        missing = [index for index, offset in wanted if not offset]
-        self.hits += len(wanted) - len(missing)
-        self.misses += len(missing)
-        read = iter(self._fetch.samples(missing, 0) if missing else ())
-        samples = []
-        for index, offset in wanted:
-            if offset:
-                samples.append(load_pickled(self._region, offset))
-                continue
-            sample = next(read)
-            samples.append(sample)
-            if not self._region.full:
-                self._region.add(index, dump_pickled(sample))
-        return self._fetch.collated(samples, epoch, indices[:1], allocate)

@@ -16,8 +16,7 @@ from unistore.errors import LoaderError
 
 _HEADER = struct.Struct("<QB")
 _RECEIVE_BYTES = 64 * 1024
-_DESCRIPTOR = array.array("i").itemsize
-_ANCILLARY = socket.CMSG_SPACE(250 * _DESCRIPTOR)  # Linux sends at most 253 with a message
+_ANCILLARY = socket.CMSG_SPACE(250 * array.array("i").itemsize)  # Linux sends at most 253 with a message
 _NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 _parent_ends: weakref.WeakSet[Channel] = weakref.WeakSet()
@@ -51,12 +50,8 @@ class Channel:
         """
         data = pickle.dumps(message, protocol=5)
         data = _HEADER.pack(len(data), len(descriptors)) + data
-        sent = 0
-        if descriptors:
-            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
-            sent = self.socket.sendmsg([data], [rights])
-        if sent < len(data):
-            self.socket.sendall(memoryview(data)[sent:])
+        sent = socket.send_fds(self.socket, [data], descriptors) if descriptors else 0
+        self.socket.sendall(memoryview(data)[sent:])
 
     def receive(self, *, wait: bool = True) -> list[tuple[Any, list[int]]]:
         """Return received messages, each with its descriptors, which the caller closes.
@@ -87,14 +82,8 @@ class Channel:
             return False
         except ConnectionError as error:
             raise EOFError from error
-        for level, kind, rights in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                whole = len(rights) - len(rights) % _DESCRIPTOR
-                received = array.array("i", rights[:whole])
-                if not _NOT_INHERITED:
-                    for descriptor in received:
-                        os.set_inheritable(descriptor, False)
-                self._descriptors.extend(received)
+        for _, _, rights in ancillary:
+            self._descriptors.extend(array.array("i", rights))
         if flags & socket.MSG_CTRUNC:
             msg = "no file descriptors left to receive a batch's memory: raise `ulimit -n`"
             raise LoaderError(msg)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.packed import Allocate, Batch
+from unistore.data.packed import Allocate, Batch, lending
 from unistore.errors import SampleError, first_few
-from unistore.loader.collating import collate_into
 from unistore.loader.failures import caused, in_one_line
+from unistore.loader.production import Arrival
+from unistore.memory.segments import Arena
 from unistore.order.permutation import At
 from unistore.order.seeding import BATCH_SALT, RandomFunction, takes_rng
 
@@ -47,7 +49,7 @@ class Fetch(Protocol):
 
     @property
     def hits(self) -> int:
-        """Chunks, or samples of a plain dataset, that were found in the cache; 0 without one."""
+        """Chunks or samples that were found in the cache; 0 without one."""
         return 0
 
     @property
@@ -85,7 +87,7 @@ class SampleFetch:
         Anything with ``__getitem__``. Its ``set_epoch``, if it has one, is called with each new epoch.
     collate
         From a list of samples to a batch. None: ``unistore.collate`` for samples of a `unistore.Dataset`,
-        else as torch's ``default_collate``, straight into the slab.
+        else as torch's ``default_collate``.
     seed
         Seed of the random numbers of the collation, and of a dataset that is not told the epoch.
     carry_epoch
@@ -100,7 +102,7 @@ class SampleFetch:
         self._collate = collate
         self._seed = seed
         self._random_collate = RandomFunction(collate, BATCH_SALT) if _may_draw(collate) else None
-        self.carry_epoch = carry_epoch
+        self._carry_epoch = carry_epoch
         self._set_epoch = None if carry_epoch else getattr(dataset, "set_epoch", None)
         self._epoch: int | None = None
         self._in_batches = hasattr(dataset, "__getitems__")
@@ -108,36 +110,33 @@ class SampleFetch:
         functions = (collate, getattr(dataset, "transform", None))
         self.on_any_thread = carry_epoch and not any(map(_draws_globally, functions))
 
-    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Any:
+    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Any:  # noqa: ARG002
         """See `Fetch`."""
-        samples = self.samples(indices.tolist(), epoch)
-        return self.collated(samples, epoch, indices[:1], allocate)
+        return self._collated(self._samples(indices, epoch), indices, epoch)
 
-    def samples(self, indices: Sequence[int], epoch: int) -> Sequence[Any]:
-        """Samples as the dataset returns them."""
+    def _samples(self, indices: NDArray[np.int64], epoch: int) -> Sequence[Any]:
+        """Return samples as the dataset returns them."""
         if self._set_epoch is not None and epoch != self._epoch:
             self._set_epoch(epoch)
             self._epoch = epoch
+        numbers = indices.tolist()
         read = self._read
-        if self.carry_epoch:  # such a dataset takes care of its random numbers
-            pairs = [At(index, epoch) for index in indices]
+        if self._carry_epoch:  # such a dataset takes care of its random numbers
+            pairs = [At(index, epoch) for index in numbers]
             samples: Sequence[Any] = (
                 read.function(pairs) if self._in_batches else [*map(read.function, pairs)]
             )
             return samples
-        numbers = np.array(indices, np.int64)
-        epochs = np.full_like(numbers, epoch)
+        epochs = np.full_like(indices, epoch)
         if not self._in_batches:
-            return read.map(indices, self._seed, epochs, numbers)
-        (samples,) = read.map([indices], self._seed, epochs[:1], numbers[:1])
+            return read.map(numbers, self._seed, epochs, indices)
+        (samples,) = read.map([numbers], self._seed, epochs[:1], indices[:1])
         return samples
 
-    def collated(
-        self, samples: Sequence[Any], epoch: int, first: NDArray[np.int64], allocate: Allocate
-    ) -> Any:
-        """The batch of some samples; `first` (1,) is the index of the first one."""
+    def _collated(self, samples: Sequence[Any], indices: NDArray[np.int64], epoch: int) -> Any:
+        """Return the batch of some samples."""
         if self._random_collate is not None:
-            (batch,) = self._random_collate.map([samples], self._seed, np.array([epoch]), first)
+            (batch,) = self._random_collate.map([samples], self._seed, np.array([epoch]), indices[:1])
             return batch
         if self._collate is not None:
             return self._collate(samples)
@@ -145,7 +144,30 @@ class SampleFetch:
             from unistore.data.collate import collate
 
             return collate(samples)
-        return collate_into(samples, allocate)
+        from unistore.loader.collating import collate_samples
+
+        return collate_samples(samples)
+
+
+def fetch_batch(
+    fetch: Fetch, dataset: Any, indices: NDArray[np.int64], epoch: int, arena: Arena
+) -> Arrival | SampleError:
+    """Read a batch into an arena; return it, or the error that names the sample."""
+    hits = fetch.hits
+    misses = fetch.misses
+    started = time.perf_counter()
+    try:
+        with lending(arena.allocate):
+            batch = fetch(indices, epoch, arena.allocate)
+    except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the consumer raises it
+        failure = error
+    else:
+        seconds = time.perf_counter() - started
+        return Arrival(batch, arena.needed, seconds, hits=fetch.hits - hits, misses=fetch.misses - misses)
+    try:  # outside of the handler: else the tracebacks of both readings would be told
+        return _sample_error(failure, fetch, dataset, indices, epoch)
+    finally:
+        del failure  # its traceback refers to this frame
 
 
 def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
@@ -186,7 +208,7 @@ def _draws_globally(function: Callable[..., Any] | None) -> bool:
     return _may_draw(function) and not takes_rng(function)
 
 
-def sample_error(
+def _sample_error(
     error: Exception, fetch: Fetch, dataset: Any, indices: NDArray[np.int64], epoch: int
 ) -> SampleError:
     """Find the sample of a batch that fails, by reading them one at a time.
@@ -202,19 +224,11 @@ def sample_error(
         try:
             fetch(np.array([index]), epoch, np.empty)
         except Exception as single:  # noqa: BLE001 - a dataset may raise anything
-            _forget_context(single, error)
             source = _source(dataset, index)
             where = f"sample {index} ({source})" if source else f"sample {index}"
             message = f"{where}, epoch {epoch}: {in_one_line(single)}"
             return caused(SampleError(message, index, source), single)
     return batch_error(error, indices, epoch)
-
-
-def _forget_context(error: BaseException, handled: BaseException) -> None:
-    """Take an error that was being handled out of the chain of another: its traceback would be told twice."""
-    while error.__context__ is not None and error.__context__ is not handled:
-        error = error.__context__
-    error.__context__ = None
 
 
 def batch_error(error: BaseException, indices: NDArray[np.int64], epoch: int) -> SampleError:

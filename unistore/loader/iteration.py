@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,45 +18,33 @@ QUICK_SECONDS = 0.002
 """Batches that are made in less time are requested several at a time, see `Requests.request_ahead`."""
 
 
-class Positions:
-    """The samples of an epoch, position by position, computed in windows.
+class _Epoch:
+    """The batches of an epoch, the first of which has the number `first` among all requests.
 
-    Parameters
-    ----------
-    sequence, epoch
-        The order, and the number of the epoch.
+    Samples are computed in windows.
     """
 
-    def __init__(self, sequence: EpochSequence, epoch: int) -> None:
+    def __init__(self, sequence: EpochSequence, epoch: int, share: RankShare, first: int) -> None:
+        self.epoch = epoch
+        self.share = share
+        self.first = first
+        self.beginning = first, epoch, share.start
+        self.stop = first + share.steps
         self._sequence = sequence
-        self._epoch = epoch
-        self._first = 0
-        self._known: NDArray[np.int64] = np.empty(0, np.int64)
+        self._window_start = 0
+        self._window: NDArray[np.int64] = np.empty(0, np.int64)
 
-    def __call__(self, start: int, stop: int) -> NDArray[np.int64]:
+    def request(self, number: int) -> Request:
+        start, stop = self.share.span(number - self.first)
+        return Request(number, self.epoch, self._samples(start, stop))
+
+    def _samples(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the samples (stop - start,) at positions ``start:stop``."""
-        if start < self._first or stop > self._first + len(self._known):
+        if start < self._window_start or stop > self._window_start + len(self._window):
             end = min(len(self._sequence), max(stop, start + WINDOW))
-            self._known = self._sequence.indices(self._epoch, start, end)
-            self._first = start
-        return self._known[start - self._first : stop - self._first]
-
-
-class _Epoch(NamedTuple):
-    """The batches of one epoch, the first of which has the number `first` among all requests."""
-
-    epoch: int
-    share: RankShare
-    positions: Positions
-    first: int
-
-    @property
-    def beginning(self) -> tuple[int, int, int]:
-        return self.first, self.epoch, self.share.start
-
-    @property
-    def stop(self) -> int:
-        return self.first + self.share.steps
+            self._window = self._sequence.indices(self.epoch, start, end)
+            self._window_start = start
+        return self._window[start - self._window_start : stop - self._window_start]
 
 
 class Requests:
@@ -85,8 +73,7 @@ class Requests:
 
     def begin(self, epoch: int, start: int) -> RankShare:
         """Start at a position of an epoch."""
-        wanted = self._taken, epoch, start
-        while self._epochs and self._epochs[0].beginning != wanted:
+        while self._epochs and self._epochs[0].beginning != (self._taken, epoch, start):
             del self._epochs[0]
         if not self._epochs:
             self._producer.begin()
@@ -115,28 +102,22 @@ class Requests:
             False: only when half of the producer's capacity is free, so that quick batches share messages.
         """
         room = self._producer.room()
-        while (
-            (last := self._epochs[-1]).stop < self._requested + room
-            and self._across_epochs
-            and last.share.steps
-        ):
-            self._append(last.epoch + 1, 0, last.stop)
+        last = self._epochs[-1]
+        while self._across_epochs and last.share.steps and last.stop < self._requested + room:
+            last = self._append(last.epoch + 1, 0, last.stop)
         room = min(room, last.stop - self._requested)
         if room <= 0 or (not at_once and 2 * room < self._producer.capacity):
             return
-        self._requested += self._producer.submit(
-            [self._request(self._requested + each) for each in range(room)]
-        )
+        numbers = range(self._requested, self._requested + room)
+        self._requested += self._producer.submit([self._request(number) for number in numbers])
 
-    def _append(self, epoch: int, start: int, first: int) -> None:
-        self._epochs.append(
-            _Epoch(epoch, replace(self._share, start=start), Positions(self._sequence, epoch), first)
-        )
+    def _append(self, epoch: int, start: int, first: int) -> _Epoch:
+        self._epochs.append(_Epoch(self._sequence, epoch, replace(self._share, start=start), first))
+        return self._epochs[-1]
 
     def _request(self, number: int) -> Request:
-        in_epoch = next(each for each in self._epochs if number < each.stop)
-        start, stop = in_epoch.share.span(number - in_epoch.first)
-        return Request(number, in_epoch.epoch, in_epoch.positions(start, stop))
+        epoch = next(epoch for epoch in self._epochs if number < epoch.stop)
+        return epoch.request(number)
 
 
 class Iteration:
@@ -153,6 +134,8 @@ class Iteration:
     ----------
     epoch
         Which epoch.
+    batches
+        Number of batches delivered.
     over
         Whether the epoch has ended.
     """
@@ -164,7 +147,7 @@ class Iteration:
         self._requests = requests
         self.epoch = epoch
         self._share = share
-        self._next = 0
+        self.batches = 0
         self.over = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -172,26 +155,21 @@ class Iteration:
 
     def __len__(self) -> int:
         """Batches left."""
-        return self._share.steps - self._next
+        return self._share.steps - self.batches
 
     def __next__(self) -> Any:
         return self._deliver(self)
 
     def advance(self) -> tuple[Arrival, int] | None:
         """Return the next arrival and its number of samples, or None at the end of the epoch."""
-        if self._next >= self._share.steps:
+        if self.batches >= self._share.steps:
             self.over = True
             return None
-        start, stop = self._share.span(self._next)
-        self._next += 1
+        start, stop = self._share.span(self.batches)
+        self.batches += 1
         return self._requests.take(), stop - start
 
     @property
     def delivered(self) -> int:
         """Samples of the epoch that all ranks together have delivered after this rank's last batch."""
-        return self._share.delivered(self._next)
-
-    @property
-    def epoch_and_batch(self) -> tuple[int, int]:
-        """Epoch and batches delivered in this iteration."""
-        return self.epoch, self._next
+        return self._share.delivered(self.batches)

@@ -8,7 +8,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -21,7 +20,7 @@ from unistore.loader.fetch import choose_fetch
 from unistore.loader.iteration import Iteration, Requests
 from unistore.loader.options import Placement, refuse_torch_options, resolve_placement, workers_for
 from unistore.loader.ordering import drops_last, sequence_for
-from unistore.loader.production import Arrival, Producer
+from unistore.loader.production import BatchConfig, Producer
 from unistore.loader.setup import make_producer
 from unistore.loader.state import Progress, dataset_digest
 from unistore.loader.stats import Stats, report
@@ -104,8 +103,7 @@ class Loader:
     cache
         Bytes (``"4GB"``) or ``"all"``: keep decoded chunks in a file, in the folder for temporary files,
         that all workers map, and all ranks of the machine, until it is full. What is random is drawn from
-        them anew. Samples of a plain dataset are those of epoch 0, and kept by this loader alone.
-        None: no cache.
+        them anew. For a `unistore.Dataset` only. None: no cache.
     log_every
         Report one line every so many batches; 0: never.
 
@@ -195,15 +193,21 @@ class Loader:
             samples_per_epoch=samples_per_epoch,
         )
         self.num_workers = workers_for(num_workers, len(self.sequence))
+        self._config = BatchConfig(
+            workers=self.num_workers,
+            seed=self.seed,
+            dataset=dataset,
+            collate=collate_fn,
+            worker_init_fn=worker_init_fn,
+        )
         self.drop_last = drops_last(drop_last, sampler, self.sequence, self.placement.world_size)
         self._pin = pin_memory and _can_pin()
-        self._collate = collate_fn
-        self._worker_init_fn = worker_init_fn
         self._cache = None if cache is None else parse_size(cache)
         self._log_every = log_every
         self._progress = Progress(dataset_digest(dataset))
         self._stats = Stats()
-        self._reported = Stats(), time.perf_counter()
+        self._unreported = Stats()
+        self._reported = time.perf_counter()
         self._current: weakref.ref[Iteration] | None = None
         self._producer: list[Producer] = []
         self._requests: Requests | None = None
@@ -237,7 +241,8 @@ class Loader:
                 self.close()
                 raise
             self._current = weakref.ref(iteration)
-            self._reported = replace(self._stats), time.perf_counter()
+            self._unreported = Stats()
+            self._reported = time.perf_counter()
             return iteration
 
     def _follow_sampler(self) -> None:
@@ -326,17 +331,9 @@ class Loader:
         if self._producer and not self._producer[0].usable:
             _close_all(self._producer)
         if not self._producer:
+            lanes = getattr(self.sequence, "lanes", None)
             self._producer.append(
-                make_producer(
-                    dataset=self.dataset,
-                    collate=self._collate,
-                    worker_init_fn=self._worker_init_fn,
-                    seed=self.seed,
-                    workers=self.num_workers,
-                    placement=self.placement,
-                    round_robin=getattr(self.sequence, "lanes", None) is not None,
-                    cache=self._cache,
-                )
+                make_producer(self._config, self.placement, cache=self._cache, round_robin=lanes is not None)
             )
             self._requests = None
         if self._requests is None:
@@ -368,35 +365,25 @@ class Loader:
                 self._current = None
                 raise StopIteration
             arrival, samples = advanced
-            batch = as_tensors(arrival.batch, self._collate) if self._packed else arrival.batch
+            batch = as_tensors(arrival.batch, self._config.collate) if self._packed else arrival.batch
         except (StopIteration, SampleError):
             raise
         except BaseException:
             self.close()  # Ctrl-C may have cut a message in half; the death of a worker has closed the pool
             raise
-        self._count(arrival, samples, time.perf_counter() - started)
+        waited = time.perf_counter() - started
+        self._stats.count(arrival, samples, waited)
+        self._unreported.count(arrival, samples, waited)
         self._progress.deliver(iteration.epoch, iteration.delivered)
         if self._log_every and self._stats.batches % self._log_every == 0:
             self._report(iteration)
         return pin(batch) if self._pin else batch
 
-    def _count(self, arrival: Arrival, samples: int, waited: float) -> None:
-        stats = self._stats
-        stats.batches += 1
-        stats.samples += samples
-        stats.bytes += arrival.needed
-        stats.wait_seconds += waited
-        stats.decode_seconds += arrival.seconds
-        stats.slab_misses += arrival.missed
-        stats.copies += arrival.copied
-        stats.cache_hits += arrival.hits
-        stats.cache_misses += arrival.misses
-
     def _report(self, iteration: Iteration) -> None:
-        earlier, then = self._reported
         now = time.perf_counter()
-        report(self._stats.since(earlier).line(*iteration.epoch_and_batch, now - then))
-        self._reported = replace(self._stats), now
+        report(self._unreported.line(iteration.epoch, iteration.batches, now - self._reported))
+        self._unreported = Stats()
+        self._reported = now
 
 
 def _close_all(producers: list[Producer]) -> None:

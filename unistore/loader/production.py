@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from unistore.loader.cache import CacheFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """What batches are made of; pickled under forkserver and spawn.
+
+    Attributes
+    ----------
+    workers
+        Number of worker processes; 0: none.
+    seed
+        Seed of the loader.
+    dataset, collate, worker_init_fn
+        Arguments of the Loader.
+    cache
+        The cache file, whose descriptor comes with the first message; None: no cache.
+    """
+
+    workers: int
+    seed: int
+    dataset: Any
+    collate: Callable[[Any], Any] | None = None
+    worker_init_fn: Callable[[int], object] | None = None
+    cache: CacheFile | None = None
 
 
 class Request(NamedTuple):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import xxhash
 
 from unistore.errors import LoaderError
 from unistore.order.sequences import EpochSequence
-from unistore.system.arguments import MAX_EPOCH, is_integer
+from unistore.system.arguments import MAX_EPOCH
 
 VERSION = 1
+_FIELDS = {"version": int, "epoch": int, "delivered": int, "digest": str, "order": dict}
 
 
 def dataset_digest(dataset: Any) -> str:
@@ -82,26 +84,26 @@ class Progress:
         LoaderError
             The state is of other samples or of another order; the difference is named.
         """
-        known = state if isinstance(state, Mapping) else {}
-        missing = [name for name in ("version", "epoch", "delivered") if not is_integer(known.get(name))]
-        kinds = {"digest": str, "order": Mapping}
-        missing += [name for name, kind in kinds.items() if not isinstance(known.get(name), kind)]
+        fields = state if isinstance(state, Mapping) else {}
+        missing = [name for name, kind in _FIELDS.items() if type(fields.get(name)) is not kind]
         if missing or state["version"] != VERSION:
-            found = f"lacks {', '.join(sorted(missing))}" if missing else f"has version {state['version']!r}"
-            msg = f"this is not a loader state of version {VERSION}: it {found}"
+            fault = f"lacks {', '.join(sorted(missing))}" if missing else f"has version {state['version']!r}"
+            msg = f"this is not a loader state of version {VERSION}: it {fault}"
             raise LoaderError(msg)
-        mine, theirs = sequence.describe(), {str(name): value for name, value in state["order"].items()}
+        mine = sequence.describe()
+        theirs = {str(name): value for name, value in state["order"].items()}
         differences = [
             f"{name} was {theirs.get(name)!r} and is {mine.get(name)!r}"
             for name in sorted(mine.keys() | theirs.keys())
-            if not _same(mine.get(name), theirs.get(name))
+            if not isinstance(theirs.get(name), str | Integral) or theirs[name] != mine.get(name)
         ]
         if state["digest"] != self._digest:
             differences.append("the dataset holds other samples")
         if differences:
             msg = f"this state is of another run and cannot be continued exactly: {'; '.join(differences)}"
             raise LoaderError(msg)
-        epoch, delivered = int(state["epoch"]), int(state["delivered"])
+        epoch = state["epoch"]
+        delivered = state["delivered"]
         if not 0 <= epoch <= MAX_EPOCH or not 0 <= delivered <= len(sequence):
             msg = (
                 f"the state says epoch {epoch}, {delivered} samples delivered of {len(sequence)}: "
@@ -110,12 +112,3 @@ class Progress:
             raise LoaderError(msg)
         self.epoch, self.delivered, self._begun = epoch, delivered, False
         self._following = None
-
-
-def _same(mine: object, theirs: object) -> bool:
-    """Whether two values of descriptions are equal; only texts and whole numbers are."""
-    return isinstance(theirs, str) == isinstance(mine, str) and (
-        mine == theirs
-        if isinstance(theirs, str)
-        else is_integer(mine) and is_integer(theirs) and mine == theirs
-    )

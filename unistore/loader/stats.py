@@ -6,12 +6,14 @@ import logging
 import sys
 from dataclasses import asdict, dataclass
 
+from unistore.loader.production import Arrival
+
 _log = logging.getLogger("unistore.loader")
 
 
 @dataclass(slots=True)
 class Stats:
-    """Totals since the loader was made.
+    """Totals of some batches: since the loader was made, or since the last report.
 
     Attributes
     ----------
@@ -22,13 +24,13 @@ class Stats:
     wait_seconds
         Seconds that the consumer waited for batches (``data_time``).
     decode_seconds
-        Seconds that workers spent making batches, summed over workers.
+        Seconds that workers spent reading batches, summed over workers.
     slab_misses
         Delivered batches that did not fit into a slab and got memory of their own.
     copies
         Batches that were copied, or read into new memory, because the consumer held too many.
     cache_hits, cache_misses
-        Chunks (or samples, of plain datasets) that the cache had, and had not.
+        Chunks or samples that the cache had, and had not.
     """
 
     batches: int = 0
@@ -41,24 +43,31 @@ class Stats:
     cache_hits: int = 0
     cache_misses: int = 0
 
+    def count(self, arrival: Arrival, samples: int, waited: float) -> None:
+        """Add a delivered batch, its number of samples, and the seconds that the consumer waited for it."""
+        self.batches += 1
+        self.samples += samples
+        self.bytes += arrival.needed
+        self.wait_seconds += waited
+        self.decode_seconds += arrival.seconds
+        self.slab_misses += arrival.missed
+        self.copies += arrival.copied
+        self.cache_hits += arrival.hits
+        self.cache_misses += arrival.misses
+
     def as_dict(self) -> dict[str, int | float]:
         """Return the totals by name."""
         return asdict(self)
 
-    def since(self, earlier: Stats) -> Stats:
-        """Return what happened after an earlier snapshot."""
-        now, then = asdict(self), asdict(earlier)
-        return Stats(**{name: now[name] - then[name] for name in now})
-
     def line(self, epoch: int, batch: int, seconds: float) -> str:
-        """Return one line about this stretch of batches.
+        """Return one line about these batches.
 
         Parameters
         ----------
         epoch, batch
             Where the loader stands.
         seconds
-            How long the stretch took.
+            How long they took.
         """
         count = max(1, self.batches)
         rate = self.samples / seconds if seconds > 0 else 0.0

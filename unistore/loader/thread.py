@@ -7,12 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 from unistore.errors import SampleError
-from unistore.loader.fetch import Fetch, batch_error, sample_error
+from unistore.loader.fetch import Fetch, batch_error, fetch_batch
 from unistore.loader.production import Arrival, Request
-from unistore.memory.segments import Arena, Segment
+from unistore.memory.segments import Arena
 from unistore.memory.slabs import SlabRing
 
 MIN_OVERLAP = 0.001
@@ -21,33 +22,48 @@ SMOOTHING = 0.25
 """Weight of the newest batch in the moving averages of reading and of computing time."""
 
 
-class _Job(NamedTuple):
-    generation: int
-    request: Request
+_Made: TypeAlias = tuple[Request, Arrival | SampleError]
 
 
-class _SlabLease(NamedTuple):
-    slab: Segment
-    lease: Any
+class _BatchMaker:
+    """Makes batches in the slabs of a ring, one at a time, on whichever thread calls it."""
 
+    def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
+        self.fetch = fetch
+        self._dataset = dataset
+        self._ring = ring
+        self._lock = threading.Lock()
 
-class _Done(NamedTuple):
-    generation: int
-    number: int
-    room: int = 0
-    batch: Any = None
-    error: SampleError | None = None
-    needed: int = 0
-    seconds: float = 0.0
-    hits: int = 0
-    misses: int = 0
+    def make(self, request: Request) -> Arrival | SampleError:
+        with self._lock:
+            return self._make(request)
+
+    def _make(self, request: Request) -> Arrival | SampleError:
+        slab = self._ring.take()
+        # while the consumer holds all slabs, batches get memory of their own
+        copied = slab is None and self._ring.slab_size > 0
+        arena = Arena(None)
+        if slab is not None:
+            arena = Arena(slab.segment, None, self._ring.lend(slab, [])[0])
+        try:
+            result = fetch_batch(self.fetch, self._dataset, request.indices, request.epoch, arena)
+        except BaseException as error:
+            # sys.exit in a transform: without the thread its consumer would wait for ever
+            if threading.current_thread() is threading.main_thread():
+                raise
+            return batch_error(error, request.indices, request.epoch)
+        if isinstance(result, SampleError):
+            return result
+        self._ring.observe(result.needed)
+        room = 0 if slab is None else slab.size
+        missed = result.needed > room and not copied
+        return result._replace(missed=missed, copied=copied)
 
 
 class ReadingThread:
     """Makes batches on a thread of this process, see `unistore.loader.production.Producer`.
 
-    Slabs are private memory here, reused so that batches need no new pages. While the consumer holds as many
-    slabs as the ring can spare, batches get memory of their own.
+    Slabs are private memory here, reused so that batches need no new pages.
 
     The thread reads while the consumer computes. Where that saves less than handing batches over and waiting
     for the GIL costs, the consumer itself reads, when it takes a batch. It also makes every batch for which a
@@ -63,22 +79,18 @@ class ReadingThread:
 
     def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
         self._ring = ring
-        self._fetch, self._dataset = fetch, dataset
-        self._generation = [0]
-        self._pending: deque[_Job] = deque()
-        self._under_way = 0
-        self._ahead = fetch.on_any_thread
-        self._away = self._making = 0.0
+        self._maker = _BatchMaker(fetch, dataset, ring)
+        self._reads_ahead = fetch.on_any_thread
+        self._pending: deque[Request] = deque()
+        self._begun: deque[Request] = deque()
+        self._computing = self._making = 0.0
         self._left: float | None = None
-        self._ready: dict[int, tuple[_Done, bool]] = {}
-        self._leases: list[_SlabLease] = []
-        self._lent = 0
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._made: queue.SimpleQueue[_Made] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(
-            target=_read,
-            args=(fetch, dataset, self._jobs, self._leases, self._done, self._generation),
+            target=_make_batches,
+            args=(self._maker, self._requests, self._made),
             name="unistore-loader",
             daemon=True,
         )
@@ -86,9 +98,12 @@ class ReadingThread:
 
     def begin(self) -> None:
         """See `Producer.begin`."""
-        self._generation[0] += 1
-        self._ready.clear()
+        for abandoned in (self._requests, self._made):
+            with suppress(queue.Empty):
+                while True:
+                    abandoned.get_nowait()
         self._pending.clear()
+        self._begun.clear()
         self._left = None
 
     @property
@@ -98,71 +113,57 @@ class ReadingThread:
 
     def room(self) -> int:
         """See `Producer.room`."""
-        return self.capacity - self._under_way - len(self._ready) - len(self._pending)
+        return self.capacity - len(self._begun) - len(self._pending)
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
-        self._pending += [_Job(self._generation[0], request) for request in requests]
-        if self._ahead:
-            self._begin(len(self._pending))
+        self._pending += requests
+        if self._reads_ahead:
+            self._hand_over()
         return len(requests)
 
-    def _begin(self, count: int) -> None:
-        """Give the next pending batches to the thread, or make them here if it does not read ahead."""
-        self._under_way += count
-        leases = []
-        while self._lent < self._under_way and (slab := self._ring.take()) is not None:
-            leases.append(_SlabLease(slab.segment, self._ring.lend(slab, [])[0]))
-            self._lent += 1
-        self._leases += reversed(leases)
-        for _ in range(count):
-            job = self._pending.popleft()
-            if self._ahead:
-                self._jobs.put(job)
-            else:
-                self._done.put(_make(self._fetch, self._dataset, job, self._leases))
+    def _hand_over(self) -> None:
+        """Give all pending requests to the thread."""
+        for request in self._pending:
+            self._requests.put(request)
+        self._begun += self._pending
+        self._pending.clear()
 
-    def take(self, number: int) -> Arrival:
+    def take(self, number: int) -> Arrival:  # noqa: ARG002 - requests are taken in their order
         """See `Producer.take`."""
-        if self._fetch.on_any_thread and self._left is not None:
-            self._away += SMOOTHING * (time.perf_counter() - self._left - self._away)
-            self._ahead = thread_helps(self._away, self._making)
-            if self._ahead:
-                self._begin(len(self._pending))
-        while number not in self._ready:
-            if not self._under_way:
-                self._begin(1)
-            self.wait()
-        done, all_held = self._ready.pop(number)
-        self._making += SMOOTHING * (done.seconds - self._making)
+        if self._maker.fetch.on_any_thread and self._left is not None:
+            self._computing += SMOOTHING * (time.perf_counter() - self._left - self._computing)
+            self._reads_ahead = thread_helps(self._computing, self._making)
+            if self._reads_ahead:
+                self._hand_over()
+        result = self._next()
         self._left = time.perf_counter()
-        if done.error is not None:
-            raise done.error
-        missed = done.needed > done.room and not all_held
-        return Arrival(done.batch, done.needed, done.seconds, missed, all_held, done.hits, done.misses)
+        if isinstance(result, SampleError):
+            raise result
+        self._making += SMOOTHING * (result.seconds - self._making)
+        return result
+
+    def _next(self) -> Arrival | SampleError:
+        if not self._begun:
+            return self._maker.make(self._pending.popleft())
+        expected = self._begun.popleft()
+        while True:
+            request, result = self._made.get()
+            if request is expected:  # else it is of an iteration that was left
+                return result
 
     def wait(self) -> None:
-        """See `Producer.wait`."""
-        done = self._done.get()
-        self._under_way -= 1
-        self._lent -= done.room > 0
-        if done.generation == self._generation[0]:
-            self._ready[done.number] = done, not done.room and self._ring.slab_size > 0
-            if done.error is None:
-                self._ring.observe(done.needed)
+        """See `Producer.wait`: there is room as soon as all batches are taken."""
 
     def close(self) -> None:
         """See `Producer.close`."""
         if self._closed:
             return
         self._closed = True
-        self._generation[0] += 1
-        self._jobs.put(None)
+        self.begin()
+        self._requests.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        self._ready.clear()
-        self._pending.clear()
-        self._leases.clear()
         self._ring.close()
 
     @property
@@ -176,54 +177,19 @@ class ReadingThread:
         return not self._closed and self._thread.is_alive()
 
 
-def thread_helps(away: float, making: float) -> bool:
+def thread_helps(computing: float, making: float) -> bool:
     """Whether reading ahead on a thread pays.
 
     Parameters
     ----------
-    away, making
+    computing, making
         Seconds that the consumer computes between two batches, and seconds to make a batch.
     """
-    return away > 2 * making or min(away, making) > MIN_OVERLAP
+    return computing > 2 * making or min(computing, making) > MIN_OVERLAP
 
 
-def _read(
-    fetch: Fetch,
-    dataset: Any,
-    jobs: queue.SimpleQueue[_Job | None],
-    leases: list[_SlabLease],
-    done: queue.SimpleQueue[_Done],
-    generation: list[int],
+def _make_batches(
+    maker: _BatchMaker, requests: queue.SimpleQueue[Request | None], made: queue.SimpleQueue[_Made]
 ) -> None:
-    while True:
-        job = jobs.get()
-        if job is None:
-            return
-        if job.generation == generation[0]:
-            done.put(_make(fetch, dataset, job, leases))
-        else:
-            done.put(_Done(job.generation, job.request.number))
-
-
-def _make(fetch: Fetch, dataset: Any, job: _Job, leases: list[_SlabLease]) -> _Done:
-    """Make a batch in the slab that was lent last, which may still be in the processor's caches."""
-    request = job.request
-    started = time.perf_counter()
-    slab, lease = leases.pop() if leases else (None, None)
-    room = 0 if slab is None else slab.size
-    arena = Arena(slab, None, lease)
-    indices = request.indices
-    hits, misses = fetch.hits, fetch.misses
-    try:
-        batch = fetch(indices, request.epoch, arena.allocate)
-    except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the consumer raises it
-        failed = sample_error(error, fetch, dataset, indices, request.epoch)
-        return _Done(job.generation, request.number, room, error=failed)
-    except BaseException as error:  # sys.exit in a transform: without the thread its consumer waits for ever
-        if threading.current_thread() is threading.main_thread():
-            raise
-        failed = batch_error(error, indices, request.epoch)
-        return _Done(job.generation, request.number, room, error=failed)
-    spent = time.perf_counter() - started
-    hits, misses = fetch.hits - hits, fetch.misses - misses
-    return _Done(job.generation, request.number, room, batch, None, arena.needed, spent, hits, misses)
+    while (request := requests.get()) is not None:
+        made.put((request, maker.make(request)))

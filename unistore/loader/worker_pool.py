@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import mmap
 import multiprocessing
 import os
 import select
 import time
 from collections.abc import Sequence
+from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
 
 import numpy as np
 
 from unistore.errors import WorkerDiedError, first_few
 from unistore.loader.failures import Failure, raise_failure
-from unistore.loader.production import Arrival, Request
-from unistore.loader.wire import Message, decode
-from unistore.loader.worker import Answer, SlabLease, Task, WorkerConfig
+from unistore.loader.production import Arrival, BatchConfig, Request
+from unistore.loader.wire import decode
+from unistore.loader.worker import Answer, SlabLease, Task
 from unistore.loader.worker_process import WorkerProcess, describe_exit, encode_config
-from unistore.memory.segments import Segment, SharedGrowth, open_shared_memory
+from unistore.memory.segments import Segment, SharedGrowth
 from unistore.memory.slabs import Slab, SlabRing
 
 QUEUED_BYTES = 64 * 1024
@@ -45,35 +45,20 @@ class WorkerPool:
     """
 
     def __init__(
-        self, config: WorkerConfig, start_method: str, ring: SlabRing, *, round_robin: bool = False
+        self, config: BatchConfig, start_method: str, ring: SlabRing, *, round_robin: bool = False
     ) -> None:
         self._owner = os.getpid()
         self._ring = ring
         self._round_robin = round_robin
         self._closed = False
         self._generation = 0
-        self._ready: dict[int, tuple[Answer, Slab | None, list[Segment]]] = {}
+        self._ready: dict[int, tuple[Arrival | Failure, Slab | None, list[Segment]]] = {}
         self._workers: list[WorkerProcess] = []
-        descriptors = [open_shared_memory(mmap.PAGESIZE)]
         try:
-            self._control = np.frombuffer(mmap.mmap(descriptors[0], mmap.PAGESIZE), np.int64)
-            context = multiprocessing.get_context(start_method)
-            if config.cache is not None:
-                descriptors.append(config.cache.create())
-            message: Message | None = None
-            growth = SharedGrowth()
-            if start_method != "fork":
-                message = encode_config(config, growth)
-                descriptors += growth.descriptors
-            for number in range(config.workers):
-                self._workers.append(WorkerProcess(number, context, config if message is None else None))
-                self._workers[-1].channel.send((config.cache is not None, message, growth.sizes), descriptors)
+            self._start(config, multiprocessing.get_context(start_method))
         except BaseException:
             self.close()
             raise
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
         self._waiting: dict[int, WorkerProcess] = {}
         self._poll = select.poll()
         for worker in self._workers:
@@ -81,14 +66,29 @@ class WorkerPool:
                 self._waiting[descriptor] = worker
                 self._poll.register(descriptor, select.POLLIN)
 
+    def _start(self, config: BatchConfig, context: BaseContext) -> None:
+        growth = SharedGrowth()
+        message = None if context.get_start_method() == "fork" else encode_config(config, growth)
+        inherited = config if message is None else None
+        cache = [] if config.cache is None else [config.cache.descriptor]
+        try:
+            for number in range(config.workers):
+                worker = WorkerProcess(number, context, inherited)
+                self._workers.append(worker)
+                worker.channel.send((message, growth.sizes, len(cache)), cache + growth.descriptors)
+        finally:
+            growth.close()
+
     def begin(self) -> None:
         """See `Producer.begin`."""
         self._generation += 1
-        self._control[0] = self._generation
         for _, slab, _ in self._ready.values():
             if slab is not None:
                 self._ring.put(slab)
         self._ready.clear()
+        for worker in self._workers:
+            if worker.sent:  # tasks of the last iteration, which are answered without work from now on
+                self._send(worker, [], [], [])
 
     @property
     def capacity(self) -> int:
@@ -97,7 +97,7 @@ class WorkerPool:
 
     def room(self) -> int:
         """See `Producer.room`."""
-        return self.capacity - len(self._ready) - sum(len(worker.tasks) for worker in self._workers)
+        return self.capacity - len(self._ready) - sum(len(worker.sent) for worker in self._workers)
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
@@ -106,83 +106,63 @@ class WorkerPool:
         first_only = not self._round_robin and self._first_suffices()
         for request in requests:
             worker = self._workers[0] if first_only else self._next_worker(request.number)
-            size = request.indices.nbytes
-            if worker.tasks and worker.queued + size > QUEUED_BYTES:
+            if worker.sent and worker.queued + request.indices.nbytes > QUEUED_BYTES:
                 break
             leases, tasks, descriptors = outgoing.setdefault(worker, ([], [], []))
-            slab = self._ring.take() if len(worker.lent) <= len(worker.tasks) else None
+            slab = self._ring.take() if len(worker.lent) <= len(worker.sent) else None
             if slab is not None:
-                new = slab.descriptor is not None and slab.number not in worker.known
-                if slab.descriptor is not None and new:
-                    worker.known.add(slab.number)
-                    descriptors.append(slab.descriptor)
-                worker.lent[slab.number] = slab
-                leases.append(SlabLease(slab.number, slab.size, new))
+                leases.append(SlabLease(slab.number, slab.size))
+                descriptors += worker.lend(slab)
             indices = np.ascontiguousarray(request.indices, np.int64).tobytes()
-            tasks.append(Task(self._generation, request.number, request.epoch, indices))
-            worker.tasks[self._generation, request.number] = request
-            worker.queued += size
+            tasks.append(Task(self._generation, request.epoch, indices))
+            worker.queue(self._generation, request)
             accepted += 1
-        self._queue_retired()
         for worker, (leases, tasks, descriptors) in outgoing.items():
-            try:
-                message = (
-                    tuple(worker.forget),
-                    [tuple(lease) for lease in leases],
-                    [tuple(task) for task in tasks],
-                )
-                worker.channel.send(message, descriptors)
-            except OSError:
-                self._raise_worker_died(worker)
-            worker.forget.clear()
+            self._send(worker, leases, tasks, descriptors)
         return accepted
 
-    def _queue_retired(self) -> None:
-        """Queue retired slabs, which workers unmap with their next tasks."""
-        for number in self._ring.pop_retired():
-            for worker in self._workers:
-                if number in worker.known:
-                    worker.known.discard(number)
-                    worker.forget.append(number)
+    def _send(
+        self, worker: WorkerProcess, leases: list[SlabLease], tasks: list[Task], descriptors: list[int]
+    ) -> None:
+        try:
+            worker.channel.send((self._generation, leases, tasks), descriptors)
+        except OSError:
+            self._raise_worker_died(worker)
 
     def _next_worker(self, number: int) -> WorkerProcess:
         if self._round_robin:
             return self._workers[number % len(self._workers)]
-        return min(self._workers, key=lambda worker: len(worker.tasks))
+        return min(self._workers, key=lambda worker: len(worker.sent))
 
     def _first_suffices(self) -> bool:
         """Whether all requested batches are made, and at least half of the capacity is ready."""
         if len(self._workers) == 1:
             return True
         for worker in self._workers:
-            if worker.tasks:
+            if worker.sent:
                 self._receive(worker)
-        return 2 * len(self._ready) >= self.capacity and not any(worker.tasks for worker in self._workers)
+        return 2 * len(self._ready) >= self.capacity and not any(worker.sent for worker in self._workers)
 
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""
         while number not in self._ready:
             self.wait()
-        answer, slab, extra = self._ready.pop(number)
-        if isinstance(answer.result, Failure):
-            if slab is not None:
-                self._ring.put(slab)
-            raise_failure(answer.result)
-        assert answer.result is not None
-        assert not isinstance(answer.result, Failure)
-        if slab is not None and answer.needed == 0:
+        made, slab, extra = self._ready.pop(number)
+        if slab is not None and (isinstance(made, Failure) or made.needed == 0):
             self._ring.put(slab)
             slab = None
-        lent = self._ring.can_lend()
-        if lent:
-            batch = decode(answer.result, self._ring.lend(slab, extra))
+        if isinstance(made, Failure):
+            raise_failure(made)
+        copied = not self._ring.can_lend()
+        if not copied:
+            batch = decode(made.batch, self._ring.lend(slab, extra))
         else:
             buffers: list[Any] = [b"" if slab is None else slab.segment.map]
-            batch = decode(answer.result, buffers + [segment.map for segment in extra], copy=True)
+            buffers += [segment.map for segment in extra]
+            batch = decode(made.batch, buffers, copy=True)
             if slab is not None:
                 self._ring.put(slab)
-        missed = bool(extra)
-        return Arrival(batch, answer.needed, answer.seconds, missed, not lent, answer.hits, answer.misses)
+        return made._replace(batch=batch, missed=bool(extra), copied=copied)
 
     def wait(self) -> None:
         """See `Producer.wait`."""
@@ -200,41 +180,35 @@ class WorkerPool:
         except EOFError:
             self._raise_worker_died(worker)
         for message, descriptors in messages:
-            self._accept(worker, Answer(*message), descriptors)
+            self._accept(worker, message, descriptors)
         return bool(messages)
 
     def _accept(self, worker: WorkerProcess, answer: Answer, descriptors: list[int]) -> None:
         slab = worker.lent.pop(answer.slab, None)
+        generation, request = worker.dequeue()
         try:
-            if slab is not None and answer.made:
-                slab.attach(descriptors.pop(0))
-                worker.known.add(slab.number)
-            extra = [
-                Segment.shared(descriptor, size)
-                for descriptor, size in zip(descriptors, answer.extra, strict=True)
-            ]
+            shared = zip(descriptors, answer.sizes, strict=True)
+            extra = [Segment.shared(descriptor, size) for descriptor, size in shared]
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        request = worker.tasks.pop((answer.generation, answer.number))
-        worker.queued -= request.indices.nbytes
-        if answer.generation != self._generation or answer.result is None:
+        if generation != self._generation or answer.result is None:
             if slab is not None:
                 self._ring.put(slab)
             return
         if not isinstance(answer.result, Failure):
-            self._ring.observe(answer.needed)
-        self._ready[answer.number] = answer, slab, extra
+            self._ring.observe(answer.result.needed)
+        self._ready[request.number] = answer.result, slab, extra
 
     def _raise_worker_died(self, worker: WorkerProcess) -> NoReturn:
         """Close the pool and raise how a worker ended."""
         worker.process.join(EXIT_TIMEOUT)
         code = worker.process.exitcode
-        doing = next(iter(worker.tasks.values()), None)
         message = f"worker {worker.number} (pid {worker.process.pid}) {describe_exit(code)}"
-        if doing is not None:
-            listed = first_few([*map(str, doing.indices)], 8)
-            message += f"; it was reading samples {listed} of epoch {doing.epoch}"
+        if worker.sent:
+            _, request = worker.sent[0]
+            samples = first_few([*map(str, request.indices)], 8)
+            message += f"; it was reading samples {samples} of epoch {request.epoch}"
         self.close()
         raise WorkerDiedError(message)
 

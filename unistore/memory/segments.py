@@ -184,6 +184,7 @@ class SharedGrowth:
         return segment
 
     def close(self) -> None:
-        """Close the descriptors; the parent has copies of those that were sent."""
+        """Forget the segments; the parent has copies of the descriptors that were sent."""
+        self.sizes.clear()
         while self.descriptors:
             os.close(self.descriptors.pop())

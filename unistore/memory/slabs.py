@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.memory.segments import Segment, round_up
+from unistore.memory.segments import Segment, open_shared_memory, round_up
 
 HEADROOM, MAX_HEADROOM = 8, 16 << 20
 """Slabs are larger than most batches need by 1 / HEADROOM, and by at most MAX_HEADROOM bytes."""
@@ -27,29 +27,28 @@ _numbers = itertools.count(1)
 class Slab:
     """One piece of the ring, of `size` bytes.
 
-    Its number, unique in this process, identifies it to workers; the descriptor is that of the shared memory,
-    for sending, or None for private memory.
+    Its number, unique in this process, identifies it to workers, to which the descriptor of shared memory is
+    sent. Private memory has none.
     """
 
     __slots__ = ("__weakref__", "_segment", "descriptor", "number", "size")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, shared: bool) -> None:
         self.number = next(_numbers)
         self.size = size
-        self.descriptor: int | None = None
+        self.descriptor = open_shared_memory(size) if shared else None
         self._segment: Segment | None = None
 
     @property
     def segment(self) -> Segment:
-        """The memory, mapped on first use; private unless a worker's memory was attached."""
-        if self._segment is None:
+        """The memory, mapped on first use."""
+        if self._segment is not None:
+            return self._segment
+        if self.descriptor is None:
             self._segment = Segment.private(self.size)
+        else:
+            self._segment = Segment.shared(self.descriptor, self.size)
         return self._segment
-
-    def attach(self, descriptor: int) -> None:
-        """Map shared memory that a worker made for this slab; takes ownership of the descriptor."""
-        self.descriptor = descriptor
-        self._segment = Segment.shared(descriptor, self.size)
 
     def retire(self) -> None:
         """Close the descriptor. The memory stays until no batch refers to it."""
@@ -61,7 +60,8 @@ class Slab:
 class SlabRing:
     """Lends slabs to batches, and adapts the slab size to the batches.
 
-    Slabs are never resized: when batches grow, slabs of the old size are replaced as they are returned.
+    Slabs are never resized: when batches grow, slabs of the old size are replaced by larger ones as they are
+    returned.
 
     Parameters
     ----------
@@ -72,6 +72,8 @@ class SlabRing:
         Bytes of all slabs together; at least two slabs are allowed whatever their size.
     least
         Batches that are prefetched however large they are, as far as the budget allows.
+    shared
+        Whether slabs are shared memory, for workers, or private memory of this process.
 
     Attributes
     ----------
@@ -82,14 +84,16 @@ class SlabRing:
         Batches that may be prefetched: one until its size is known, then as many as the budget allows.
     """
 
-    def __init__(self, *, in_flight: int, held: int, budget: int, least: int = 2) -> None:
+    def __init__(
+        self, *, in_flight: int, held: int, budget: int, least: int = 2, shared: bool = False
+    ) -> None:
         self._min_in_flight = least
         self._in_flight = in_flight
         self._held = held
         self._budget = budget
+        self._shared = shared
         self._free: list[Slab] = []
         self._slabs: dict[int, Slab] = {}
-        self._retired: list[int] = []
         self._returned: deque[Slab | None] = deque()
         self._lent = 0
         self._needs: deque[int] = deque(maxlen=HISTORY)
@@ -103,7 +107,13 @@ class SlabRing:
         self.batches_in_flight = max(1, min(ahead, self.limit - 1)) if self._needs else 1
 
     def take(self) -> Slab | None:
-        """Return a slab for one batch, perhaps without memory yet; None if there is none to lend."""
+        """Return a slab for one batch; None if there is none to lend.
+
+        Raises
+        ------
+        LoaderError
+            If the machine has too little shared memory left.
+        """
         self._collect()
         if not self.slab_size:
             return None
@@ -111,7 +121,7 @@ class SlabRing:
             return self._free.pop()
         if len(self._slabs) >= self.limit:
             return None
-        slab = Slab(self.slab_size)
+        slab = Slab(self.slab_size, shared=self._shared)
         self._slabs[slab.number] = slab
         return slab
 
@@ -122,7 +132,6 @@ class SlabRing:
         elif slab.number in self._slabs:
             slab.retire()
             del self._slabs[slab.number]
-            self._retired.append(slab.number)
 
     def can_lend(self) -> bool:
         """Whether one more batch may be delivered without a copy."""
@@ -155,11 +164,6 @@ class SlabRing:
                 free, self._free = self._free, []
                 for slab in free:
                     self.put(slab)
-
-    def pop_retired(self) -> list[int]:
-        """Numbers of the slabs that were retired since the last call."""
-        retired, self._retired = self._retired, []
-        return retired
 
     def close(self) -> None:
         """Retire all slabs; memory that batches still refer to is freed with them."""

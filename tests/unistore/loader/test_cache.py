@@ -158,29 +158,20 @@ def test_without_its_loader_a_dataset_reads_as_before(rows):
     assert torch.equal(dataset[7]["data"], torch.arange(300) + 7000)
 
 
-def test_datasets_that_read_batches_of_their_own_are_refused(data):
-    with pytest.raises(InputError, match=r"cache: keeps chunks of a unistore\.Dataset"):
-        Loader(data.Batched(), 8, cache="all")
+@pytest.mark.parametrize("kind", ["Batched", "Plain"])
+def test_other_datasets_are_refused(data, kind):
+    with pytest.raises(InputError, match=rf"cache: keeps what a unistore\.Dataset decodes.* is a {kind}"):
+        Loader(getattr(data, kind)(), 8, cache="all")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_plain_datasets_are_cached_sample_by_sample(data, tmp_path, workers):
-    class Logged(data.Plain):
-        def __getitem__(self, index):
-            with (tmp_path / "reads").open("a") as file:
-                file.write(f"{index}\n")
-            return super().__getitem__(index)
-
-    reads = []
-    with Loader(Logged(50), 8, shuffle=True, num_workers=workers, cache="10MB") as loader:
-        for _ in range(3):
-            for batch in loader:
-                assert torch.equal(batch["image"][:, 0, 0], batch["label"].float())
-            reads.append((tmp_path / "reads").read_text().split())
-    assert sorted(set(map(int, reads[-1]))) == list(range(50))
-    # The second epoch begins while the first ends, so that two workers may read a sample each
-    assert len(reads[-1]) == 50 if workers == 0 else len(reads[-1]) <= 50 + 4 * 8
-    assert reads[-1] == reads[1]
+def test_a_part_of_a_dataset_is_cached_by_subset_and_not_by_torch(rows):
+    dataset = unistore.Dataset(rows)
+    with pytest.raises(InputError, match=r"is a Subset.*subset=… of the Loader"):
+        Loader(torch.utils.data.Subset(dataset, range(10)), 4, cache="all")
+    with Loader(dataset, 4, num_workers=0, subset=range(10), cache="all") as loader:
+        for _ in range(2):
+            assert torch.cat([batch["index"] for batch in loader]).tolist() == [*range(10)]
+        assert loader.stats()["cache_hits"] == 10
 
 
 def test_sizes():

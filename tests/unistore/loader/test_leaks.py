@@ -8,8 +8,10 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import unistore
 from unistore.loader import Loader, LoaderError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -28,18 +30,25 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+@pytest.fixture
+def store(make_store):
+    """50 rows."""
+    rows = np.arange(150).reshape(50, 3)
+    return make_store("rows", {"rows/data": rows, "sources/path": ["a.h5"]}, count=50)
+
+
 ENDS = ("whole", "left", "raise", "kill", "exit")
 """Of a loader's only epoch: to its end, left by the consumer, or what a sample does."""
 
 
-def one_life(data, rng, workers, end, method="fork"):
+def one_life(data, store, rng, workers, end, method="fork"):
     """A loader that is made, used, and forgotten in some way."""
     if workers == 0 and end in ("kill", "exit"):
         end = "raise"  # there is nobody else to die
     fails = end not in ("whole", "left")
     cache = None if fails else rng.choice((None, "1MB"))
     loader = Loader(
-        data.Plain(50) if cache else data.Broken(30 if fails else -1, end),
+        unistore.Dataset(store) if cache else data.Broken(30 if fails else -1, end),
         rng.choice((5, 50)),
         shuffle=True,
         num_workers=workers,
@@ -62,14 +71,14 @@ def one_life(data, rng, workers, end, method="fork"):
 
 
 @pytest.mark.timeout(1200)  # on a busy machine
-def test_many_lifetimes_leave_nothing(data, census):
+def test_many_lifetimes_leave_nothing(data, store, census):
     rng = random.Random(3)
     for number in range(8):
-        one_life(data, rng, number % 3, ENDS[number % 5])
+        one_life(data, store, rng, number % 3, ENDS[number % 5])
     gc.collect()
     before = census.descriptors(), census.children(), shared_memory(), resident()
     for number in range(200):  # each end 5 times with one worker, and with two
-        one_life(data, rng, (0, 0, 0, 1, 0, 0, 0, 2)[number % 8], ENDS[number % 5])
+        one_life(data, store, rng, (0, 0, 0, 1, 0, 0, 0, 2)[number % 8], ENDS[number % 5])
     gc.collect()
     assert census.descriptors() == before[0]
     assert census.children() == before[1]
@@ -78,11 +87,11 @@ def test_many_lifetimes_leave_nothing(data, census):
 
 
 @pytest.mark.parametrize(("method", "ends"), [("forkserver", ENDS), ("spawn", ("left", "raise", "kill"))])
-def test_lifetimes_under_other_start_methods_leave_nothing(servers, data, census, method, ends):
+def test_lifetimes_under_other_start_methods_leave_nothing(servers, data, store, census, method, ends):
     rng = random.Random(5)
     before = census.descriptors(), census.children(), shared_memory()
     for end in ends:
-        one_life(data, rng, 1, end, method)
+        one_life(data, store, rng, 1, end, method)
     gc.collect()
     assert (census.descriptors(), census.children(), shared_memory()) == before
 
@@ -101,8 +110,6 @@ def test_replaced_slabs_are_given_back(data, census):
 
     class Growing(data.Plain):
         def __getitem__(self, index):
-            import numpy as np
-
             return np.zeros(1000 if index < 400 else 300_000, np.uint8)
 
     with Loader(Growing(800), 4, shuffle=False, num_workers=2) as loader:

@@ -258,16 +258,6 @@ def test_datasets_joined_by_torch_draw_the_same(path):
     assert draws(16, 2) == expected
 
 
-def test_cached_samples_of_plain_datasets_do_not_depend_on_the_room(data):
-    def draws(cache, workers):
-        with Loader(data.Random(SAMPLES), 8, num_workers=workers, cache=cache) as loader:
-            return [torch.cat([batch["torch"] for batch in loader]).tolist() for _ in range(2)]
-
-    first, second = draws("all", 0)
-    assert first == second
-    assert draws(9000, 0) == draws(9000, 2) == [first, second]
-
-
 @pytest.mark.usefixtures("nothing_left")
 def test_a_sample_that_fails_at_random_is_named(path):
     def transform(sample):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.unistore.loader.conftest import Batched
 from unistore.data.packed import Packed
 from unistore.loader import Loader, LoaderError, SampleError
 
@@ -75,24 +76,60 @@ def test_every_start_method_in_every_state(tmp_path, method):
     assert done.stdout.splitlines() == [f"{state}: {repetitions}" for state in states]
 
 
-def test_workers_are_not_forked_while_a_thread_imports(data, tmp_path, monkeypatch, nothing_left):
-    """They would inherit the lock of the module, held by a thread that they do not have."""
-    name = f"slow_{os.getpid()}"
+def test_a_fork_waits_until_torch_is_imported(tmp_path):
+    """Else workers would inherit the lock of the module, held by a thread that they do not have."""
+    script = """
+        import sys, threading
+        from tests.unistore.loader.conftest import Plain
+        from unistore.loader import Loader
+
+        assert "torch" not in sys.modules
+        thread = threading.Thread(target=__import__, args=("torch",))
+        thread.start()
+        while "torch" not in sys.modules:
+            pass
+        with Loader(Plain(), 10, num_workers=2, multiprocessing_context="fork") as loader:
+            print(sum(len(batch["label"]) for batch in loader))
+        thread.join()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stdout == "200\n", done.stderr
+
+
+class Importing(Batched):
+    """Imports a module in a thread of the worker."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def read_batch(self, indices, allocate=np.empty):
+        thread = threading.Thread(target=importlib.import_module, args=(self.module,))
+        thread.start()
+        thread.join()
+        return super().read_batch(indices, allocate)
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_workers_that_are_not_forked_do_not_wait_for_imports_of_the_parent(
+    servers, tmp_path, monkeypatch, method, nothing_left
+):
+    name = f"slow_{os.getpid()}_{method}"
     (tmp_path / f"{name}.py").write_text("import time\nfor _ in range(30): time.sleep(0.01)\n")
     monkeypatch.syspath_prepend(tmp_path)
-
-    class Importing(data.Batched):
-        def read_batch(self, indices, allocate=np.empty):
-            thread = threading.Thread(target=importlib.import_module, args=(name,))  # a thread of the worker
-            thread.start()
-            thread.join()
-            return super().read_batch(indices, allocate)
-
     thread = threading.Thread(target=importlib.import_module, args=(name,))
     thread.start()
     while name not in sys.modules:
         pass
-    with Loader(Importing(), 10, shuffle=True, num_workers=2, multiprocessing_context="fork") as loader:
+    with Loader(Importing(name), 10, num_workers=1, multiprocessing_context=method) as loader:
         assert len(list(loader)) == 20
     thread.join()
 
