@@ -22,7 +22,7 @@ from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
 from unistore.conversion.runner import run
 from unistore.errors import InputError, StoreError
-from unistore.report.blocks import to_text
+from unistore.report.text import to_text
 from unistore.report.suggestions import convert_command
 from unistore.store.names import build_folder
 

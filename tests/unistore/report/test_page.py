@@ -86,10 +86,10 @@ def test_a_page_needs_nothing_beside_it(cloud: Path) -> None:
     assert all(picture.std() > 8 for picture in pictures)
     for said in (
         "points/classification",
-        "points per segment",
+        "per segment",
         "unistore.Dataset(",
         "thin_a.h5",
-        "bytes in shards",
+        "storage of all",
     ):
         assert said in page.text
     assert len(text) < 1_000_000
