@@ -154,13 +154,14 @@ def source_blocks(path: str, sources: SourceReport, problems: Sequence[Problem])
     """Show source files."""
     verdicts = verdict_table(sources.verdicts)
     files = ("files", verdict_counts(sources.verdicts))
-    if len(sources.families) > 1:
+    families = sources.families or []
+    if len(families) > 1:
         rows = [
             (family.family.replace("_", " "), str(family.files), family.layout, family.reason)
-            for family in sources.families
+            for family in families
         ]
         columns = ("family", "files", "layout", "because")
-        commands = "\n".join(family.command for family in sources.families)
+        commands = "\n".join(family.command for family in families)
         return [
             Block(facts=[("sources", f"{path}: files of {len(rows)} families"), files]),
             Block("families", columns=columns, rows=rows, optional_columns=("layout",)),

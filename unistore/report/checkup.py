@@ -226,13 +226,13 @@ def _store_facts(store: StoreFacts | None, machine: Machine) -> list[tuple[str, 
     ]
     if (speed := store.speed) is not None:
         rates = {
-            "random read": (speed.first_pass, "as the files were found"),
-            "again": (speed.shuffled, "in the same order"),
-            "in blocks": (speed.blocks, "of neighbours"),
+            "random read": (speed.first_pass, "in full shuffle, as the files were found"),
+            "again": (speed.shuffled, "in the same order again"),
+            "in blocks": (speed.blocks, "in block shuffle"),
         }
         for name, (rate, order) in rates.items():
             decoded = size(rate * speed.sample_bytes)
-            facts.append((name, f"{rate:,.4g} samples/s, {decoded}/s decoded {order}, without workers"))
+            facts.append((name, f"{rate:,.4g} samples/s, {decoded}/s decoded, {order}"))
     return facts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class FamilyReport:
 class SourceReport:
     """Source files: the first family that takes some, and what a conversion would write.
 
-    What would be written is None unless there is one family and nothing is wrong, and the family None if
+    What would be written is None unless there is one family and nothing is wrong, and the families None if
     every file is refused.
     """
 
@@ -42,14 +42,14 @@ class SourceReport:
     layout: str | None = None
     reason: str | None = None
     command: str | None = None
-    families: list[FamilyReport] = field(default_factory=list)
-    verdicts: list[dict[str, Any]]
+    families: list[FamilyReport] | None = None
     sources: dict[str, Any] | None = None
     tables: list[dict[str, Any]] | None = None
     raw_bytes: int | None = None
     memory: int | None = None
     options: dict[str, Any] | None = None
     notes: list[str] | None = None
+    verdicts: list[dict[str, Any]]
 
 
 def describe_sources(path: Path, surveyed: Survey) -> tuple[SourceReport, Sequence[Problem]]:

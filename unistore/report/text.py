@@ -115,7 +115,8 @@ def _table(block: Block, room: int | None, *, color: bool) -> Iterator[str]:
         yield "─" * max(map(_cells, (heading, *lines)))
     yield from lines
     if hidden:
-        yield _paint(f"hidden, as the terminal is narrow: {', '.join(hidden)}", _DIM, color=color)
+        for line in _fold(f"hidden, as the terminal is narrow: {', '.join(hidden)}", room):
+            yield _paint(line, _DIM, color=color)
 
 
 def aligned(rows: Sequence[Sequence[str]], room: int | None = None) -> list[str]:
@@ -150,7 +151,7 @@ def _highlighted(code: str) -> str:
     console = Console(color_system="standard", force_terminal=True)
     with console.capture() as captured:
         console.print(painter.highlight(code), soft_wrap=True, end="")
-    return captured.get()
+    return captured.get().rstrip("\n")
 
 
 def _paint(text: str, code: str, *, color: bool) -> str:

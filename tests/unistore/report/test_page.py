@@ -120,6 +120,7 @@ def test_hostile_names_are_text(tmp_path: Path, make_store: Any, undrawn: None) 
     assert "script" not in tags
     assert not any("onerror" in attributes for _, attributes in page.elements)
     assert HOSTILE in page.text
+    assert "<th>options</th>" not in text, "facts without a value are not shown"
     assert "\x1b" not in text
     assert "\u202e" not in text
 
