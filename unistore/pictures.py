@@ -84,9 +84,11 @@ def text_html(text: str, max_length: int = _MAX_TEXT) -> str:
 
 
 def facts_html(facts: Iterable[tuple[str, str]]) -> str:
-    """A table of names and values."""
-    rows = "".join(f"<tr><th>{text_html(name)}</th><td>{text_html(value)}</td></tr>" for name, value in facts)
-    return f'<table class="facts">{rows}</table>'
+    """A table of names and values, without empty values."""
+    rows = [
+        f"<tr><th>{text_html(name)}</th><td>{text_html(value)}</td></tr>" for name, value in facts if value
+    ]
+    return f'<table class="facts">{"".join(rows)}</table>'
 
 
 def table_html(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -27,8 +27,8 @@ from unistore import export, verify
 from unistore.data.kinds.locality import samples_per_chunk
 from unistore.errors import StoreError, UnistoreError
 from unistore.report.inspection import inspect
-from unistore.report.speed import measure_speed
 from unistore.report.suggestions import natural_suggestion
+from unistore.report.trials import measure_speed
 from unistore.store.reader import Store
 
 OK = "ok"

@@ -184,8 +184,7 @@ def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
 def report_text(report: Report) -> str:
     """What was written, and how often labels are."""
     from unistore.converters.verdicts import verdict_counts
-    from unistore.report.labels import label_lines
-    from unistore.report.values import sample_noun
+    from unistore.report.values import label_lines, sample_noun
 
     samples = count_of(report.samples, sample_noun(report.sample_table))
     written = f"{size(report.stored_bytes)} in {count_of(report.files, 'file')}"
@@ -215,7 +214,7 @@ def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Table of what was left out, with reasons."""
     if not entries:
         return []
-    from unistore.report.blocks import aligned, shortened
+    from unistore.report.text import aligned, shortened
 
     left_out = len({entry["left_out"] for entry in entries})
     rows = [

@@ -28,7 +28,7 @@ def command(
     """Check this machine, and STORE from it; recommend a Loader, with reasons.
 
     Shows cores, memory, shared memory and their limits; of a store also its location, whether it fits into
-    the page cache, and how fast it is read (about two seconds of short random reads). With --measure numbers
+    the page cache, and how fast it is read (about a second of short random reads). With --measure numbers
     of workers, batch sizes and a cache are tried for --seconds each: samples/s, what a batch is waited for
     (mean, deviation, longest, the first one), memory.
     """

@@ -85,7 +85,8 @@ def command(
 
 def _sample(path: str, sample: int, plot: str | None, *, as_json: bool) -> int:
     from unistore.pictures import sample_picture
-    from unistore.report.sealed_blocks import describe_sample, sample_blocks
+    from unistore.report.blocks import sample_blocks
+    from unistore.report.sealed import describe_sample
     from unistore.store.reader import Store
 
     store = Store(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +16,12 @@ from unistore.errors import InputError, Problem, printable
 from unistore.remote.url import redact_urls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
 
     from unistore.progress import ProgressBar
-    from unistore.report.blocks import Block
+    from unistore.report.text import Block
 
 COLOURS = ("auto", "always", "never")
 
@@ -78,64 +79,17 @@ def say_json(value: Any, indent: int | None = None) -> None:
 
 def show(blocks: Sequence[Block], *, show_all: bool = False) -> None:
     """Print blocks; collapsed ones as one line, unless `show_all`."""
-    from unistore.report.blocks import to_text, visible_blocks
+    from unistore.report.text import to_text
 
-    if sys.stdout.isatty() or OUTPUT.color == "always":
-        _show_on_terminal(visible_blocks(blocks, show_all=show_all))
-    else:
-        say(to_text(blocks, show_all=show_all))
-
-
-def _show_on_terminal(blocks: Iterable[Block]) -> None:
-    """Blocks on a terminal: aligned, wrapped to its width, in colour."""
-    from rich.box import SIMPLE_HEAD
-    from rich.padding import Padding
-    from rich.syntax import Syntax
-    from rich.table import Table
-    from rich.text import Text
-
-    out = console()
-    for number, block in enumerate(blocks):
-        indent = (0, 0, 0, 2 if block.title else 0)
-        if number:
-            out.print()
-        if block.title:
-            out.print(Text(block.title, style="bold cyan"))
-        if block.facts:
-            facts = Table.grid(padding=(0, 2))
-            facts.add_column(no_wrap=True)
-            facts.add_column(overflow="fold")
-            for name, value in block.facts:
-                facts.add_row(Text(name, style="bold"), Text(safe(value)))
-            out.print(Padding(facts, indent, expand=False))
-        if block.rows:
-            shown, hidden = _visible_columns(block, out.width)
-            table = Table(*(block.columns[at] for at in shown), box=SIMPLE_HEAD, pad_edge=False)
-            for row in block.rows:
-                table.add_row(*(Text(safe(row[at]), overflow="fold") for at in shown))
-            out.print(table)
-            if hidden:
-                out.print(Text(f"  hidden, as the terminal is narrow: {', '.join(hidden)}", style="dim"))
-        for line in "\n".join(block.lines).split("\n") if block.lines else ():
-            out.print(Padding(Text(safe(line)), indent, expand=False))
-        if block.code:
-            language = "console" if block.code.startswith("unistore ") else "python"
-            painter = Syntax("", language, theme="ansi_dark", background_color="default")
-            code = painter.highlight("\n".join(map(safe, block.code.split("\n"))))
-            code.rstrip()
-            out.print(code, soft_wrap=True)
+    is_terminal = sys.stdout.isatty() or OUTPUT.color == "always"
+    width = shutil.get_terminal_size().columns if is_terminal else None
+    color = is_terminal and OUTPUT.color != "never" and not (OUTPUT.color == "auto" and _is_plain())
+    click.echo(to_text(blocks, show_all=show_all, width=width, color=color), color=color)
 
 
-def _visible_columns(block: Block, width: int) -> tuple[list[int], list[str]]:
-    """Numbers of the columns that fit into the width, and names of those that do not."""
-    columns = zip(block.columns, *block.rows, strict=True)
-    widths = [max(map(len, column)) + 3 for column in columns]
-    shown, hidden = list(range(len(widths))), []
-    for name in block.optional_columns:
-        if sum(widths[number] for number in shown) > width:
-            shown.remove(block.columns.index(name))
-            hidden.append(name)
-    return shown, hidden
+def _is_plain() -> bool:
+    """Whether the environment asks for no colours."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def check_target(path: str, *, overwrite: bool = False) -> None:

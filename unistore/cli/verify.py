@@ -85,7 +85,7 @@ def command(
 
 def _text(found: Verified) -> str:
     from unistore import Repaired
-    from unistore.report.blocks import aligned
+    from unistore.report.text import aligned
 
     repaired, problems = found.repaired if isinstance(found, Repaired) else (), found.problems
     lines = [f"repaired {count_of(len(repaired), 'file')}"] if repaired else []

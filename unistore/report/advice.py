@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from unistore.report.machine import OBJECT_STORE, Machine, StoreLocation
-from unistore.report.speed import Speed
-from unistore.report.trials import Trial, best
+from unistore.report.suggestions import Suggestion
+from unistore.report.trials import Speed, Trial, best
 from unistore.system.sizes import size
 from unistore.system.workers import environment_number, plan
 
@@ -24,49 +24,45 @@ CONTAINER_SHM = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFacts:
-    """Properties of a store that loading depends on.
+class Misfit:
+    """A kind of samples that the family suggests and whose size does not fit the store, as Python code."""
 
-    Attributes
-    ----------
-    path, family, samples
-        Path and family of the store; number of its samples.
-    samples_as
-        Their kind as Python code where the natural one does not fit the store; else empty.
-    incompatible_kinds
-        Kinds of samples that the family suggests and whose sizes do not fit this store: ``kind`` and
-        ``fitting``, the kind in a size that fits, as Python code; ``share`` of its samples that would be
-        padded, 0 to 1, 0 if it has none; ``why``: what reaches beyond the data, or leaves no samples.
-    location
-        File system that it is on.
-    fits_page_cache
-        Whether its files fit into available memory; None if their size is unknown.
-    samples_a_chunk
-        Samples that share a chunk of the largest array; below 1 where a sample takes several.
-    fork_safe
-        Whether workers may be forked.
-    fork_seconds
-        Seconds that a forked child took to read a batch; None: not tried, or it failed.
-    speed
-        Measured read speed; None without samples.
-    """
+    kind: str
+    share: float  # of its samples that would be padded, 0 to 1; 0 if it has none
+    why: str  # what reaches beyond the data, or leaves no samples
+    fitting: str  # the kind in a size that fits
+
+    @classmethod
+    def of(cls, suggestion: Suggestion) -> Self:
+        """Take what does not fit from a suggestion."""
+        reach = suggestion.reach
+        share = reach.beyond / reach.samples if reach.samples else 0.0
+        return cls(kind=suggestion.declared, share=share, why=reach.problem, fitting=suggestion.text)
+
+    def __str__(self) -> str:
+        padded = f"{100 * self.share:.3g} % of its samples would be padded" if self.share else "no samples"
+        return f"{self.kind}: {padded} ({self.why}); {self.fitting} goes with this store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """A store as far as loading depends on it."""
 
     path: str
     family: str
     samples: int
-    samples_as: str = ""
-    incompatible_kinds: Sequence[Mapping[str, Any]] = ()
+    samples_as: str = ""  # their kind as Python code; empty: the natural kind
+    incompatible_kinds: Sequence[Misfit] = ()
     location: StoreLocation
-    fits_page_cache: bool | None
-    samples_a_chunk: float
+    fits_page_cache: bool | None  # whether the files fit into available memory; None: size unknown
+    samples_a_chunk: float  # that share a chunk of the largest array; below 1: a sample takes several
     fork_safe: bool
-    fork_seconds: float | None
-    speed: Speed | None
+    speed: Speed | None  # None without samples
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A recommended argument of ``unistore.Loader``: its name, its value, and why."""
+    """A recommended argument of ``unistore.Loader``."""
 
     name: str
     value: Any
@@ -77,90 +73,90 @@ class Advice:
 
 
 def advise(machine: Machine, store: StoreFacts | None) -> list[Advice]:
-    """Arguments of a Loader to start from: batch size, shuffle, workers, start method, pinning, cache."""
+    """Recommend arguments of a Loader to start from."""
     speed = None if store is None else store.speed
-    found = [
-        Advice("batch_size", *_batch_size(speed)),
-        Advice("shuffle", *_shuffle(store)),
-        Advice("num_workers", *_workers(machine, store)),
-    ]
+    advice = [_batch_size(speed), _shuffle(store), _workers(machine, store)]
     if machine.start_methods:
-        found.append(Advice("multiprocessing_context", *_start_method(machine, store)))
+        advice.append(_start_method(machine, store))
     if machine.accelerator is not None:
         reason = f"an {machine.accelerator} accelerator is here: copies from pinned memory are asynchronous"
-        found.append(Advice("pin_memory", True, reason))
+        advice.append(Advice("pin_memory", True, reason))
     if store is not None and speed is not None:
-        rate, decoded_bytes = speed.shuffled * speed.sample_bytes, store.samples * speed.sample_bytes
+        rate = speed.shuffled * speed.sample_bytes
+        decoded_bytes = store.samples * speed.sample_bytes
         slow = rate < SLOW_DECODE and speed.sample_bytes >= SMALL_SAMPLE
         if slow and decoded_bytes < machine.available_memory / 4:
             needed = f"{size(decoded_bytes)} of {size(machine.available_memory)} available"
             reason = f"decoding gives {size(rate)}/s a core, and all samples decoded take {needed}"
-            found.append(Advice("cache", "all", reason))
-    return found
+            advice.append(Advice("cache", "all", reason))
+    return advice
 
 
 def measured_advice(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[Advice]:
-    """Advice with the workers, batch size and cache of the best trial."""
+    """Replace workers, batch size and cache by those of the best trial."""
     winner = best(trials)
     rate = f"{winner.samples_per_second:,.4g} samples/s"
     reason = f"{rate}, about as many as the fastest of {len(trials)} settings"
-    found = {each.name: each for each in advice if each.name != "cache"}
-    for name in ("batch_size", "num_workers", "cache"):
-        if (value := getattr(winner, name)) is not None:
-            found[name] = Advice(name, value, reason)
-    return list(found.values())
+    measured = {argument.name: argument for argument in advice if argument.name != "cache"}
+    for name in ("batch_size", "num_workers"):
+        measured[name] = replace(measured[name], value=getattr(winner, name), reason=reason)
+    if winner.cache is not None:
+        measured["cache"] = Advice("cache", winner.cache, reason)
+    return list(measured.values())
 
 
-def _batch_size(speed: Speed | None) -> tuple[int, str]:
+def _batch_size(speed: Speed | None) -> Advice:
     if speed is None:
-        return 64, "a number to begin with: your model decides"
+        return Advice("batch_size", 64, "a number to begin with: your model decides")
     sizes = f"{size(speed.batch_size * speed.sample_bytes)} a batch, at {size(speed.sample_bytes)} a sample"
-    return speed.batch_size, f"{sizes}: a number to begin with, your model decides"
+    return Advice("batch_size", speed.batch_size, f"{sizes}: a number to begin with, your model decides")
 
 
-def _shuffle(store: StoreFacts | None) -> tuple[bool | str, str]:
+def _shuffle(store: StoreFacts | None) -> Advice:
     if store is None:
-        return True, "a full shuffle, for training"
-    speed, shared = store.speed, store.samples_a_chunk
+        return Advice("shuffle", True, "a full shuffle, for training")
+    speed, network = store.speed, store.location.network
     if speed is not None and store.samples <= speed.batch_size:
-        return True, "a full shuffle: an epoch is a single batch"
+        return Advice("shuffle", True, "a full shuffle: an epoch is a single batch")
     if speed is not None and speed.blocks >= MIN_SPEEDUP * speed.shuffled:
-        times = speed.blocks / speed.shuffled
-        return "blocks", f"blocks of neighbours read {times:.1f}× as fast as a full shuffle here"
-    if shared >= 2 and (store.location.network or store.fits_page_cache is False):
-        where = "over the network" if store.location.network else "from the disk"
-        return "blocks", (
-            f"{shared:.3g} samples share a chunk, and chunks come {where}: each is fetched once an epoch"
+        times = f"{speed.blocks / speed.shuffled:.1f}×"
+        return Advice(
+            "shuffle", "blocks", f"blocks of neighbours read {times} as fast as a full shuffle here"
         )
-    return True, "a full shuffle: blocks of neighbours would read no faster here"
+    if store.samples_a_chunk >= 2 and (network or store.fits_page_cache is False):
+        shared = f"{store.samples_a_chunk:.3g} samples share a chunk"
+        origin = "over the network" if network else "from the disk"
+        return Advice(
+            "shuffle", "blocks", f"{shared}, and chunks come {origin}: each is fetched once an epoch"
+        )
+    return Advice("shuffle", True, "a full shuffle: blocks of neighbours would read no faster here")
 
 
-def _workers(machine: Machine, store: StoreFacts | None) -> tuple[int, str]:
+def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
+    cores = machine.usable_cores
     if not machine.start_methods:
-        return 0, "this process is daemonic, as dask workers are: it starts no others"
-    cores, samples = machine.usable_cores, None if store is None else store.samples
+        return Advice("num_workers", 0, "this process is daemonic, as dask workers are: it starts no others")
     if cores < 2:
-        return 0, f"{cores:g} usable cores: a thread reads ahead, a process would only take turns"
-    found = plan("auto", environment_number("LOCAL_WORLD_SIZE", 1), samples, cores=cores)
-    return found.per_rank, found.reason
+        reason = f"{cores:g} usable cores: a thread reads ahead, a process would only take turns"
+        return Advice("num_workers", 0, reason)
+    samples = None if store is None else store.samples
+    ranks = environment_number("LOCAL_WORLD_SIZE", 1)
+    planned = plan("auto", ranks, samples, cores=cores)
+    return Advice("num_workers", planned.per_rank, planned.reason)
 
 
-def _start_method(machine: Machine, store: StoreFacts | None) -> tuple[str, str]:
-    if store is not None and not store.fork_safe:
-        return "spawn", "the client of object stores has threads, which do not survive a fork"
+def _start_method(machine: Machine, store: StoreFacts | None) -> Advice:
+    method, reason = "fork", "starts at once, and readers hold no thread or lock that a fork would break"
     if machine.start_method != "fork":
-        return "spawn", "forking is not safe on this platform"
-    if store is None or store.speed is None:
-        return "fork", "starts at once, and readers hold no thread or lock that a fork would break"
-    if store.fork_seconds is None:
-        return "spawn", "a child forked after this process had read did not read a batch"
-    milliseconds = f"{store.fork_seconds * 1e3:.0f} ms"
-    return "fork", f"a child forked after this process had read took {milliseconds} for a batch"
+        method, reason = "spawn", "forking is not safe on this platform"
+    if store is not None and not store.fork_safe:
+        method, reason = "spawn", "the client of object stores has threads, which do not survive a fork"
+    return Advice("multiprocessing_context", method, reason)
 
 
-def remarks(machine: Machine, store: StoreFacts | None) -> Sequence[str]:
-    """Remarks on what slows loading down, most important first."""
-    found = []
+def remarks(machine: Machine, store: StoreFacts | None) -> list[str]:
+    """List what slows loading down, most important first."""
+    lines = []
     if machine.usable_cores < machine.all_cores:
         limits = []
         if machine.affinity is not None and machine.affinity < machine.all_cores:
@@ -168,36 +164,34 @@ def remarks(machine: Machine, store: StoreFacts | None) -> Sequence[str]:
         if machine.quota is not None:
             limits.append(f"a cgroup grants {machine.quota:g}")
         usable = f"{machine.usable_cores:g} of {machine.all_cores}"
-        found.append(f"only {usable} cores may be used: {', '.join(limits)}")
-    found += [] if store is None else _store_remarks(store)
+        lines.append(f"only {usable} cores may be used: {', '.join(limits)}")
+    if store is not None:
+        lines += _store_remarks(store)
     if machine.shared_memory is not None and machine.shared_memory <= CONTAINER_SHM:
-        found.append(
+        lines.append(
             f"there is little shared memory ({size(machine.shared_memory)} in /dev/shm): unistore.Loader "
             "does without, workers of torch's DataLoader die of it (docker run --shm-size 8g)"
         )
     if not machine.memfd:
-        found.append("no memfd here: slabs lie in unlinked files of the folder for temporary files")
+        lines.append("no memfd here: slabs lie in unlinked files of the folder for temporary files")
     if machine.descriptors is not None and machine.descriptors < FEW_DESCRIPTORS:
-        found.append(f"few open files are allowed ({machine.descriptors}): ulimit -n {FEW_DESCRIPTORS}")
-    return found
+        lines.append(f"few open files are allowed ({machine.descriptors}): ulimit -n {FEW_DESCRIPTORS}")
+    return lines
 
 
 def _store_remarks(store: StoreFacts) -> list[str]:
-    found = [] if store.speed is not None else ["the store has no samples: nothing was measured"]
-    for each in store.incompatible_kinds:
-        padded = f"{100 * each['share']:.3g} % of its samples would be padded"
-        reason = f"{padded if each['share'] else 'no samples'} ({each['why']})"
-        found.append(f"{each['kind']}: {reason}; {each['fitting']} goes with this store")
-    kind = store.location.file_system
+    lines = [] if store.speed is not None else ["the store has no samples: nothing was measured"]
+    lines += map(str, store.incompatible_kinds)
+    system = store.location.file_system
     if store.location.network:
-        network = "an object store" if kind == OBJECT_STORE else kind
+        network = "an object store" if system == OBJECT_STORE else system
         cure = 'Dataset(…, cache_dir="…") keeps copies of shards on a local disk'
-        found.append(f"reads cross a network ({network}): {cure}")
+        lines.append(f"reads cross a network ({network}): {cure}")
     elif store.fits_page_cache is False:
-        found.append("the store does not fit into the page cache: samples come from the disk in every epoch")
-    if kind == "overlay":
-        found.append(
+        lines.append("the store does not fit into the page cache: samples come from the disk in every epoch")
+    if system == "overlay":
+        lines.append(
             "the store lies in a container's overlay file system: mount it from the host (docker run -v), "
             "or it is gone with the container"
         )
-    return found
+    return lines

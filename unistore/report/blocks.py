@@ -1,111 +1,266 @@
-"""What inspect and doctor show, as plain data: headed blocks of facts, tables, lines and code."""
+"""What is shown of each kind of path: its record as blocks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from unistore.converters.verdicts import TAKEN
-from unistore.errors import printable
+from unistore.converters.verdicts import TAKEN, verdict_counts
+from unistore.errors import Problem, printable
+from unistore.report.suggestions import format_options
+from unistore.report.text import Block, shortened
+from unistore.report.values import QUANTILES, ValueReport, sample_noun, sparkline
 from unistore.system.sizes import count_of, size
 
+if TYPE_CHECKING:
+    from unistore.report.sealed import ArrayReport, StoreReport
+    from unistore.report.sources import SourceReport
+    from unistore.report.unsealed import UnfinishedReport, ZarrReport
+
+SHOWN_ATTRIBUTES = 8
+SHOWN_PROBLEMS = 50
 _MAX_REASONS = 8
-_REASON_WIDTH, _ROW_WIDTH = 47, 59
-"""Characters of a reason, and of reason and example together: the table fits 80 columns."""
-
-
-class Block(NamedTuple):
-    """A part of what is shown.
-
-    Attributes
-    ----------
-    title
-        Its heading; empty for the first block.
-    facts
-        Pairs of a name and a value.
-    columns, rows
-        A table: headings and cells.
-    optional_columns
-        Columns that are hidden on a narrow terminal, the first ones first.
-    lines
-        Sentences.
-    code
-        Commands or Python to copy.
-    collapsed
-        Shown as one line unless all blocks are asked for; on an HTML page a `<details>` element.
-    """
-
-    title: str = ""
-    facts: Sequence[tuple[str, str]] = ()
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    optional_columns: Sequence[str] = ()
-    lines: Sequence[str] = ()
-    code: str = ""
-    collapsed: bool = False
+_REASON_WIDTH, _EXAMPLE_WIDTH = 45, 14
+"""Characters of a reason and of an example: the table fits 80 columns."""
 
 
 def format_shape(shape: Iterable[int] | None) -> str:
-    """``"120 × 126 × 164"``, ``"scalar"``, or ``"-"`` for None."""
+    """Return ``"120 × 126 × 164"``, ``"scalar"``, or ``"-"`` for None."""
     if shape is None:
         return "-"
     return " × ".join(map(str, shape)) or "scalar"
 
 
-def visible_blocks(blocks: Iterable[Block], *, show_all: bool) -> list[Block]:
-    """Replace collapsed blocks by a line that names ``--all``, unless `show_all`."""
-    return [
-        Block(lines=[f"+ {block.title}: --all"]) if block.collapsed and not show_all else block
-        for block in blocks
+def number(value: float | None) -> str:
+    """Format a value: ``"1,200"``, ``"0.125"``, ``"-"`` for None."""
+    if value is None:
+        return "-"
+    whole = isinstance(value, int) or 1e4 <= abs(value) < 1e9
+    return f"{value:,.0f}" if whole else f"{value:.4g}"
+
+
+def store_blocks(path: str, store: StoreReport) -> list[Block]:
+    """Show a sealed store."""
+    count, table = store.samples["count"], store.samples["table"]
+    splits = [f"{name} {part:,} ({100 * part / max(1, count):.3g} %)" for name, part in store.splits.items()]
+    attributes = list(map(printable, store.sources.attributes[:SHOWN_ATTRIBUTES]))
+    if len(store.sources.attributes) > SHOWN_ATTRIBUTES:
+        attributes.append("…")
+    nbytes = f"{size(store.stored_bytes)} in shards, {size(store.raw_bytes)} uncompressed"
+    agrees = "DAMAGED: seal, manifest and root disagree"
+    if store.seal["agrees"]:
+        agrees = "agrees with manifest and root; files not read: unistore verify"
+    files = count_of(store.seal.get("files", 0), "file")
+    names = [source["path"] for source in store.sources.first]
+    facts = [
+        ("store", path),
+        ("family", store.family.replace("_", " ")),
+        (table.rpartition("/")[2], f"{count:,}"),
+        ("splits", ", ".join(splits) or "none"),
+        ("sources", _sources(store.sources.count, store.sources.bytes, names)),
+        ("attributes", ", ".join(attributes)),
+        ("size", nbytes if store.ratio is None else f"{nbytes}, ratio {store.ratio:.2f}"),
+        ("seal", f"{store.seal.get('digest')} over {files}: {agrees}"),
+        ("made with", ", ".join(f"{name} {version}" for name, version in store.created_with.items())),
+        ("options", format_options(store.family, store.options)),
     ]
+    shares = [(array.path, array.values.shares()) for array in store.arrays if array.values is not None]
+    labels = [(name, labels) for name, labels in shares if labels]
+    blocks = [
+        Block(facts=facts),
+        Block("remarks", lines=store.remarks),
+        _measure_table(store.measures, table),
+        _array_table([array for array in store.arrays if not array.bookkeeping], store.main_table),
+        Block("labels", columns=("array", "how often"), rows=labels),
+        _storage_table(store.arrays),
+        Block("load it", code=store.snippet),
+    ]
+    return [block for block in blocks if block.has_content]
 
 
-def to_text(blocks: Iterable[Block], *, show_all: bool = False) -> str:
-    """Blocks as text without colours; control characters that came from files are escaped."""
-    parts = []
-    for block in visible_blocks(blocks, show_all=show_all):
-        lines = [block.title] if block.title else []
-        indent = "  " if block.title else ""
-        width = max((len(name) for name, _ in block.facts), default=0)
-        lines += [f"{indent}{name.ljust(width)}  {printable(value)}" for name, value in block.facts]
-        lines += [f"{indent}{line}" for line in aligned([block.columns, *block.rows] if block.rows else [])]
-        lines += [f"{indent}{printable(line)}" for text in block.lines for line in text.split("\n")]
-        lines += map(printable, block.code.splitlines())
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+def _sources(count: int, nbytes: int | None, names: Sequence[str]) -> str:
+    """Show number and bytes of all sources, and the names of the first ones."""
+    more = f" and {count - len(names):,} more" if count > len(names) else ""
+    return f"{count_of(count, 'source')}, {size(nbytes)}: {', '.join(names)}{more}"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of a table as lines whose columns are aligned."""
-    shown = [list(map(printable, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
-
-
-def shortened(text: str, width: int) -> str:
-    """A text on one line of at most `width` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else f"{line[: width - 1]}…"
-
-
-def sources_fact(sources: Mapping[str, Any], names: Sequence[str]) -> tuple[str, str]:
-    """Number and bytes of all sources, and the names of the first ones."""
-    more = sources["count"] - len(names)
-    shown = f"{', '.join(names)} and {more:,} more" if more else ", ".join(names)
-    return "sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {shown}"
-
-
-def verdict_blocks(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """A table of the files that are not taken, the most frequent reasons first; empty if all are taken."""
-    found = sorted((each for each in verdicts if each["verdict"] != TAKEN), key=lambda each: -each["files"])
-    reasons = [shortened(each["why"], _REASON_WIDTH) for each in found[:_MAX_REASONS]]
-    left = _ROW_WIDTH - max(map(len, reasons), default=0)
+def _measure_table(measures: Sequence[Mapping[str, Any]], table: str) -> Block:
     rows = []
-    for each, reason in zip(found, reasons, strict=False):
-        example = shortened(each["examples"][0], left) + (", …" if each["files"] > 1 else "")
-        rows.append((f"{each['files']:,}", each["verdict"], reason, example))
-    if len(found) > _MAX_REASONS:
-        rest = sum(each["files"] for each in found[_MAX_REASONS:])
-        rows.append((f"{rest:,}", "", f"for {len(found) - _MAX_REASONS} further reasons", ""))
+    for measure in measures:
+        quantiles = [number(measure[name]) for name in QUANTILES]
+        rows.append((measure["name"], *quantiles, sparkline(measure["histogram"]), f"{measure['samples']:,}"))
+    columns = (f"per {sample_noun(table)}", *QUANTILES, "spread", "of")
+    return Block(table, columns=columns, rows=rows, optional_columns=("spread", "5%", "95%"))
+
+
+def _array_table(arrays: Sequence[ArrayReport], main: str) -> Block:
+    """Show arrays of the main table first, large ones before small ones."""
+    order = sorted(arrays, key=lambda array: (not array.path.startswith(f"{main}/"), -array.raw_bytes))
+    rows = [(*_name_cells(array), *_value_cells(array.values), *_size_cells(array)) for array in order]
+    columns = ("array", "shape", "dtype", "min", "mean", "max", "spread", "stored", "ratio")
+    sampled = any("~" in row[3] for row in rows)
+    lines = ["~: of some chunks, evenly spread; padding of rows counts too"] if sampled else []
+    optional = ("ratio", "spread", "stored", "mean")
+    return Block("arrays", columns=columns, rows=rows, optional_columns=optional, lines=lines)
+
+
+def _value_cells(values: ValueReport | None) -> tuple[str, str, str, str]:
+    """Show smallest, mean and largest value, with ``~`` where only a part was read, and a sparkline."""
+    if values is None:
+        return "-", "-", "-", ""
+    part = "~" if values.read < values.of else ""
+    shown = [
+        "-" if value is None else part + number(value) for value in (values.min, values.mean, values.max)
+    ]
+    return shown[0], shown[1], shown[2], sparkline(values.histogram or ())
+
+
+def _name_cells(array: ArrayReport) -> tuple[str, str, str]:
+    return array.path, format_shape(array.shape), array.dtype
+
+
+def _size_cells(array: ArrayReport) -> tuple[str, str]:
+    return size(array.stored_bytes), "-" if array.ratio is None else f"{array.ratio:.2f}"
+
+
+def _storage_table(arrays: Sequence[ArrayReport]) -> Block:
+    rows = []
+    for array in arrays:
+        layout = (format_shape(array.chunks), format_shape(array.shards), array.codec.removeprefix("bytes, "))
+        rows.append((*_name_cells(array), *layout, size(array.raw_bytes), *_size_cells(array)))
+    columns = ("array", "shape", "dtype", "chunks", "shards", "codec", "raw", "stored", "ratio")
+    optional = ("codec", "shards", "raw", "chunks", "ratio")
+    title = f"storage of all {count_of(len(arrays), 'array')}"
+    return Block(title, columns=columns, rows=rows, optional_columns=optional, collapsed=True)
+
+
+def sample_blocks(sample: Mapping[str, Any]) -> list[Block]:
+    """Show `describe_sample`'s result."""
+    several = "" if sample["samples"] == 1 else f", the first {sample['read']} of {sample['samples']:,}"
+    facts = [
+        (sample["of"], str(sample["sample"])),
+        ("from", sample["source"]),
+        ("samples", f"{sample['kind']}{several}"),
+    ]
+    rows = [
+        (key["key"], format_shape(key["shape"]), key["dtype"], number(key["min"]), number(key["max"]))
+        for key in sample["keys"]
+    ]
+    return [Block(facts=facts), Block("keys", columns=("key", "shape", "dtype", "min", "max"), rows=rows)]
+
+
+def source_blocks(path: str, sources: SourceReport, problems: Sequence[Problem]) -> list[Block]:
+    """Show source files."""
+    verdicts = verdict_table(sources.verdicts)
+    files = ("files", verdict_counts(sources.verdicts))
+    families = sources.families or []
+    if len(families) > 1:
+        rows = [
+            (family.family.replace("_", " "), str(family.files), family.layout, family.reason)
+            for family in families
+        ]
+        columns = ("family", "files", "layout", "because")
+        commands = "\n".join(family.command for family in families)
+        return [
+            Block(facts=[("sources", f"{path}: files of {len(rows)} families"), files]),
+            Block("families", columns=columns, rows=rows, optional_columns=("layout",)),
+            *verdicts,
+            Block("convert each by itself", code=commands),
+        ]
+    facts = [("source", path)]
+    if sources.family is not None:
+        family = f"{sources.family.replace('_', ' ')} ({sources.layout})"
+        facts += [("family", family), ("because", sources.reason or ""), files]
+    if problems:
+        return [Block(facts=facts), _problem_list(problems), *_next_commands(sources, problems, verdicts)]
+    return [*_planned_blocks(facts, sources, verdicts), Block("convert it", code=sources.command or "")]
+
+
+def _problem_list(problems: Sequence[Problem]) -> Block:
+    lines = [f"- {problem}" for problem in problems[:SHOWN_PROBLEMS]]
+    if len(problems) > SHOWN_PROBLEMS:
+        lines.append(f"and {len(problems) - SHOWN_PROBLEMS:,} more")
+    return Block(f"{count_of(len(problems), 'problem')} to solve before converting", lines=lines)
+
+
+def _next_commands(sources: SourceReport, problems: Sequence[Problem], verdicts: list[Block]) -> list[Block]:
+    if sources.command is None:
+        return []
+    ways = re.findall(r"--columns \w+", problems[0].cure) if len(problems) == 1 else []
+    code = "\n".join(f"{sources.command} {way}" for way in ways) or sources.command
+    title = "convert it in one of these ways" if ways else "then convert it"
+    return [*verdicts, Block(title, code=code)]
+
+
+def _planned_blocks(
+    facts: list[tuple[str, str]], sources: SourceReport, verdicts: list[Block]
+) -> list[Block]:
+    first = sources.sources or {}
+    names = [source["name"] for source in first["first"]]
+    becomes = f"{size(sources.raw_bytes)} uncompressed, peak memory about {size(sources.memory)}"
+    facts += [("sources", _sources(first["count"], first["bytes"], names)), ("becomes", becomes)]
+    rows = []
+    for table in sources.tables or ():
+        nearly = "about " if table["estimated"] else ""
+        for array in table["arrays"]:
+            shape = f"{nearly}{format_shape(array['shape'])}"
+            rows.append((array["path"], shape, array["dtype"], format_shape(array["chunk"])))
+    notes = [note for note in sources.notes or () if not note.startswith("left out, ")]
+    arrays = Block("arrays", columns=("array", "shape", "dtype", "chunks"), rows=rows)
+    blocks = [Block(facts=facts), arrays, *verdicts, Block("notes", lines=notes)]
+    return [block for block in blocks if block.has_content]
+
+
+def verdict_table(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """Show files that are not taken, the most frequent reasons first; empty if all are taken."""
+    counts = [count for count in verdicts if count["verdict"] != TAKEN]
+    counts.sort(key=lambda count: -count["files"])
+    rows = []
+    for count in counts[:_MAX_REASONS]:
+        example = shortened(count["examples"][0], _EXAMPLE_WIDTH) + (", …" if count["files"] > 1 else "")
+        reason = shortened(count["why"], _REASON_WIDTH)
+        rows.append((f"{count['files']:,}", count["verdict"], reason, example))
+    if further := counts[_MAX_REASONS:]:
+        files = sum(count["files"] for count in further)
+        rows.append((f"{files:,}", "", f"for {len(further)} further reasons", ""))
     columns = ("files", "verdict", "because", "such as")
-    return [Block(title="files that are not taken", columns=columns, rows=rows)] if rows else []
+    return [Block("files that are not taken", columns=columns, rows=rows)] if rows else []
+
+
+def unfinished_blocks(path: str, build: UnfinishedReport) -> list[Block]:
+    """Show a conversion under way or stopped."""
+    total = "" if build.tasks is None else f" of {build.tasks:,}"
+    done = f"{build.tasks_done:,}{total} shards written"
+    if build.sources_read:
+        done = f"{build.sources_read:,} of {count_of(build.sources['count'], 'source')} read, {done}"
+    if build.sealed:
+        done = "all, and sealed; it only has to be moved into place"
+    facts = [
+        ("unfinished", path),
+        ("leads to", build.destination),
+        ("family", (build.family or "not known yet").replace("_", " ")),
+        ("sources", ", ".join(build.sources["given"])),
+        ("done", done),
+        ("at work", build.at_work or "nobody"),
+        ("replaces", build.replaces or ""),
+    ]
+    if build.at_work or not build.command:
+        return [Block(facts=facts)]
+    hint = "The same command continues. To begin anew, add --restart; to give up, remove the folder."
+    return [Block(facts=facts), Block("go on", code=build.command), Block(lines=[hint])]
+
+
+def zarr_blocks(path: str, zarr: ZarrReport) -> list[Block]:
+    """Show a Zarr hierarchy that is not a store."""
+    lines = ["A Zarr hierarchy, but not a unistore store: it has no samples and no seal."]
+    if zarr.zarr_format == 3:
+        lines.append("Read it with unistore.open_zarr(path), a zarr.Group, or with any Zarr reader.")
+    rows = [(array["path"] or "/", format_shape(array["shape"]), array["dtype"]) for array in zarr.arrays]
+    title = "arrays (the first ones)" if zarr.more else "arrays"
+    blocks = [
+        Block(facts=[("zarr", f"{path} (format {zarr.zarr_format})")]),
+        Block(lines=lines),
+        Block(title, columns=("array", "shape", "dtype"), rows=rows),
+    ]
+    return [block for block in blocks if block.has_content]

@@ -8,17 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from unistore.data.kinds.locality import samples_per_chunk
 from unistore.data.kinds.reach import as_code
 from unistore.progress import resolve_progress
-from unistore.report.advice import Advice, StoreFacts, advise, measured_advice, remarks
-from unistore.report.blocks import Block, to_text
+from unistore.report.advice import Advice, Misfit, StoreFacts, advise, measured_advice, remarks
 from unistore.report.machine import Machine, inspect_machine, locate_store
-from unistore.report.speed import measure_speed, time_forked_read
 from unistore.report.suggestions import natural_suggestion, suggestions
-from unistore.report.trials import Trial, trial_table, try_settings
+from unistore.report.text import Block, to_text
+from unistore.report.trials import Trial, measure_speed, try_settings
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
@@ -63,16 +60,16 @@ class Checkup:
     @property
     def blocks(self) -> list[Block]:
         """Blocks to show."""
-        found = [Block(title="machine", facts=_machine_facts(self.machine))]
-        if self.store is not None:
-            found.append(Block(title="store", facts=_store_facts(self.store, self.machine)))
-        if self.trials:
-            found.append(trial_table(self.trials))
-        if self.remarks:
-            found.append(Block(title="remarks", lines=self.remarks))
-        found.append(Block(title="recommended", code=self.line))
         reasons = [(str(advice), advice.reason) for advice in self.advice]
-        return [*found, Block(title="because", facts=reasons)]
+        blocks = [
+            Block("machine", facts=_machine_facts(self.machine)),
+            Block("store", facts=_store_facts(self.store, self.machine)),
+            _trial_table(self.trials),
+            Block("remarks", lines=self.remarks),
+            Block("recommended", code=self.line),
+            Block("because", facts=reasons),
+        ]
+        return [block for block in blocks if block.has_content]
 
     def to_json(self) -> dict[str, Any]:
         """JSON values: `machine`, `store` or null, `remarks`, `line`, `arguments`, `reasons`, `trials`."""
@@ -134,120 +131,131 @@ def doctor(
     if store is None and (samples is not None or measure):
         check.refuse("store", "is required to read samples", 'doctor("train.zarr")')
     check.raise_problems()
-    machine, facts, dataset = inspect_machine(), None, None
-    if store is not None:
-        facts, dataset = _inspect_store(os.fspath(store), machine, samples)
-    advice, trials = advise(machine, facts), []
-    if measure and dataset is not None and facts is not None and facts.speed is not None:
-        arguments = {each.name: each.value for each in advice}
-        batch_size, workers = arguments.pop("batch_size"), arguments.pop("num_workers")
-        arguments.pop("cache", None)
-        powers = range(int(machine.usable_cores).bit_length()) if machine.start_methods else ()
-        doubling = [1 << power for power in powers]
-        budget = machine.available_memory // 4
-        fits = facts.samples * facts.speed.sample_bytes <= budget
-        cache = "all" if fits else f"{budget // 10**6}MB"
-        with resolve_progress(progress) as callbacks:
-            counts = sorted({0, workers, *doubling})
-            trials = try_settings(dataset, counts, batch_size, cache, seconds or 2.0, callbacks, **arguments)
+    machine = inspect_machine()
+    if store is None:
+        return Checkup(
+            machine=machine, store=None, advice=advise(machine, None), remarks=remarks(machine, None)
+        )
+    facts, dataset = _look_at(os.fspath(store), machine, samples)
+    advice = advise(machine, facts)
+    trials: list[Trial] = []
+    if measure and facts.speed is not None:
+        trials = _measure(machine, facts, facts.speed.sample_bytes, dataset, advice, seconds or 2.0, progress)
         advice = measured_advice(advice, trials)
     return Checkup(
         machine=machine, store=facts, advice=advice, remarks=remarks(machine, facts), trials=trials
     )
 
 
-def _inspect_store(path: str, machine: Machine, samples: SampleKind | None) -> tuple[StoreFacts, Dataset]:
+def _look_at(path: str, machine: Machine, samples: SampleKind | None) -> tuple[StoreFacts, Dataset]:
     from unistore.data.dataset import Dataset  # imports torch
 
     store = Store(path)
     natural = natural_suggestion(store)
-    if samples is None:
-        kind, samples_as = natural.kind, natural.text if natural.changed else ""
-    else:
-        kind, samples_as = samples, as_code(samples)
-    dataset = Dataset(path, kind)
-    count = len(dataset)
+    samples_as = natural.text if natural.changed else ""
+    if samples is not None:
+        samples_as = as_code(samples)
+    dataset = Dataset(path, natural.kind if samples is None else samples)
     location = locate_store(store)
-    speed = measure_speed(dataset) if count else None
-    fork_seconds = None
-    if speed is not None and store.fork_safe and "fork" in machine.start_methods:
-        fork_seconds = time_forked_read(dataset, np.arange(min(speed.batch_size, count)))
-    suggested = [natural, *(each for each in suggestions(store) if each.kind != natural.kind)]
-    misfits = [
-        {
-            "kind": each.declared,
-            "share": each.reach.beyond / each.reach.samples if each.reach.samples else 0.0,
-            "why": each.reach.problem,
-            "fitting": each.text,
-        }
-        for each in suggested
-        if each.changed
-    ]
+    others = [other for other in suggestions(store) if other.kind != natural.kind]
+    misfits = [Misfit.of(suggestion) for suggestion in (natural, *others) if suggestion.changed]
     facts = StoreFacts(
         path=path,
         family=store.family,
-        samples=count,
+        samples=len(dataset),
         samples_as=samples_as,
         incompatible_kinds=misfits,
         location=location,
         fits_page_cache=None if location.stored is None else location.stored < machine.available_memory,
-        samples_a_chunk=samples_per_chunk(store, count)[0],
+        samples_a_chunk=samples_per_chunk(store, len(dataset))[0],
         fork_safe=store.fork_safe,
-        fork_seconds=fork_seconds,
-        speed=speed,
+        speed=measure_speed(dataset) if len(dataset) else None,
     )
     return facts, dataset
 
 
+def _measure(
+    machine: Machine,
+    store: StoreFacts,
+    sample_bytes: float,
+    dataset: Dataset,
+    advice: Sequence[Advice],
+    seconds: float,
+    progress: Progress | bool | None,
+) -> list[Trial]:
+    """Try the advised number of workers and every power of two up to the cores, and a cache that fits."""
+    arguments = {argument.name: argument.value for argument in advice if argument.name != "cache"}
+    batch_size = arguments.pop("batch_size")
+    workers = {0, arguments.pop("num_workers")}
+    if machine.start_methods:
+        workers |= {1 << power for power in range(int(machine.usable_cores).bit_length())}
+    budget = machine.available_memory // 4
+    cache = "all" if store.samples * sample_bytes <= budget else f"{budget // 10**6}MB"
+    with resolve_progress(progress) as callbacks:
+        return try_settings(dataset, sorted(workers), batch_size, cache, seconds, callbacks, **arguments)
+
+
 def _machine_facts(machine: Machine) -> list[tuple[str, str]]:
-    affinity = "" if machine.affinity is None else f", affinity {machine.affinity}"
-    version = "no cgroups" if machine.cgroup_version is None else f"cgroup v{machine.cgroup_version}"
-    quota = "no quota" if machine.quota is None else f"quota {machine.quota:g}"
-    limit = "no limit" if machine.memory_limit is None else f"limit {size(machine.memory_limit)}"
-    total = "" if machine.memory is None else f" of {size(machine.memory)}"
-    shared = "none"
-    if machine.shared_memory is not None:
-        shared = f"{size(machine.shared_memory_free)} free of {size(machine.shared_memory)} in /dev/shm"
-    others = [method for method in machine.start_methods if method != machine.start_method]
-    alternatives = f" (also: {', '.join(others)})" if others else ""
-    start_method = f"{machine.start_method}{alternatives}"
-    if not machine.start_methods:
-        start_method = "none: this process is daemonic"
+    memory = f"{size(machine.available_memory)} available of {size(machine.memory)}"
+    if machine.memory_limit is not None:
+        memory += f", cgroups grant {size(machine.memory_limit)}"
     return [
-        ("cores", f"{machine.usable_cores:g} usable of {machine.all_cores}{affinity}, {version}: {quota}"),
-        ("memory", f"{size(machine.available_memory)} available{total}, {version}: {limit}"),
-        ("shared memory", f"{shared}, {'memfd' if machine.memfd else 'no memfd: temporary files'}"),
+        ("cores", f"{machine.usable_cores:g} usable of {machine.all_cores}"),
+        ("memory", memory),
+        ("shared memory", f"{size(machine.shared_memory_free)} free of {size(machine.shared_memory)}"),
         ("open files", "?" if machine.descriptors is None else f"{machine.descriptors:,}"),
-        ("start method", start_method),
+        ("start methods", ", ".join(machine.start_methods) or "none: this process is daemonic"),
         ("accelerator", machine.accelerator or "none"),
     ]
 
 
-def _store_facts(store: StoreFacts, machine: Machine) -> list[tuple[str, str]]:
-    location, speed = store.location, store.speed
+def _store_facts(store: StoreFacts | None, machine: Machine) -> list[tuple[str, str]]:
+    if store is None:
+        return []
+    location, shared = store.location, store.samples_a_chunk
     system = location.file_system
     if location.mount_point is not None:
         system += f" at {location.mount_point}, {size(location.free)} free"
-    if location.network:
-        system += ", reads cross a network"
-    if location.in_memory:
-        system += ", in memory"
     fits = {None: "its size is unknown", True: "fits", False: "does not fit"}[store.fits_page_cache]
-    available, shared = size(machine.available_memory), store.samples_a_chunk
     facts = [
         ("path", store.path),
         ("samples", f"{count_of(store.samples, 'sample')} ({store.family.replace('_', ' ')})"),
-        ("file system", system),
-        ("page cache", f"{size(location.stored)} of files, {available} available: {fits}"),
+        ("file system", f"{system}, in memory" if location.in_memory else system),
+        ("page cache", f"{size(location.stored)} of {size(machine.available_memory)} available: {fits}"),
         ("chunks", f"{shared:.3g} samples a chunk" if shared >= 1 else f"{1 / shared:.3g} chunks a sample"),
     ]
-    if speed is not None:
+    if (speed := store.speed) is not None:
         rates = {
-            "random read": (speed.first_pass, "as the files were found"),
-            "again": (speed.shuffled, "from the page cache, one core"),
-            "in blocks": (speed.blocks, "from the page cache, one core"),
+            "random read": (speed.first_pass, "in full shuffle, as the files were found"),
+            "again": (speed.shuffled, "in the same order again"),
+            "in blocks": (speed.blocks, "in block shuffle"),
         }
-        for name, (rate, how) in rates.items():
-            samples = f"{rate:{',.0f' if rate >= 100 else '.3g'}} samples/s"
-            facts.append((name, f"{samples}, {size(rate * speed.sample_bytes)}/s decoded {how}"))
+        for name, (rate, order) in rates.items():
+            decoded = size(rate * speed.sample_bytes)
+            facts.append((name, f"{rate:,.4g} samples/s, {decoded}/s decoded, {order}"))
     return facts
+
+
+def _trial_table(trials: Sequence[Trial]) -> Block:
+    """Make a table of trials, with times in milliseconds."""
+    rows = []
+    for trial in trials:
+        hits = "" if trial.cached is None else f", {trial.cached:.0%} found"
+        times = [f"{1000 * seconds:.3g}" for seconds in (trial.mean, trial.deviation, trial.longest)]
+        setting = (str(trial.num_workers), str(trial.batch_size), f"{trial.cache or 'none'}{hits}")
+        memory = (size(trial.resident), size(trial.anonymous))
+        rate = f"{trial.samples_per_second:,.4g}"
+        rows.append((*setting, rate, *times, f"{1000 * trial.first_batch:.0f}", *memory))
+    columns = (
+        "workers",
+        "batch",
+        "cache",
+        "samples/s",
+        "wait ms",
+        "± ms",
+        "longest",
+        "first",
+        "RSS",
+        "anon.",
+    )
+    return Block("measured", columns=columns, rows=rows, optional_columns=("longest", "first"))

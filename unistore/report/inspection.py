@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from unistore.converters.registry import families
 from unistore.errors import InputError, Problem, first_few
 from unistore.remote.storage import local_path
-from unistore.report.blocks import Block, to_text, verdict_blocks
-from unistore.report.sealed import describe_store
-from unistore.report.sealed_blocks import store_blocks
+from unistore.report.blocks import source_blocks, store_blocks, unfinished_blocks, verdict_table, zarr_blocks
+from unistore.report.sealed import StoreReport, describe_store
+from unistore.report.text import Block, to_text
 from unistore.report.unsealed import (
     BUILD_SUFFIX,
+    UnfinishedReport,
+    ZarrReport,
     describe_unfinished,
     describe_zarr,
     is_store,
     is_zarr,
     stores_inside,
-    unfinished_blocks,
-    zarr_blocks,
 )
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
 
+if TYPE_CHECKING:
+    from unistore.report.sources import SourceReport
+
 _ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+
+
+@dataclass(slots=True, kw_only=True)
+class UnknownReport:
+    """Something that is neither a store nor sources."""
+
+    inside: list[str]  # Zarr folders
+    verdicts: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -42,15 +53,8 @@ class Inspection:
         other Zarr hierarchy) or ``"unknown"``.
     path
         The path as given.
-    details
-        Everything that is known, as JSON values. A store has ``family``, ``format_version``, ``samples``,
-        ``main_table``, ``splits``, ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``,
-        ``options``, ``created_with``, ``statistics``, ``seal``, ``measures``, ``remarks`` and ``snippet``;
-        its seal ``agrees`` with manifest and root, or not: files are not read, but for a bounded part of the
-        values. A source that can be read has ``family``, ``layout``, ``reason``, ``command``, ``families``
-        (these and the number of files, of each family that is there), ``verdicts`` (files taken, left out and
-        refused, by reason) and, where there is one family and nothing is wrong, ``sources``, ``tables``,
-        ``raw_bytes``, ``memory`` (bytes), ``options``, ``notes``.
+    report
+        Everything that is known, as one record.
     problems
         What is wrong with sources.
     blocks
@@ -59,15 +63,33 @@ class Inspection:
 
     kind: Literal["store", "unfinished", "source", "zarr", "unknown"]
     path: str
-    details: Mapping[str, Any]
-    problems: tuple[Problem, ...] = ()
+    report: StoreReport | UnfinishedReport | SourceReport | ZarrReport | UnknownReport
+    problems: Sequence[Problem] = ()
     blocks: Sequence[Block] = ()
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """The report as JSON values.
+
+        A store has ``family``, ``format_version``, ``samples``, ``main_table``, ``splits``, ``sources``,
+        ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``created_with``, ``statistics``,
+        ``seal``, ``measures``, ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or
+        not: files are not read, but for a bounded part of the values. A source that can be read has
+        ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and the number of files, of each
+        family that is there), ``verdicts`` (files taken, left out and refused, by reason) and, where there is
+        one family and nothing is wrong, ``sources``, ``tables``, ``raw_bytes``, ``memory`` (bytes),
+        ``options``, ``notes``.
+        """
+        values = asdict(self.report)
+        if self.kind == "source":
+            return {name: value for name, value in values.items() if value is not None}
+        return values
 
     @property
     def is_good(self) -> bool:
         """Whether the path is recognised and nothing is wrong."""
-        agrees = self.kind != "store" or self.details["seal"]["agrees"]
-        return self.kind != "unknown" and not self.problems and agrees
+        is_sealed = not isinstance(self.report, StoreReport) or bool(self.report.seal["agrees"])
+        return self.kind != "unknown" and not self.problems and is_sealed
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: ``kind``, ``path``, the details, ``problems``."""
@@ -75,7 +97,7 @@ class Inspection:
         return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
 
     def to_html(self, samples: Sequence[int] = ()) -> str:
-        """A self-contained page of HTML; of a store with pictures of samples.
+        """Render a self-contained page of HTML; of a store with pictures of samples.
 
         Parameters
         ----------
@@ -90,23 +112,30 @@ class Inspection:
         """
         from unistore.report.page import render_page
 
-        return render_page(self.kind, self.path, self.details, self.blocks, samples)
+        return render_page(self.path, self.report, self.blocks, samples)
 
     def __str__(self) -> str:
         return to_text(self.blocks)
 
     def __repr__(self) -> str:
-        facts = dict(fact for block in self.blocks[:1] for fact in block.facts)
-        shown = [facts[name] for name in ("family", "samples") if name in facts]
-        wrong = len(self.problems) or len(self.details.get("remarks", ()))
-        shown += [count_of(wrong, "problem" if self.problems else "remark")] if wrong else []
-        return f"Inspection({self.kind} {self.path!r}{''.join(f', {each}' for each in shown)})"
+        parts = [f"{self.kind} {self.path!r}"]
+        facts = dict(self.blocks[0].facts) if self.blocks else {}
+        if "family" in facts:
+            parts.append(facts["family"])
+        if self.problems:
+            parts.append(count_of(len(self.problems), "problem"))
+        elif self._remarks:
+            parts.append(count_of(len(self._remarks), "remark"))
+        return f"Inspection({', '.join(parts)})"
+
+    @property
+    def _remarks(self) -> Sequence[str]:
+        return self.report.remarks if isinstance(self.report, StoreReport) else ()
 
     def _repr_html_(self) -> str:
         from unistore.pictures import notebook_html
 
-        remarks = [("", remark) for remark in self.details.get("remarks", ())]
-        facts = [fact for block in self.blocks[:1] for fact in block.facts] + remarks
+        facts = [*self.blocks[0].facts, *(("", remark) for remark in self._remarks)]
         return notebook_html(repr(self), facts, [(Store(self.path), None)] if self.kind == "store" else [])
 
 
@@ -129,51 +158,56 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     --------
     >>> print(unistore.inspect("train.zarr"))  # doctest: +SKIP
     """
-    given, target = os.fspath(path), local_path(path)
+    name, target = os.fspath(path), local_path(path)
     if target is None:
-        return _store(given)
+        return _store(name)
     build = target if target.name.endswith(BUILD_SUFFIX) and target.is_dir() else build_folder(target)
     if build == target or (build.is_dir() and not (target / "zarr.json").exists()):
-        details = describe_unfinished(build)
-        return Inspection("unfinished", given, details, blocks=unfinished_blocks(str(build), details))
-    if not given or not target.exists():
-        raise InputError(Problem(given, "no such file or folder", "check the path", "missing"))
+        unfinished = describe_unfinished(build)
+        return Inspection("unfinished", name, unfinished, blocks=unfinished_blocks(str(build), unfinished))
+    if not name or not target.exists():
+        raise InputError(Problem(name, "no such file or folder", "check the path", "missing"))
     if target.is_dir() and is_zarr(target):
         if is_store(target):
-            return _store(given)
-        details = describe_zarr(target)
-        return Inspection("zarr", given, details, blocks=zarr_blocks(given, details))
+            return _store(name)
+        hierarchy = describe_zarr(target)
+        return Inspection("zarr", name, hierarchy, blocks=zarr_blocks(name, hierarchy))
+    return _other(name, target)
+
+
+def _store(name: str) -> Inspection:
+    store = describe_store(name)
+    return Inspection("store", name, store, blocks=store_blocks(name, store))
+
+
+def _other(name: str, target: Path) -> Inspection:
+    """Inspect source files, or what is not recognised."""
     from unistore.conversion.executors.apart import Apart
     from unistore.conversion.executors.asking import asking
     from unistore.converters.survey import survey
-    from unistore.report.sources import describe_sources, link_blocks, problem_blocks, source_blocks
+    from unistore.report.sources import commands_behind_links, describe_sources
 
     with Apart() as executor:
         surveyed = survey([target], asking(executor))
-    if surveyed.detected():
-        details, problems = describe_sources(target, surveyed)
-        return Inspection("source", given, details, problems, source_blocks(given, details, problems))
-    verdicts = [each.to_json() for each in surveyed.verdicts()]
-    if refused := tuple(surveyed.refused()):
-        blocks = [*problem_blocks([("source", given)], refused), *link_blocks(target, refused)]
-        return Inspection("source", given, {"verdicts": verdicts}, refused, blocks)
+    sources, problems = describe_sources(target, surveyed)
+    if sources.families or problems:
+        blocks = source_blocks(name, sources, problems)
+        if not sources.families:
+            for title, code in commands_behind_links(target, problems):
+                blocks.append(Block(f"then convert it: {title}", code=code))
+        return Inspection("source", name, sources, tuple(problems), blocks)
     inside = stores_inside(target)
     message, cure = _why_unknown(target, inside)
-    if unread := surveyed.unread():
-        message = f"{'; '.join(unread[:3])}; {message}"
-    block = Block(facts=[("unknown", given)], lines=(f"{message}; {cure}",))
-    blocks = [block, *(verdict_blocks(verdicts) if target.is_dir() else ())]
-    problem = Problem(given, message, cure, "unknown")
-    return Inspection("unknown", given, {"inside": inside, "verdicts": verdicts}, (problem,), blocks)
-
-
-def _store(given: str) -> Inspection:
-    details = describe_store(given)
-    return Inspection("store", given, details, blocks=store_blocks(given, details))
+    message = "; ".join([*surveyed.unread()[:3], message])
+    blocks = [Block(facts=[("unknown", name)], lines=(f"{message}; {cure}",))]
+    if target.is_dir():
+        blocks += verdict_table(sources.verdicts)
+    unknown = UnknownReport(inside=inside, verdicts=sources.verdicts)
+    return Inspection("unknown", name, unknown, (Problem(name, message, cure, "unknown"),), blocks)
 
 
 def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
-    """Message and cure."""
+    """Return message and cure."""
     from unistore.converters.files.paths import is_inside
 
     if target.name.endswith(f".{REPAIR}"):
@@ -188,6 +222,6 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
     link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
     if link is not None:
         return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"
-    known = ", ".join(sorted(each.command for each in families().values()))
-    message = f"not a store, and not recognised as sources of any family ({known})"
+    commands = ", ".join(sorted(family.command for family in families().values()))
+    message = f"not a store, and not recognised as sources of any family ({commands})"
     return message, "name the family to learn what is missing, as in unistore convert FAMILY SRC... DST"

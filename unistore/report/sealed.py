@@ -1,4 +1,4 @@
-"""A sealed store: its contents, storage, sources and remarks, and code that loads it."""
+"""A sealed store: its contents, storage, sources and remarks, and code that loads it; one of its samples."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ import json
 import math
 import os
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from unistore.data.kinds.protocol import SOURCE, Picks
+from unistore.data.packed import Packed
 from unistore.errors import InputError, StoreError
 from unistore.remote.storage import local_path
-from unistore.report.labels import unlabelled_remark
-from unistore.report.measures import describe_measures, measure_remarks, measures_of
-from unistore.report.suggestions import snippet
-from unistore.report.values import describe_values
+from unistore.report.suggestions import natural_suggestion, snippet
+from unistore.report.values import (
+    ValueReport,
+    describe_measure,
+    describe_values,
+    finite,
+    measure_remarks,
+    measures_of,
+    sample_noun,
+)
 from unistore.schemas.indices import contradiction
 from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
-from unistore.store.manifest import Entry, parse_manifest, root_is_intact
+from unistore.store.manifest import parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
@@ -31,130 +41,154 @@ MAX_READ_ARRAYS = 64
 """Arrays of a local store whose values are read, the largest ones."""
 MAX_READ_ARRAYS_REMOTE = 16
 """The same of an object store, where each array takes several requests."""
-_BOOKKEEPING = frozenset({"source", "number", "source_row"})
+_BOOKKEEPING = ("source", "number", "source_row")
+_MAX_READ = 32
+"""Samples that are read where a row of the sample table gives several: steps of an episode."""
 
 
-def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Describe a store from its metadata and a bounded part of its values. JSON values.
+@dataclass(slots=True, kw_only=True)
+class ArrayReport:
+    """An array of a store. What the manifest says is None if it cannot be read."""
+
+    path: str
+    shape: list[int]
+    dtype: str
+    chunks: list[int]
+    shards: list[int]
+    codec: str
+    axes: list[str | None]
+    attributes: dict[str, Any]
+    stored_bytes: int | None
+    raw_bytes: int
+    ratio: float | None
+    files: int | None
+    only_fill: bool
+    bookkeeping: bool  # offsets, sources, splits or a small text, not values of samples
+    values: ValueReport | None = None  # None if not read
+
+
+@dataclass(slots=True, kw_only=True)
+class SourcesReport:
+    """The sources of a store."""
+
+    count: int = 0
+    bytes: int | None = None
+    first: list[dict[str, Any]]  # path, and bytes and rows where the store has them
+    attributes: list[str]  # names of HDF5 attributes of the first ones
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreReport:
+    """A sealed store, from its metadata and a bounded part of its values."""
+
+    family: str
+    format_version: int
+    samples: dict[str, Any]
+    main_table: str
+    splits: dict[str, int]  # samples by split name, in order of their codes
+    sources: SourcesReport
+    arrays: list[ArrayReport]
+    stored_bytes: int | None
+    raw_bytes: int
+    ratio: float | None
+    options: dict[str, Any]
+    created_with: dict[str, Any]
+    statistics: dict[str, Any]
+    seal: dict[str, Any]  # ``agrees``: whether seal, manifest and root agree
+    measures: list[dict[str, Any]]
+    remarks: list[str]
+    snippet: str
+
+
+def describe_store(path: str | os.PathLike[str]) -> StoreReport:
+    """Describe a store.
 
     Raises `StoreError` if it is not a store, is unfinished, of another format, or damaged.
     """
     store = Store(path)
     about = store.attributes
-    entries, agrees = _manifest(store)
-    shards: dict[str, list[Entry]] = defaultdict(list)
-    for entry in entries or ():
-        shards[entry.key.partition("/c/")[0]].append(entry)
+    shards, agrees = _manifest(store)
+    raw = sum(map(_raw_bytes, store.arrays().values()))
     arrays = [
-        _describe_array(array, None if entries is None else shards[path])
-        for path, array in store.arrays().items()
+        _describe_array(array, None if shards is None else shards[name], raw)
+        for name, array in store.arrays().items()
     ]
-    value_remarks = _add_values(store, arrays)
+    value_remarks = _read_values(store, arrays)
     measures, sample_remarks = _measures(store)
-    stored = None if entries is None else sum(array["stored_bytes"] for array in arrays)
-    raw = sum(array["raw_bytes"] for array in arrays)
+    stored = None if shards is None else sum(array.stored_bytes or 0 for array in arrays)
     splits = _splits(store)
-    return {
-        "family": store.family,
-        "format_version": about["format_version"],
-        "samples": dict(about["samples"]),
-        "main_table": about.get("main_table", about["samples"]["table"]),
-        "splits": splits,
-        "sources": _sources(store),
-        "arrays": arrays,
-        "stored_bytes": stored,
-        "raw_bytes": raw,
-        "ratio": _ratio(raw, stored),
-        "options": about.get("options", {}),
-        "created_with": about.get("created_with", {}),
-        "statistics": about.get("statistics", {}),
-        "seal": {**about["seal"], "agrees": agrees},
-        "measures": measures,
-        "remarks": [*_remarks(store, arrays, agrees=agrees), *value_remarks, *sample_remarks],
-        "snippet": snippet(store, splits),
-    }
+    return StoreReport(
+        family=store.family,
+        format_version=about["format_version"],
+        samples=dict(about["samples"]),
+        main_table=about.get("main_table", about["samples"]["table"]),
+        splits=splits,
+        sources=_sources(store),
+        arrays=arrays,
+        stored_bytes=stored,
+        raw_bytes=raw,
+        ratio=_ratio(raw, stored),
+        options=about.get("options", {}),
+        created_with=about.get("created_with", {}),
+        statistics=about.get("statistics", {}),
+        seal={**about["seal"], "agrees": agrees},
+        measures=measures,
+        remarks=[*_remarks(store, arrays, agrees=agrees), *value_remarks, *sample_remarks],
+        snippet=snippet(store, splits),
+    )
 
 
-def _manifest(store: Store) -> tuple[list[Entry] | None, bool]:
-    """The manifest's lines (None if it cannot be read), and whether seal, manifest and root agree."""
-    seal = store.attributes["seal"]
+def _manifest(store: Store) -> tuple[Mapping[str, list[int]] | None, bool]:
+    """Return the bytes of each array's shards, and whether seal, manifest and root agree."""
     try:
         data = store.read(MANIFEST)
         entries = parse_manifest(data, store.path)
     except StoreError:
         return None, False
-    digest = xxhash.xxh3_128_hexdigest(data)
-    return entries, digest == seal["digest"] and root_is_intact(store.read(ROOT))
+    shards = defaultdict(list)
+    for entry in entries:
+        shards[entry.key.partition("/c/")[0]].append(entry.bytes)
+    is_sealed = xxhash.xxh3_128_hexdigest(data) == store.attributes["seal"]["digest"]
+    return shards, is_sealed and root_is_intact(store.read(ROOT))
 
 
-def _describe_array(array: Array, shards: list[Entry] | None) -> dict[str, Any]:
+def _raw_bytes(array: Array) -> int:
+    return math.prod(array.shape) * array.dtype.itemsize
+
+
+def _describe_array(array: Array, shards: list[int] | None, store_bytes: int) -> ArrayReport:
     empty_shard = index_bytes(math.prod(array.metadata.chunks_per_shard))
-    raw = math.prod(array.shape) * array.dtype.itemsize
-    stored = None if shards is None else sum(shard.bytes for shard in shards)
-    return {
-        "path": array.path,
-        "shape": list(array.shape),
-        "dtype": array.dtype.name,
-        "chunks": list(array.chunk_shape),
-        "shards": list(array.shard_shape),
-        "codec": _codecs(array.metadata.compressor),
-        "axes": list(array.metadata.dimension_names or ()),
-        "attributes": dict(array.attributes),
-        "stored_bytes": stored,
-        "raw_bytes": raw,
-        "ratio": _ratio(raw, stored),
-        "files": None if shards is None else len(shards),
-        "only_fill": bool(shards) and all(shard.bytes == empty_shard for shard in shards or ()),
-    }
+    raw = _raw_bytes(array)
+    stored = None if shards is None else sum(shards)
+    axes = list(array.metadata.dimension_names or ())
+    small_text = array.path.endswith("/data") and _counts_bytes(axes) and raw < store_bytes / 10
+    is_bookkeeping = array.path.rpartition("/")[2] in _BOOKKEEPING
+    return ArrayReport(
+        path=array.path,
+        shape=list(array.shape),
+        dtype=array.dtype.name,
+        chunks=list(array.chunk_shape),
+        shards=list(array.shard_shape),
+        codec=_codecs(array.metadata.compressor),
+        axes=axes,
+        attributes=dict(array.attributes),
+        stored_bytes=stored,
+        raw_bytes=raw,
+        ratio=_ratio(raw, stored),
+        files=None if shards is None else len(shards),
+        only_fill=bool(shards) and set(shards or ()) == {empty_shard},
+        bookkeeping=_is_index(array.path) or small_text or is_bookkeeping,
+    )
 
 
-def _add_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
-    """Add ``values`` and ``bookkeeping`` to the descriptions of arrays; returns remarks."""
-    remote = local_path(store.path) is None
-    remarks, whole = [], sum(array["raw_bytes"] for array in arrays)
-    for array in arrays:
-        array["bookkeeping"], array["values"] = _is_bookkeeping(array, whole), None
-    wanted = [
-        array
-        for array in sorted(arrays, key=lambda array: -array["raw_bytes"])
-        if not (array["bookkeeping"] or "bit_order" in array["attributes"] or _holds_bytes(array))
-    ]
-    for array in wanted[: MAX_READ_ARRAYS_REMOTE if remote else MAX_READ_ARRAYS]:
-        try:
-            values = describe_values(store.array(array["path"]), *((1,) if remote else ()))
-        except StoreError as error:
-            remarks.append(f"{error}: damaged? Run 'unistore verify {store.path}'")
-            continue
-        array["values"] = values
-        if values is None:
-            continue
-        if values["nan"]:
-            remarks.append(f"{array['path']}: {100 * values['nan'] / values['read']:.2g} % are not finite")
-        if remark := unlabelled_remark(array["path"], values):
-            remarks.append(f"{array['path']}: {remark}")
-    return remarks
-
-
-def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:
-    """Whether an array holds offsets, sources, splits or a small text, not values of samples."""
-    path = array["path"]
-    text = path.endswith("/data") and _holds_bytes(array) and array["raw_bytes"] < whole / 10
-    return _is_index(path) or text or path.rpartition("/")[2] in _BOOKKEEPING
-
-
-def _holds_bytes(array: dict[str, Any]) -> bool:
+def _counts_bytes(axes: list[str | None]) -> bool:
     """Whether an axis counts bytes of texts or files: ``"name_byte"``."""
-    return any(axis.rpartition("_")[2] == "byte" for axis in array["axes"])
+    return any(axis is not None and axis.rpartition("_")[2] == "byte" for axis in axes)
 
 
-def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
-    try:
-        measures = measures_of(store)
-        return describe_measures(measures), measure_remarks(store, measures)
-    except InputError:  # the family is not installed, or has no preview
-        return [], []
-    except Exception as error:  # noqa: BLE001  a damaged store or a faulty family must not hide the rest
-        return [], [f"samples cannot be measured: {error or type(error).__name__}"]
+def _is_index(path: str) -> bool:
+    """Whether an array may well be all zeros: offsets, numbers of sources, codes of splits."""
+    return path.startswith(("sources/", "splits/")) or path.endswith(("/offsets", "/source"))
 
 
 def _codecs(compressor: Blosc | None) -> str:
@@ -168,8 +202,46 @@ def _ratio(raw: int, stored: int | None) -> float | None:
     return round(raw / stored, 3) if stored else None
 
 
+def _read_values(store: Store, arrays: list[ArrayReport]) -> list[str]:
+    """Add values to the largest arrays of samples; returns remarks."""
+    remote = local_path(store.path) is None
+    readable = [
+        array
+        for array in sorted(arrays, key=lambda array: -array.raw_bytes)
+        if not (array.bookkeeping or "bit_order" in array.attributes or _counts_bytes(array.axes))
+    ]
+    remarks = []
+    for array in readable[: MAX_READ_ARRAYS_REMOTE if remote else MAX_READ_ARRAYS]:
+        try:
+            values = describe_values(store.array(array.path), *((1,) if remote else ()))
+        except StoreError as error:
+            remarks.append(f"{error}: damaged? Run 'unistore verify {store.path}'")
+            continue
+        array.values = values
+        if values is None:
+            continue
+        if values.nan:
+            remarks.append(f"{array.path}: {100 * values.nan / values.read:.2g} % are not finite")
+        if remark := values.unlabelled(array.path):
+            remarks.append(f"{array.path}: {remark}")
+    return remarks
+
+
+def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
+    noun = sample_noun(store.sample_table)
+    remarks: list[str] = []
+    try:
+        measures = measures_of(store)
+        for measure in measures:
+            remarks += measure_remarks(measure, noun)
+        return list(map(describe_measure, measures)), remarks
+    except InputError:  # the family is not installed, or has no preview
+        return [], []
+    except Exception as error:  # noqa: BLE001  a damaged store or a faulty family must not hide the rest
+        return [], [f"samples cannot be measured: {error or type(error).__name__}"]
+
+
 def _splits(store: Store) -> dict[str, int]:
-    """Samples by split name, in order of their codes; empty: no splits."""
     if not store.has("splits/code"):
         return {}
     codes, names = store.splits()
@@ -177,45 +249,51 @@ def _splits(store: Store) -> dict[str, int]:
     return dict(zip(names, counts, strict=False))
 
 
-def _sources(store: Store) -> dict[str, Any]:
+def _sources(store: Store) -> SourcesReport:
     if not store.has("sources/path/offsets"):
-        return {"count": 0, "bytes": None, "first": [], "attributes": []}
+        return SourcesReport(first=[], attributes=[])
     columns: dict[str, list[Any]] = {"path": store.text("sources/path")}
     rows = np.arange(len(columns["path"]))
     for name in ("bytes", "rows"):
         if store.has(f"sources/{name}"):
             columns[name] = store.array(f"sources/{name}").read_rows(rows).tolist()
-    few = [values[:SHOWN_SOURCES] for values in columns.values()]
-    first = [dict(zip(columns, row, strict=True)) for row in zip(*few, strict=True)]
-    total = sum(columns["bytes"]) if "bytes" in columns else None
-    return {"count": len(rows), "bytes": total, "first": first, "attributes": _attribute_names(store)}
+    shown = range(min(len(rows), SHOWN_SOURCES))
+    return SourcesReport(
+        count=len(rows),
+        bytes=sum(columns["bytes"]) if "bytes" in columns else None,
+        first=[{name: column[row] for name, column in columns.items()} for row in shown],
+        attributes=_attribute_names(store),
+    )
 
 
 def _attribute_names(store: Store) -> list[str]:
-    """Names of the attributes of the first sources' HDF5 files."""
+    """List names of the attributes of the first sources' HDF5 files."""
     if not store.has(f"{HDF5_ATTRIBUTES}/data"):
         return []
     offsets = store.array(f"{HDF5_ATTRIBUTES}/offsets")
     bounds = offsets.read(0, min(len(offsets), SHOWN_SOURCES + 1))
+    names: dict[str, None] = {}
     try:
         data = store.array(f"{HDF5_ATTRIBUTES}/data").read(0, int(bounds[-1]))
-        texts = [json.loads(text) for text in text_values(data, bounds)]
-        return list(dict.fromkeys(name for text in texts for entries in text.values() for name in entries))
+        for text in text_values(data, bounds):
+            for attributes in json.loads(text).values():
+                names |= dict.fromkeys(attributes)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         raise contradiction(store, HDF5_ATTRIBUTES, f"holds no attributes as JSON ({error})") from error
+    return list(names)
 
 
-def _remarks(store: Store, arrays: list[dict[str, Any]], *, agrees: bool) -> list[str]:
+def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[str]:
     remarks = []
     if not agrees:
         remarks.append(f"seal, manifest and root disagree: damaged? Run 'unistore verify {store.path}'")
     if left_out := store.attributes.get("skipped"):
         remarks.append(f"left out because of problems: {left_out} (listed in {REPORT})")
     for array in arrays:
-        if "unlabelled" in array["attributes"]:
-            remarks.append(f"{array['path']}: all zero: unlabelled?")
-        elif array["only_fill"] and not _is_index(array["path"]):
-            remarks.append(f"{array['path']}: nothing but zeros")
+        if "unlabelled" in array.attributes:
+            remarks.append(f"{array.path}: all zero: unlabelled?")
+        elif array.only_fill and not _is_index(array.path):
+            remarks.append(f"{array.path}: nothing but zeros")
     if store.sample_count == 0:
         remarks.append("no samples")
     if (folder := local_path(store.path)) is not None:
@@ -228,6 +306,38 @@ def _remarks(store: Store, arrays: list[dict[str, Any]], *, agrees: bool) -> lis
     return remarks
 
 
-def _is_index(path: str) -> bool:
-    """Whether an array may well be all zeros: offsets, numbers of sources, codes of splits."""
-    return path.startswith(("sources/", "splits/")) or path.endswith(("/offsets", "/source"))
+def describe_sample(store: Store, sample: int) -> dict[str, Any]:
+    """Describe the natural samples in one row of the sample table. JSON values.
+
+    Raises `InputError` if there is no such sample, or the store's family is not installed; `StoreError` if
+    the store is damaged.
+    """
+    from unistore.pictures import check_sample
+
+    check_sample(store, sample)
+    units = np.array([sample])
+    natural = natural_suggestion(store, units)
+    assert natural.kind is not None  # natural kinds are in `unistore.data.kinds`
+    reader = natural.kind.bind(store, (*natural.kind.select(store, None), SOURCE), units)
+    count = min(len(reader), _MAX_READ)
+    batch = reader.read(Picks(np.arange(count), np.zeros(count, np.int64)), np.empty) if count else {}
+    source = batch.pop(SOURCE, None)
+    return {
+        "sample": sample,
+        "of": sample_noun(store.sample_table),
+        "kind": natural.text,
+        "samples": len(reader),
+        "read": count,
+        "source": "" if source is None else str(source.values[0]),
+        "keys": [_describe_key(key, packed, count) for key, packed in batch.items()],
+    }
+
+
+def _describe_key(key: str, packed: Packed, count: int) -> dict[str, Any]:
+    values = packed.values
+    shape = values.shape if packed.shapes is None or count > 1 else tuple(packed.shapes[0].tolist())
+    if packed.offsets is None and count == 1:
+        shape = shape[1:]
+    numbers = finite(values) if values.dtype.kind in "biuf" else values[:0]
+    low, high = (numbers.min().item(), numbers.max().item()) if numbers.size else (None, None)
+    return {"key": key, "shape": list(shape), "dtype": values.dtype.name, "min": low, "max": high}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,91 +13,105 @@ from unistore.conversion.preview import preview
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
 from unistore.converters.survey import Survey
-from unistore.converters.verdicts import verdict_counts
 from unistore.errors import InputError, Problem
-from unistore.report.blocks import Block, format_shape, sources_fact, verdict_blocks
 from unistore.report.suggestions import convert_command
-from unistore.system.sizes import count_of, size
 
 SHOWN_SOURCES = 5
-SHOWN_PROBLEMS = 50
 
 
-def describe_sources(path: Path, surveyed: Survey) -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    """Scan and plan the sources at `path` without writing anything. JSON values, and every problem.
+@dataclass(slots=True, kw_only=True)
+class FamilyReport:
+    """A family that takes some of the files."""
 
-    With files of several families, the first family is described and ``families`` has all.
+    family: str
+    layout: str
+    reason: str
+    files: int
+    command: str  # that converts them
+
+
+@dataclass(slots=True, kw_only=True)
+class SourceReport:
+    """Source files: the first family that takes some, and what a conversion would write.
+
+    What would be written is None unless there is one family and nothing is wrong, and the families None if
+    every file is refused.
     """
-    found, counts = surveyed.detected(), surveyed.counts()
-    families = [
-        {
-            "family": each.family,
-            "layout": each.layout,
-            "reason": each.reason,
-            "files": counts[each.family],
-            "command": _command(each.family, path, alone=len(found) == 1),
-        }
-        for each in found
+
+    family: str | None = None
+    layout: str | None = None
+    reason: str | None = None
+    command: str | None = None
+    families: list[FamilyReport] | None = None
+    sources: dict[str, Any] | None = None
+    tables: list[dict[str, Any]] | None = None
+    raw_bytes: int | None = None
+    memory: int | None = None
+    options: dict[str, Any] | None = None
+    notes: list[str] | None = None
+    verdicts: list[dict[str, Any]]
+
+
+def describe_sources(path: Path, surveyed: Survey) -> tuple[SourceReport, Sequence[Problem]]:
+    """Scan and plan the sources at `path` without writing anything; returns every problem, too."""
+    detected = surveyed.detected()
+    if not detected:
+        verdicts = [count.to_json() for count in surveyed.verdicts()]
+        return SourceReport(verdicts=verdicts), surveyed.refused()
+    counts = surveyed.counts()
+    found = [
+        FamilyReport(
+            family=detection.family,
+            layout=detection.layout,
+            reason=detection.reason,
+            files=counts[detection.family],
+            command=_command(detection.family, path, alone=len(detected) == 1),
+        )
+        for detection in detected
     ]
-    about = {name: value for name, value in families[0].items() if name != "files"} | {"families": families}
-    problems: tuple[Problem, ...] = ()
-    if len(families) == 1:
+    planned: dict[str, Any] = {}
+    problems: Sequence[Problem] = ()
+    if len(detected) == 1:
         try:
-            described = preview(make_converter(found[0].family, {}), [path]).to_json()
+            described = preview(make_converter(detected[0].family, {}), [path]).to_json()
         except InputError as error:
             problems = error.problems_at(str(path))
         else:
+            planned = {
+                name: described[name] for name in ("tables", "raw_bytes", "memory", "options", "notes")
+            }
             sources, nbytes = described["sources"], described["source_bytes"]
-            about["sources"] = {"count": len(sources), "bytes": nbytes, "first": sources[:SHOWN_SOURCES]}
-            for name in ("tables", "raw_bytes", "memory", "options", "notes"):
-                about[name] = described[name]
-    return about | {"verdicts": [each.to_json() for each in surveyed.verdicts(problems)]}, problems
+            planned["sources"] = {"count": len(sources), "bytes": nbytes, "first": sources[:SHOWN_SOURCES]}
+    first = found[0]
+    report = SourceReport(
+        family=first.family,
+        layout=first.layout,
+        reason=first.reason,
+        command=first.command,
+        families=found,
+        verdicts=[count.to_json() for count in surveyed.verdicts(problems)],
+        **planned,
+    )
+    return report, problems
 
 
-def problem_blocks(facts: Sequence[tuple[str, str]], problems: Sequence[Problem]) -> list[Block]:
-    """Blocks of facts and problems."""
-    lines = [f"- {problem}" for problem in problems[:SHOWN_PROBLEMS]]
-    if len(problems) > SHOWN_PROBLEMS:
-        lines.append(f"and {len(problems) - SHOWN_PROBLEMS:,} more")
-    title = f"{count_of(len(problems), 'problem')} to solve before converting"
-    return [Block(facts=facts), Block(title=title, lines=lines)]
-
-
-def link_blocks(path: Path, problems: Sequence[Problem]) -> list[Block]:
-    """Commands that follow links out of a path; empty unless all problems are such links."""
-    if any(each.kind != "link" for each in problems):
-        return []
-    folders = [str(each) for each in folders_of_targets((Path(each.file) for each in problems), [path])]
-    more = [word for folder in folders for word in ("--follow-links-to", folder)]
-    following = [each.name for each in families().values() if each.follows_links]
-    commands = [(f"files of {name.replace('_', ' ')}", _command(name, path, more=more)) for name in following]
-    commands.append(("others", f"unistore inspect {shlex.join(folders[:1])}"))
-    return [Block(title=f"then convert it: {title}", code=code) for title, code in commands]
-
-
-def _family_blocks(
-    path: str, families: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]
-) -> list[Block]:
-    """Blocks for a path with files of several families: each with its command."""
-    rows = [
-        (each["family"].replace("_", " "), str(each["files"]), each["layout"], each["reason"])
-        for each in families
-    ]
-    facts = [
-        ("sources", f"{path}: files of {len(families)} families"),
-        ("files", verdict_counts(verdicts)),
-    ]
-    columns = ("family", "files", "layout", "because")
-    return [
-        Block(facts=facts),
-        Block(title="families", columns=columns, rows=rows, optional_columns=("layout",)),
-        *verdict_blocks(verdicts),
-        Block(title="convert each by itself", code="\n".join(each["command"] for each in families)),
-    ]
+def commands_behind_links(path: Path, problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
+    """Yield titles and commands that follow links out of a path; none unless all problems are such links."""
+    if any(problem.kind != "link" for problem in problems):
+        return
+    targets = folders_of_targets((Path(problem.file) for problem in problems), [path])
+    folders = list(map(str, targets))
+    more = []
+    for folder in folders:
+        more += ["--follow-links-to", folder]
+    for family in families().values():
+        if family.follows_links:
+            yield f"files of {family.name.replace('_', ' ')}", _command(family.name, path, more=more)
+    yield "others", f"unistore inspect {shlex.join(folders[:1])}"
 
 
 def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str] = ()) -> str:
-    """A command that converts into the working directory, or beside the sources if these are in it.
+    """Return a command that converts into the working directory, or beside the sources if these are in it.
 
     With several families, the name of the store ends with the family.
     """
@@ -107,40 +121,3 @@ def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str]
     if real.is_dir() and (here == real or real in here.parents):
         destination = real.parent / destination
     return convert_command(family, [str(path)], str(destination), more=more)
-
-
-def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...]) -> list[Block]:
-    """Blocks of `describe_sources`'s result."""
-    if len(about["families"]) > 1:
-        return _family_blocks(path, about["families"], about["verdicts"])
-    facts = [
-        ("source", path),
-        ("family", f"{about['family'].replace('_', ' ')} ({about['layout']})"),
-        ("because", about["reason"]),
-        ("files", verdict_counts(about["verdicts"])),
-    ]
-    others = verdict_blocks(about["verdicts"])
-    if problems:
-        ways = re.findall(r"--columns \w+", problems[0].cure) if len(problems) == 1 else []
-        code = "\n".join(f"{about['command']} {way}" for way in ways) or about["command"]
-        convert = Block(title="convert it in one of these ways" if ways else "then convert it", code=code)
-        return [*problem_blocks(facts, problems), *others, convert]
-    becomes = f"{size(about['raw_bytes'])} uncompressed, peak memory about {size(about['memory'])}"
-    facts += [
-        sources_fact(about["sources"], [source["name"] for source in about["sources"]["first"]]),
-        ("becomes", becomes),
-    ]
-    rows = []
-    for table in about["tables"]:
-        nearly = "about " if table["estimated"] else ""
-        for array in table["arrays"]:
-            shape = f"{nearly}{format_shape(array['shape'])}"
-            rows.append((array["path"], shape, array["dtype"], format_shape(array["chunk"])))
-    notes = [each for each in about["notes"] if not each.startswith("left out, ")]
-    return [
-        Block(facts=facts),
-        Block(title="arrays", columns=("array", "shape", "dtype", "chunks"), rows=rows),
-        *others,
-        *([Block(title="notes", lines=notes)] if notes else []),
-        Block(title="convert it", code=about["command"]),
-    ]

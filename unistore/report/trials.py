@@ -1,4 +1,4 @@
-"""Timed trials of Loader settings: samples a second, wait of each batch, memory."""
+"""How fast Loaders with several settings read a store: samples a second, waits, memory."""
 
 from __future__ import annotations
 
@@ -12,59 +12,82 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unistore.report.blocks import Block
 from unistore.system.progress import Progress
-from unistore.system.sizes import size
 from unistore.zarr3.pool import forget_chunks
 
 if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
 
+LARGEST_BATCH = 64
+BATCH_BYTES = 32 << 20
+"""Batches have as many samples as fit into these bytes, at most `LARGEST_BATCH`."""
+SECONDS = 0.3
+"""Duration of each measurement of `measure_speed`; at least two batches are read."""
 NEAR_BEST = 0.9
 """The first trial with at least this share of the highest rate is the best one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """Measurements of a Loader with one setting.
+class Speed:
+    """Read speed of a Loader without workers, in samples a second."""
 
-    Attributes
-    ----------
-    num_workers, batch_size, cache
-        Its arguments.
-    samples_per_second
-        Of `batches`.
-    batches
-        Batches that were timed: not the first, and not those of the epoch (at most as long as a trial) that
-        fills the cache.
-    mean, deviation, longest
-        Seconds that a consumer that does nothing else waited for each batch.
-    first_batch
-        Seconds until the first batch; workers start meanwhile.
-    resident, anonymous
-        Bytes of memory of this process and its workers, shared pages counted once; None: unknown.
-    cached
-        Hit rate of the cache, 0 to 1; None without look-ups.
-    """
+    batch_size: int  # a number to begin with
+    sample_bytes: float  # memory of a decoded sample, on average
+    first_pass: float  # in full shuffle, as the files were found: in the page cache or not
+    shuffled: float  # in the same order again
+    blocks: float  # in block shuffle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Measurements of a Loader whose consumer does nothing else."""
 
     num_workers: int
     batch_size: int
     cache: str | None
     samples_per_second: float
-    batches: int
-    mean: float
+    sample_bytes: float  # memory of a decoded sample, on average
+    batches: int  # that were timed: neither the first one nor those that fill the cache
+    mean: float  # seconds that each batch was waited for
     deviation: float
     longest: float
-    first_batch: float
-    resident: int | None
+    first_batch: float  # seconds; workers start meanwhile
+    resident: int | None  # bytes of this process and its workers, shared pages counted once
     anonymous: int | None
-    cached: float | None
+    cached: float | None  # hit rate of the cache, 0 to 1; None without look-ups
 
     @property
     def setting(self) -> str:
         """Arguments as Python code."""
         cache = "" if self.cache is None else f', cache="{self.cache}"'
         return f"num_workers={self.num_workers}, batch_size={self.batch_size}{cache}"
+
+
+def measure_speed(dataset: Dataset, seconds: float = SECONDS) -> Speed:
+    """Time Loaders without workers for `seconds` each: in full shuffle, in blocks, in full shuffle again."""
+    count = len(dataset)
+    began = time.perf_counter()
+    sample = dataset.read_batch([count // 2])
+    took = time.perf_counter() - began
+    nbytes = sum(packed.values.nbytes for packed in sample.values())
+    batch_size = _power_of_two(min(LARGEST_BATCH, count, BATCH_BYTES // max(1, nbytes)))
+    # A batch of slow samples must not take longer than all measurements together.
+    step = _power_of_two(min(batch_size, int(seconds / max(took, 1e-6))))
+    setting = {"num_workers": 0, "batch_size": step, "cache": None}
+    first, blocks, again = (
+        _run_trial(dataset, seconds, setting, {"shuffle": order}) for order in ("full", "blocks", "full")
+    )
+    return Speed(
+        batch_size=batch_size,
+        sample_bytes=again.sample_bytes,
+        first_pass=first.samples_per_second,
+        shuffled=again.samples_per_second,
+        blocks=blocks.samples_per_second,
+    )
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number.bit_length() - 1)
 
 
 def try_settings(
@@ -78,80 +101,59 @@ def try_settings(
 ) -> list[Trial]:
     """Try numbers of workers, then batch sizes with the best number, then a cache with the best of both.
 
-    A quarter of `batch_size` and four times as many samples are tried, too; each setting for `seconds`.
-    `fixed` are further arguments of the Loader.
+    Each setting is timed for `seconds`; `fixed` are further arguments of the Loader.
     """
-    found: list[Trial] = []
+    trials: list[Trial] = []
 
     def attempt(num_workers: int, batch_size: int, cache: str | None = None) -> None:
-        trial = _run_trial(dataset, seconds, num_workers, batch_size, cache, fixed)
-        found.append(trial)
+        setting = {"num_workers": num_workers, "batch_size": batch_size, "cache": cache}
+        trial = _run_trial(dataset, seconds, setting, fixed)
+        trials.append(trial)
         progress.tell(f"{trial.setting}: {trial.samples_per_second:,.0f} samples/s")
 
     for number in workers:
         attempt(number, batch_size)
-    fastest = best(found)
+    fastest = best(trials)
     for other in (batch_size // 4, batch_size * 4):
-        # a batch that takes longer than a trial tells nothing
-        if 0 < other <= len(dataset) and other <= fastest.samples_per_second * seconds:
+        # A batch that takes longer than a trial tells nothing.
+        if 0 < other <= min(len(dataset), fastest.samples_per_second * seconds):
             attempt(fastest.num_workers, other)
-    fastest = best(found)
+    fastest = best(trials)
     attempt(fastest.num_workers, fastest.batch_size, cache)
-    return found
+    return trials
 
 
 def best(trials: Sequence[Trial]) -> Trial:
-    """The first trial that is about as fast as the fastest."""
+    """Return the first trial that is about as fast as the fastest."""
     most = max(trial.samples_per_second for trial in trials)
     return next(trial for trial in trials if trial.samples_per_second >= NEAR_BEST * most)
 
 
-def trial_table(trials: Sequence[Trial]) -> Block:
-    """A table of trials; times in milliseconds."""
-    settings = ("workers", "batch", "cache", "samples/s")
-    columns = (*settings, "wait ms", "± ms", "longest", "first", "RSS", "anon.")
-    rows = [
-        (
-            str(trial.num_workers),
-            str(trial.batch_size),
-            f"{trial.cache or 'none'}{'' if trial.cached is None else f', {trial.cached:.0%} found'}",
-            f"{trial.samples_per_second:,.4g}",
-            *(f"{1e3 * each:.3g}" for each in (trial.mean, trial.deviation, trial.longest)),
-            f"{1e3 * trial.first_batch:.0f}",
-            size(trial.resident),
-            size(trial.anonymous),
-        )
-        for trial in trials
-    ]
-    return Block(title="measured", columns=columns, rows=rows, optional_columns=("longest", "first"))
-
-
-def _run_trial(
-    dataset: Dataset, seconds: float, num_workers: int, batch_size: int, cache: str | None, fixed: Any
-) -> Trial:
+def _run_trial(dataset: Dataset, seconds: float, setting: dict[str, Any], fixed: dict[str, Any]) -> Trial:
     from unistore.loader.loader import Loader
 
-    setting: dict[str, Any] = {"num_workers": num_workers, "batch_size": batch_size, "cache": cache}
     forget_chunks()  # else a setting profits from chunks that an earlier one decoded
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the recommended line warns, too
         loader = Loader(dataset, **setting, **fixed)
     with loader:
         batches = _repeat_epochs(loader)
-        began = time.perf_counter()
-        next(batches)
-        first_batch = time.perf_counter() - began
-        while cache and loader.epoch == 0 and time.perf_counter() < began + first_batch + seconds:
-            next(batches)
-        before, waits = loader.stats(), [_wait(batches)]
+        first_batch = _wait(batches)
+        filling = 0.0
+        while setting["cache"] and loader.epoch == 0 and filling < seconds:
+            filling += _wait(batches)
+        before = loader.stats()
+        waits = [_wait(batches)]
         while sum(waits) < seconds:
             waits.append(_wait(batches))
-        done = {name: value - before[name] for name, value in loader.stats().items()}
+        after = loader.stats()
         resident, anonymous = _memory([os.getpid(), *loader.worker_pids])
-    lookups = done["cache_hits"] + done["cache_misses"]
+    timed = {name: total - before[name] for name, total in after.items()}
+    lookups = timed["cache_hits"] + timed["cache_misses"]
     return Trial(
         **setting,
-        samples_per_second=done["samples"] / sum(waits),
+        samples_per_second=timed["samples"] / sum(waits),
+        sample_bytes=timed["bytes"] / timed["samples"],
         batches=len(waits),
         mean=float(np.mean(waits)),
         deviation=float(np.std(waits)),
@@ -159,12 +161,12 @@ def _run_trial(
         first_batch=first_batch,
         resident=resident,
         anonymous=anonymous,
-        cached=done["cache_hits"] / lookups if lookups else None,
+        cached=timed["cache_hits"] / lookups if lookups else None,
     )
 
 
 def _repeat_epochs(loader: Any) -> Iterator[None]:
-    """Batches of one epoch after the other; no reference to a batch is kept."""
+    # No reference to a batch is kept, so that its slab is free again.
     while True:
         for _ in loader:
             yield
@@ -177,13 +179,14 @@ def _wait(batches: Iterator[None]) -> float:
 
 
 def _memory(processes: Sequence[int]) -> tuple[int | None, int | None]:
-    """Bytes resident and anonymous, by proportional share (Linux: /proc/<pid>/smaps_rollup)."""
-    resident = anonymous = 0
+    """Return bytes resident and anonymous, by proportional share (Linux: /proc/<pid>/smaps_rollup)."""
+    shares = {"Pss:": 0, "Pss_Anon:": 0}
     try:
         for process in processes:
             for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-                resident += 1024 * int(line.split()[1]) if line.startswith("Pss:") else 0
-                anonymous += 1024 * int(line.split()[1]) if line.startswith("Pss_Anon:") else 0
+                name, value, *_ = line.split()
+                if name in shares:
+                    shares[name] += 1024 * int(value)
     except OSError:
         return None, None
-    return resident, anonymous
+    return shares["Pss:"], shares["Pss_Anon:"]

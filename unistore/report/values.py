@@ -1,13 +1,20 @@
-"""Statistics of an array's values: range, mean, histogram, labels."""
+"""Statistics of a store's values: ranges, histograms and labels of arrays, measures of samples."""
 
 from __future__ import annotations
 
 import math
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.preview import Measure, preview_of
+from unistore.remote.storage import local_path
+from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
 ARRAY_BYTES = 4 << 20
@@ -17,72 +24,114 @@ MAX_CHUNKS = 16
 """Chunks that are read of an array, evenly spread."""
 MAX_LABELS = 32
 """An integer column with at most this many distinct values counts as labels."""
+SHOWN_LABELS = 5
+MIN_SHOWN = 12
+"""Fewer values are not shown as labels, histogram or chart."""
+QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
 _MAX_GRID = 1 << 53
 """Chunk numbers up to here are exact in float64."""
 _BINS = 24
-MIN_SHOWN = 12
-"""Fewer values are not shown as labels, histogram or chart."""
-_BARS = "▁▂▃▄▅▆▇█"
+_BARS = " ▁▂▃▄▅▆▇█"
+_UNLABELLED = {"classification": (0, 1), "label": (0,), "labels": (0,)}
+"""Labels that may mean "no class", by column; in LAS files 0 (never classified) and 1 (unclassified)."""
+_MIN_UNLABELLED = 0.005
+"""Share of unlabelled values from which on a remark is made."""
+_MIN_BEYOND = 0.05
+"""Share of samples beyond a bound from which on a remark is made."""
+_HALF_TOLERANCE = 0.02
+"""Shares this close to 0.5 are called half."""
 
 
-def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> dict[str, Any] | None:
-    """Range, mean and histogram of an array's values. JSON values; None if nothing was read.
+@dataclass(slots=True, kw_only=True)
+class ValueReport:
+    """Values of an array, or of evenly spread chunks of it; None where there are no finite values."""
+
+    read: int  # values that were read
+    of: int  # values of the array
+    nan: int  # values that are not finite, and left out of the following
+    min: float | None = None
+    max: float | None = None
+    mean: float | None = None
+    labels: list[list[int]] | None = None  # value and count, the most frequent first; of few 1-D integers
+    histogram: list[int] | None = None  # counts of equal bins from min to max; None of labels
+
+    def shares(self) -> str:
+        """Return shares of frequent labels: ``"5: 16.9 %, 1: 16.8 %"``; empty for few values or one label."""
+        labels = self.labels or []
+        if len(labels) < 2 or self.read < MIN_SHOWN:
+            return ""
+        shares = [f"{label}: {100 * count / self.read:.3g} %" for label, count in labels[:SHOWN_LABELS]]
+        if len(labels) > SHOWN_LABELS:
+            shares.append(f"and {len(labels) - SHOWN_LABELS} more")
+        return ", ".join(shares)
+
+    def unlabelled(self, path: str) -> str:
+        """Return a remark on labels that may mean "no class"; a column of zeros has a remark of its own."""
+        suspects = _UNLABELLED.get(_column(path))
+        counts = {label: count for label, count in self.labels or ()}  # noqa: C416 - typed pairs
+        if suspects is None or len(counts) < 2 or _are_balanced_classes(counts):
+            return ""
+        labels = sorted(label for label in counts if label < 0 or label in suspects)
+        share = sum(counts[label] for label in labels) / self.read
+        if share < _MIN_UNLABELLED:
+            return ""
+        return f"{100 * share:.3g} % are {' or '.join(map(str, labels))}: unlabelled?"
+
+
+def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> ValueReport | None:
+    """Describe an array's values; None if nothing was read.
 
     Of an array above 4 MiB at most `chunks` chunks are read. Nothing is read of an array without values, of
     other than bool, integer or float dtype, or with chunks above 32 MiB.
-
-    ``read`` of ``of`` values were read; ``nan`` of them are not finite and left out of the rest. ``labels``
-    are pairs of value and count, the most frequent first, for 1-D integers with few distinct values; else
-    ``histogram`` has the counts of equal bins from ``min`` to ``max``.
     """
     size = math.prod(array.shape)
     values = _sampled_values(array, chunks) if array.dtype.kind in "biuf" and size else None
     if values is None:
         return None
     numbers = finite(values)
-    about: dict[str, Any] = {"read": values.size, "of": size, "nan": values.size - numbers.size}
-    about |= dict.fromkeys(("min", "max", "mean", "labels", "histogram"))
+    report = ValueReport(read=values.size, of=size, nan=values.size - numbers.size)
     if not numbers.size:
-        return about
+        return report
+    report.min, report.max = numbers.min().item(), numbers.max().item()
     with np.errstate(over="ignore", invalid="ignore"):
         mean = float(numbers.mean(dtype=np.float64))
-    about |= {"min": numbers.min().item(), "max": numbers.max().item()}
-    about["mean"] = mean if math.isfinite(mean) else None
+    report.mean = mean if math.isfinite(mean) else None
     if numbers.dtype.kind != "f" and len(array.shape) == 1:
-        found, counts = np.unique(numbers, return_counts=True)
-        if len(found) <= MAX_LABELS:
-            pairs = sorted(zip(found.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1])
-            about["labels"] = [[int(value), count] for value, count in pairs]
-            return about
-    about["histogram"] = histogram(numbers)
-    return about
+        labels, counts = np.unique(numbers, return_counts=True)
+        if len(labels) <= MAX_LABELS:
+            frequent = np.argsort(-counts, kind="stable")
+            report.labels = [[int(labels[number]), int(counts[number])] for number in frequent]
+            return report
+    report.histogram = histogram(numbers)
+    return report
 
 
 def finite(values: NDArray[Any]) -> NDArray[Any]:
-    """Values without NaN and infinities."""
+    """Return values without NaN and infinities."""
     return values[np.isfinite(values)] if values.dtype.kind == "f" else values
 
 
 def _sampled_values(array: Array, max_chunks: int) -> NDArray[Any] | None:
-    """Flat values of the whole array or of some chunks; None if a chunk is too large."""
-    chunk_bytes = math.prod(array.chunk_shape) * array.dtype.itemsize
+    """Return flat values of the whole array or of some chunks; None if a chunk is too large."""
     if math.prod(array.shape) * array.dtype.itemsize <= ARRAY_BYTES:
         return array.read().reshape(-1)
+    chunk_bytes = math.prod(array.chunk_shape) * array.dtype.itemsize
     grid = [-(-extent // step) for extent, step in zip(array.shape, array.chunk_shape, strict=True)]
-    if chunk_bytes > CHUNK_BYTES or math.prod(grid) > _MAX_GRID:
+    total = math.prod(grid)
+    if chunk_bytes > CHUNK_BYTES or total > _MAX_GRID:
         return None
-    count, total = max(1, min(max_chunks, ARRAY_BYTES // chunk_bytes)), math.prod(grid)
+    count = max(1, min(max_chunks, ARRAY_BYTES // chunk_bytes))
     numbers = ((np.arange(count) + 0.5) * (total / count)).astype(np.int64)
     parts = []
-    for index in zip(*np.unravel_index(numbers, grid), strict=True):
-        lo = [int(at) * step for at, step in zip(index, array.chunk_shape, strict=True)]
-        hi = [min(at + step, end) for at, step, end in zip(lo, array.chunk_shape, array.shape, strict=True)]
+    for index in np.stack(np.unravel_index(numbers, grid), axis=1).tolist():
+        lo = list(map(operator.mul, index, array.chunk_shape))
+        hi = list(map(min, map(operator.add, lo, array.chunk_shape), array.shape))
         parts.append(array.read_box(lo, hi).reshape(-1))
     return np.concatenate(parts)
 
 
 def histogram(values: NDArray[Any]) -> list[int]:
-    """Counts of finite values in equal bins from the smallest to the largest."""
+    """Count finite values in equal bins from the smallest to the largest."""
     wide = values.astype(np.float64)
     low, high = float(wide.min()), float(wide.max())
     if not math.isfinite(high - low) or high == low:
@@ -92,15 +141,83 @@ def histogram(values: NDArray[Any]) -> list[int]:
     return counts
 
 
-def sparkline(counts: list[int], width: int = 12) -> str:
-    """A histogram as a line of block characters; neighbouring bins are added up."""
+def sparkline(counts: Sequence[int], width: int = 12) -> str:
+    """Draw a histogram as a line of block characters; neighbouring bins are added up."""
     if len(counts) < 2 or sum(counts) < MIN_SHOWN:
         return ""
-    sums = [sum(part.tolist()) for part in np.array_split(np.array(counts), min(width, len(counts)))]
+    sums = [int(part.sum()) for part in np.array_split(np.array(counts), min(width, len(counts)))]
     most = max(sums)
-    return "".join(" " if not each else _BARS[min(7, each * 8 // most)] for each in sums)
+    return "".join(_BARS[min(8, 1 + count * 8 // most)] if count else _BARS[0] for count in sums)
+
+
+def _are_balanced_classes(counts: Mapping[int, int]) -> bool:
+    """Return whether labels are 0 to K - 1, and no class is more than twice as frequent as another."""
+    # Where 0 stands for points without a class, it is as frequent as a class by chance alone.
+    return set(counts) == set(range(len(counts))) and max(counts.values()) <= 2 * min(counts.values())
+
+
+def _column(path: str) -> str:
+    return path.rpartition("/")[2].lower()
+
+
+def label_lines(path: str | os.PathLike[str]) -> list[str]:
+    """Show labels of each label column of a store, from a bounded part; none of an object store."""
+    if local_path(path) is None:
+        return []
+    store = Store(path)
+    lines = []
+    for name in store.paths():
+        values = describe_values(store.array(name)) if _column(name) in _UNLABELLED else None
+        if values is not None and (shares := values.shares()):
+            lines.append("; ".join(filter(None, (f"{name}: {shares}", values.unlabelled(name)))))
+    return lines
+
+
+def measures_of(store: Store) -> list[Measure]:
+    """Return measures that the family takes of the store's samples; empty ones are left out."""
+    measures = preview_of(store).measures(store) if store.sample_count else ()
+    return [measure for measure in measures if len(measure.values)]
+
+
+def describe_measure(measure: Measure) -> dict[str, Any]:
+    """Describe quantiles and histogram, and the numbers of the smallest and largest sample. JSON values."""
+    values = measure.values.astype(np.float64)
+    quantiles = np.quantile(values, list(QUANTILES.values()), method="nearest").tolist()
+    numbers = np.arange(len(values)) if measure.samples is None else measure.samples
+    return {
+        "name": measure.name,
+        "samples": len(values),
+        **dict(zip(QUANTILES, quantiles, strict=True)),
+        "histogram": histogram(values),
+        "smallest": int(numbers[np.argmin(values)]),
+        "largest": int(numbers[np.argmax(values)]),
+    }
+
+
+def measure_remarks(measure: Measure, noun: str) -> list[str]:
+    """Return remarks such as ``"half of the segments have fewer than 16 points"``, with a cure."""
+    bounds = {f"fewer than {measure.few}": measure.values < measure.few}
+    if measure.most:
+        bounds[f"more than {measure.most}"] = measure.values > measure.most
+    remarks = []
+    for bound, beyond in bounds.items():
+        if share := _share_text(float(beyond.mean())):
+            remarks.append(f"{share} of the {noun}s have {bound} {measure.name} ({measure.cure})")
+    empty = int((measure.values == 0).sum()) if measure.few or measure.most else 0
+    if empty:
+        remarks.append(f"{empty:,} {noun}{'s have' if empty > 1 else ' has'} no {measure.name}")
+    return remarks
+
+
+def _share_text(share: float) -> str:
+    """Return ``"all"``, ``"half"``, ``"7 %"``; empty where the share is too small for a remark."""
+    if share == 1:
+        return "all"
+    if share < _MIN_BEYOND:
+        return ""
+    return "half" if abs(share - 0.5) < _HALF_TOLERANCE else f"{100 * share:.2g} %"
 
 
 def sample_noun(table: str) -> str:
-    """Singular of the sample table's name: ``"segment"`` of ``"segments"``."""
+    """Return the singular of the sample table's name: ``"segment"`` of ``"segments"``."""
     return table.rpartition("/")[2].removesuffix("s") or "sample"

@@ -76,10 +76,7 @@ def test_samples_that_are_none(kind: str, said: str, capsys: pytest.CaptureFixtu
     assert said in capsys.readouterr().err
 
 
-def test_settings_are_measured(
-    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
+def test_settings_are_measured(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(str(store), "--measure", "--seconds", "0.01", "--json") == 0
     out, err = capsys.readouterr()
     found = json.loads(out)

@@ -17,8 +17,7 @@ import unistore
 from unistore import Checkup, doctor
 from unistore.report.advice import advise, remarks
 from unistore.report.machine import file_system, inspect_machine
-from unistore.report.speed import measure_speed, time_forked_read
-from unistore.report.trials import best
+from unistore.report.trials import best, measure_speed
 from unistore.system.machine import available_memory
 
 
@@ -33,8 +32,7 @@ def store(make_store: Any) -> Path:
 
 
 @pytest.fixture
-def checkup(store: Path, monkeypatch: pytest.MonkeyPatch) -> Checkup:
-    monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
+def checkup(store: Path) -> Checkup:
     return doctor(store)
 
 
@@ -60,12 +58,12 @@ def test_facts_of_a_store(checkup: Checkup, store: Path) -> None:
     assert found.fits_page_cache
     assert found.speed is not None
     assert found.speed.batch_size == 64
-    assert found.speed.sample_bytes == 20 * 8 + 8
+    assert found.speed.sample_bytes == pytest.approx(20 * 8 + 8, rel=0.05)
     assert min(found.speed.first_pass, found.speed.shuffled, found.speed.blocks) > 0
     space = os.statvfs(store)
     assert found.location.free == pytest.approx(space.f_bavail * space.f_frsize, rel=0.5)
     shown = str(checkup)
-    for part in ("usable of", "12.3 kB of files", "fits", "samples a chunk", "samples/s", "because"):
+    for part in ("usable of", "12.3 kB of ", "fits", "samples a chunk", "samples/s", "because"):
         assert part in shown
 
 
@@ -121,9 +119,7 @@ def test_blocks_where_they_pay(checkup: Checkup) -> None:
 
 
 def test_start_methods(checkup: Checkup) -> None:
-    assert argument(checkup, "multiprocessing_context", fork_seconds=0.012)[0] == "fork"
-    assert "12 ms" in argument(checkup, "multiprocessing_context", fork_seconds=0.012)[1]
-    assert argument(checkup, "multiprocessing_context", fork_seconds=None)[0] == "spawn"
+    assert argument(checkup, "multiprocessing_context")[0] == "fork"
     assert "client of object stores" in argument(checkup, "multiprocessing_context", fork_safe=False)[1]
     elsewhere = replace(checkup.machine, start_method="spawn")
     assert argument(checkup, "multiprocessing_context", elsewhere)[0] == "spawn"
@@ -134,8 +130,7 @@ def measured_line(store: Path, sent: Connection) -> None:
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
-def test_in_a_daemonic_process(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
+def test_in_a_daemonic_process(store: Path) -> None:
     received, sent = multiprocessing.Pipe(duplex=False)
     context = multiprocessing.get_context("fork")
     process = context.Process(target=measured_line, args=(store, sent), daemon=True)
@@ -202,7 +197,6 @@ def test_a_store_without_samples(make_store: Any) -> None:
 
 
 def test_settings_are_tried(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
     machine = replace(inspect_machine(), usable_cores=2.0)
     monkeypatch.setattr("unistore.report.checkup.inspect_machine", lambda: machine)
     found = doctor(store, samples=unistore.Rows(), measure=True, seconds=0.02)
@@ -242,21 +236,6 @@ def test_measuring_slow_and_large_samples(make_scans: Any) -> None:
     assert speed.sample_bytes > 1000
 
 
-def test_a_fork_that_dies_is_noticed(store: Path) -> None:
-    parent = os.getpid()
-
-    class Dies(unistore.Dataset):
-        def read_batch(self, *arguments: Any, **options: Any) -> Any:
-            if os.getpid() != parent:
-                os._exit(3)
-            return super().read_batch(*arguments, **options)
-
-    assert time_forked_read(Dies(store), np.arange(3)) is None
-    taken = time_forked_read(unistore.Dataset(store), np.arange(3))
-    assert taken is not None
-    assert taken > 0
-
-
 def test_file_systems_by_the_longest_mount_point(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     inside = tmp_path / "a b" / "c"
@@ -287,10 +266,7 @@ def test_memory_of_a_container(tmp_path: Path) -> None:
     assert available_memory(proc, cgroups) == 5000
 
 
-def test_samples_that_would_be_padded(
-    make_store: Any, make_scans: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
+def test_samples_that_would_be_padded(make_store: Any, make_scans: Any) -> None:
     small = np.array([[12, 20]] * 3 + [[400, 300]], np.int32)
     frames = {
         "frames/voxel/2": np.ones((4, 2, 400, 300), np.uint8),

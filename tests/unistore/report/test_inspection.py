@@ -23,8 +23,8 @@ from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
 from unistore.conversion.runner import run
 from unistore.errors import InputError, StoreError
-from unistore.report.blocks import to_text
 from unistore.report.suggestions import convert_command
+from unistore.report.text import to_text
 from unistore.store.names import build_folder
 
 DATA = Path(__file__).parents[2] / "data"

@@ -14,7 +14,8 @@ import pytest
 import unistore
 from unistore.cli.main import main
 from unistore.converters.verdicts import verdict_counts
-from unistore.report.blocks import to_text, verdict_blocks
+from unistore.report.blocks import verdict_table
+from unistore.report.text import to_text
 
 
 @pytest.fixture
@@ -99,10 +100,10 @@ def test_the_table_is_short_and_fits_80_columns(kinds: int) -> None:
         {"verdict": "left out", "why": f"{number} " + "long " * 30, "files": number, "examples": ["n" * 50]}
         for number in range(1, kinds + 1)
     ]
-    (block,) = verdict_blocks(verdicts)
+    (block,) = verdict_table(verdicts)
     text = to_text([block])
     assert max(map(len, text.splitlines())) <= 85
     assert len(block.rows) == min(kinds, 9)
     assert sum(int(row[0]) for row in block.rows) == sum(range(kinds + 1))
     assert verdict_counts(verdicts) == f"0 taken, {sum(range(kinds + 1))} left out"
-    assert verdict_blocks([{"verdict": "taken", "why": "ct", "files": 2, "examples": []}]) == []
+    assert verdict_table([{"verdict": "taken", "why": "ct", "files": 2, "examples": []}]) == []

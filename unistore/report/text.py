@@ -1,0 +1,184 @@
+"""What is shown, as blocks of facts, tables, lines and code, and the renderer that makes text of them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+from unicodedata import east_asian_width
+
+from unistore.errors import printable
+from unistore.remote.url import redact_urls
+
+_BOLD, _DIM, _TITLE = "1", "2", "1;36"
+"""Codes of ANSI escape sequences."""
+_NARROWEST = 12
+"""Columns of a table are folded down to this width."""
+
+
+class Block(NamedTuple):
+    """A part of what is shown.
+
+    Attributes
+    ----------
+    title
+        Its heading; empty for the first block.
+    facts
+        Pairs of a name and a value; those with an empty value are not shown.
+    columns, rows
+        A table: headings and cells.
+    optional_columns
+        Columns that are hidden on a narrow terminal, the first ones first.
+    lines
+        Sentences.
+    code
+        Commands or Python to copy.
+    collapsed
+        Shown as one line unless all blocks are asked for; on an HTML page a `<details>` element.
+    """
+
+    title: str = ""
+    facts: Sequence[tuple[str, str]] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    optional_columns: Sequence[str] = ()
+    lines: Sequence[str] = ()
+    code: str = ""
+    collapsed: bool = False
+
+    @property
+    def has_content(self) -> bool:
+        """Whether there is anything below the title."""
+        return any((self.facts, self.rows, self.lines, self.code))
+
+
+def to_text(
+    blocks: Iterable[Block], *, show_all: bool = False, width: int | None = None, color: bool = False
+) -> str:
+    """Render blocks as text.
+
+    Control characters that came from files are escaped, secrets in URLs removed.
+
+    Parameters
+    ----------
+    show_all
+        Show collapsed blocks, too.
+    width
+        Columns of the terminal; None: lines as long as they are.
+    color
+        Whether titles, names and code are coloured.
+    """
+    parts = []
+    for block in blocks:
+        collapsed = block.collapsed and not show_all
+        lines = [f"+ {block.title}: --all"] if collapsed else _lines(block, width, color=color)
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _lines(block: Block, width: int | None, *, color: bool) -> Iterator[str]:
+    indent = ""
+    if block.title:
+        yield _paint(block.title, _TITLE, color=color)
+        indent = "  "
+    room = None if width is None else width - len(indent)
+    facts = [(name, safe(value)) for name, value in block.facts if value]
+    longest = max((_cells(name) for name, _ in facts), default=0)
+    for name, value in facts:
+        first, *more = _fold(value, None if room is None else room - longest - 2)
+        yield f"{indent}{_paint(_padded(name, longest), _BOLD, color=color)}  {first}"
+        yield from (f"{indent}{' ' * longest}  {line}" for line in more)
+    for line in _table(block, room, color=color) if block.rows else ():
+        yield f"{indent}{line}"
+    for line in "\n".join(block.lines).split("\n") if block.lines else ():
+        yield from (f"{indent}{part}" for part in _fold(safe(line), room))
+    if block.code:
+        code = "\n".join(map(safe, block.code.rstrip("\n").split("\n")))
+        yield _highlighted(code) if color else code
+
+
+def _table(block: Block, room: int | None, *, color: bool) -> Iterator[str]:
+    """Lay out a table; on a narrow terminal without optional columns."""
+    shown = list(range(len(block.columns)))
+    hidden = []
+    if room is not None:
+        widths = _widths([block.columns, *block.rows])
+        for name in block.optional_columns:
+            if _total([widths[number] for number in shown]) > room:
+                shown.remove(block.columns.index(name))
+                hidden.append(name)
+    table = [[row[number] for number in shown] for row in (block.columns, *block.rows)]
+    heading, *lines = aligned(table, room)
+    yield _paint(heading, _BOLD, color=color)
+    if room is not None:
+        yield "─" * max(map(_cells, (heading, *lines)))
+    yield from lines
+    if hidden:
+        for line in _fold(f"hidden, as the terminal is narrow: {', '.join(hidden)}", room):
+            yield _paint(line, _DIM, color=color)
+
+
+def aligned(rows: Sequence[Sequence[str]], room: int | None = None) -> list[str]:
+    """Return rows of a table as lines whose columns are aligned; the widest one is folded to fit `room`."""
+    cells = [list(map(safe, row)) for row in rows]
+    widths = _widths(cells)
+    if room is not None and _total(widths) > room:
+        widest = widths.index(max(widths))
+        widths[widest] = max(_NARROWEST, widths[widest] - (_total(widths) - room))
+    lines = []
+    for row in cells:
+        folded = map(_fold, row, widths)
+        parts = zip_longest(*folded, fillvalue="")
+        lines += ["  ".join(map(_padded, part, widths)).rstrip() for part in parts]
+    return lines
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(_cells, column)) for column in zip(*rows, strict=True)]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _highlighted(code: str) -> str:
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    language = "console" if code.startswith("unistore ") else "python"
+    painter = Syntax("", language, theme="ansi_dark", background_color="default")
+    console = Console(color_system="standard", force_terminal=True)
+    with console.capture() as captured:
+        console.print(painter.highlight(code), soft_wrap=True, end="")
+    return captured.get().rstrip("\n")
+
+
+def _paint(text: str, code: str, *, color: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if color else text
+
+
+def _fold(text: str, width: int | None) -> list[str]:
+    if width is None or _cells(text) <= width:
+        return [text]
+    return textwrap.wrap(text, max(1, width), break_on_hyphens=False)
+
+
+def _cells(text: str) -> int:
+    """Return the width of a text in a terminal: some letters are as wide as two others."""
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(letter) in "WF") for letter in text)
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _cells(text))
+
+
+def safe(text: str) -> str:
+    """Return text on one line, without control characters and secrets of URLs."""
+    return printable(redact_urls(text))
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text on one line of at most `width` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
