@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unistore.conversion.convert import make_converter
+from unistore.conversion.convert import exclude_words, make_converter
 from unistore.conversion.preview import preview
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
@@ -35,7 +35,12 @@ def describe_sources(path: Path, surveyed: Survey) -> tuple[dict[str, Any], tupl
             "layout": each.layout,
             "reason": each.reason,
             "files": counts[each.family],
-            "command": _command(each.family, path, alone=len(found) == 1),
+            "command": _command(
+                each.family,
+                path,
+                alone=len(found) == 1,
+                more=exclude_words(each.family, [path], surveyed),
+            ),
         }
         for each in found
     ]
