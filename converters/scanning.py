@@ -168,6 +168,13 @@ def scan_sources(
         exclusion,
         problems,
     )
+    # A family may leave out a file that the user excludes as well.
+    left_out = [
+        LeftOutFile(file.path, EXCLUDED)
+        if file.family and _is_excluded(file.path, roots, exclusion)
+        else file
+        for file in left_out
+    ]
     if is_named:
         problems += _general_problems(left_out, converter, roots)
     must_exclude = converter.exclude if must_exclude is None else must_exclude

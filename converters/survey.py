@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from unistore.converters.asking import Ask, ask_here
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
-from unistore.converters.files.formats import is_about, unread_format, why_left_out
+from unistore.converters.files.formats import has_ending, is_about, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, list_files, natural_key
 from unistore.converters.parts import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.converters.protocol import Converter
@@ -112,6 +112,21 @@ class Survey(NamedTuple):
         if seen.family not in detected:
             return LEFT_OUT, other_family_reason(seen.family)
         return TAKEN, f"{seen.family.replace('_', ' ')} ({seen.verdict.layout})"
+
+    def general_only(self, family: str, roots: Sequence[Path]) -> list[str]:
+        """Names of files with the family's suffixes that only a general family takes.
+
+        They are refused where the user names the family.
+        """
+        suffixes = _converter_of(family).suffixes
+        return [
+            _name_below(seen.path, roots)
+            for seen in self.files
+            if isinstance(seen.verdict, Taken)
+            and seen.family != family
+            and get_family(seen.family).general
+            and has_ending(seen.path, suffixes)
+        ]
 
     def refused(self) -> list[Problem]:
         """Problems of refused files and of unreadable folders."""
@@ -238,6 +253,12 @@ def read_problem(seen: FileVerdict) -> Problem | None:
 def _converters(chosen: Iterable[Family]) -> list[tuple[Family, Converter]]:
     """Families with default converters, without packages whose converter fails to construct."""
     return [(each, made) for each in chosen if (made := _converter(each)) is not None]
+
+
+def _converter_of(name: str) -> Converter:
+    """The converter of a family that was detected, with default options."""
+    made: Converter = get_family(name).part("converter")()
+    return made
 
 
 def _converter(family: Family) -> Converter | None:

@@ -171,6 +171,7 @@ def has_a_bug(self: Any, *arguments: Any) -> Any:
     return None + 1  # type: ignore[operator]
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     ("method", "fault", "message"),
     [

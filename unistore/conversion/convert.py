@@ -284,17 +284,25 @@ def implied_family(options: Iterable[str]) -> str | None:
 
 def several_families(paths: Sequence[Path], surveyed: Survey) -> Problem:
     """Problem of paths that hold sources of several families."""
-    listed, given = ", ".join(map(str, paths)), shlex.join(map(str, paths))
-    each = "\n    ".join(
-        f"{count} of {family.replace('_', ' ')}: unistore convert {get_family(family).command} {given} DST"
-        for family, count in surveyed.counts().items()
-    )
+    listed, given = ", ".join(map(str, paths)), list(map(str, paths))
+    commands = []
+    for family, count in surveyed.counts().items():
+        words = ["unistore", "convert", get_family(family).command, *given, "DST"]
+        words += exclude_words(family, paths, surveyed)
+        commands.append(f"{count} of {family.replace('_', ' ')}: {shlex.join(words)}")
+    each = "\n    ".join(commands)
     return Problem(
         listed,
         f"holds files of several families:\n    {each}\n   ",
         "convert each by itself, into a store of its own",
         "family",
     )
+
+
+def exclude_words(family: str, paths: Sequence[Path], surveyed: Survey) -> list[str]:
+    """Words of a command line that leave out what the family would refuse as plain arrays."""
+    names = surveyed.general_only(family, paths)
+    return [word for name in names for word in ("--exclude", name)]
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:

@@ -45,6 +45,8 @@ def pack_failure(error: LoaderError) -> Failure:
         pickle.loads(packed)  # noqa: S301 - made in the line above
         cause = packed
     trace = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
+    # Where dask has been imported, pickle takes causes along, also those that cannot be pickled.
+    error.__cause__ = None
     return Failure(error, cause, trace)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unistore.conversion.convert import make_converter
+from unistore.conversion.convert import exclude_words, make_converter
 from unistore.conversion.preview import preview
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
@@ -65,7 +65,12 @@ def describe_sources(path: Path, surveyed: Survey) -> tuple[SourceReport, Sequen
             layout=detection.layout,
             reason=detection.reason,
             files=counts[detection.family],
-            command=_command(detection.family, path, alone=len(detected) == 1),
+            command=_command(
+                detection.family,
+                path,
+                alone=len(detected) == 1,
+                more=exclude_words(detection.family, [path], surveyed),
+            ),
         )
         for detection in detected
     ]

@@ -78,6 +78,7 @@ class _Reading(threading.local):
 
 
 _reading = _Reading()
+_one_at_a_time = threading.Lock()
 
 
 def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> NDArray[np.uint8]:
@@ -88,6 +89,12 @@ def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> NDArray[np.
     ValueError
         If the chunk cannot be decoded, or not to exactly these bytes.
     """
+    # Limits of memory hold for the process, and HDF5 does not open two files of one name.
+    with _one_at_a_time:
+        return _decode(stored, size, filters)
+
+
+def _decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> NDArray[np.uint8]:
     image = _file_image(size, filters)
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     access.set_chunk_cache(0, 0, 0.0)

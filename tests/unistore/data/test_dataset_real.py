@@ -96,7 +96,7 @@ def test_robosuite_demonstrations(tmp_path: Path) -> None:
     )
     assert np.array_equal(windows[100]["action"].numpy(), actions[100:116])
     assert windows[-1]["horizon_valid"].tolist() == [True] + [False] * 15
-    with unistore.ReplayBuffer(tmp_path / "robot.zarr") as replay:
+    with unistore.ReplayBuffer(tmp_path / "robot.zarr", output="dict") as replay:
         assert torch.allclose(replay.action_mean, torch.from_numpy(actions.mean(axis=0)).float())
         assert replay.sample(32)["action"].shape == (32, actions.shape[1])
 

@@ -91,6 +91,31 @@ def test_a_cause_that_cannot_be_sent_leaves_its_traceback(data):
         del caught
 
 
+@pytest.mark.timeout(60)
+def test_causes_travel_alike_where_pickle_takes_them_along():
+    code = """
+        import pickle
+        from tblib import pickling_support
+        from unistore.errors import SampleError
+        from unistore.loader.failures import caused, pack_failure
+
+        pickling_support.install()
+
+        def packed(cause):
+            return pickle.loads(pickle.dumps(pack_failure(caused(SampleError("bad"), cause))))
+
+        class Local(Exception):
+            def __reduce__(self):
+                raise TypeError("cannot be pickled")
+
+        assert packed(Local("one")).cause is None
+        found = packed(OSError(5, "no"))
+        assert found.error.__cause__ is None
+        assert pickle.loads(found.cause).errno == 5
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=50)
+
+
 def test_what_cannot_be_sent_is_said(data):
     with Loader(
         data.Plain(), 4, shuffle=True, num_workers=1, collate_fn=lambda samples: lambda: samples

@@ -28,11 +28,7 @@ class Rows:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        paths = _paths(store)
-        if not paths:
-            msg = f"{store.path}: its main table {_main_table(store)!r} has no columns for Rows to read"
-            raise InputError(msg)
-        return select_keys(paths, fields, (SOURCE,))
+        return select_keys(_paths(store), fields, (SOURCE,))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> RowReader:
         """Reader of the rows of the samples `units`."""
@@ -76,6 +72,9 @@ def _paths(store: Store) -> dict[str, str]:
         name = path.removeprefix(f"{table}/")
         key = f"{table}.{name}" if name in (INDEX, SOURCE) else name
         paths[key] = path
+    if not paths:
+        msg = f"{store.path}: its main table {table!r} has no columns for Rows to read"
+        raise InputError(msg)
     return paths
 
 
