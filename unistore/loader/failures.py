@@ -39,14 +39,18 @@ def caused(error: SampleError, cause: BaseException) -> SampleError:
 
 def pack_failure(error: LoaderError) -> Failure:
     """Pack an error with its cause, if that can be pickled and unpickled."""
+    raised = error.__cause__
+    if raised is None:
+        return Failure(error, None, "")
+    trace = "".join(traceback.format_exception(raised))
+    # Where dask has been imported, pickle takes tracebacks and causes along, also those that do not travel.
+    error.__cause__ = None
+    raised.__traceback__ = raised.__cause__ = raised.__context__ = None
     cause: bytes | None = None
     with contextlib.suppress(Exception):  # of a cause that does not travel the traceback does
-        packed = pickle.dumps(error.__cause__)
+        packed = pickle.dumps(raised)
         pickle.loads(packed)  # noqa: S301 - made in the line above
         cause = packed
-    trace = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
-    # Where dask has been imported, pickle takes causes along, also those that cannot be pickled.
-    error.__cause__ = None
     return Failure(error, cause, trace)
 
 

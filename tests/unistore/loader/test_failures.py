@@ -108,10 +108,22 @@ def test_causes_travel_alike_where_pickle_takes_them_along():
             def __reduce__(self):
                 raise TypeError("cannot be pickled")
 
+        def raised():
+            try:
+                try:
+                    int("x")
+                finally:
+                    raise OSError(5, "no")
+            except OSError as error:
+                return error
+
         assert packed(Local("one")).cause is None
-        found = packed(OSError(5, "no"))
+        found = packed(raised())
         assert found.error.__cause__ is None
-        assert pickle.loads(found.cause).errno == 5
+        assert "in raised" in found.trace and "invalid literal" in found.trace
+        cause = pickle.loads(found.cause)
+        assert cause.errno == 5
+        assert (cause.__traceback__, cause.__context__) == (None, None)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=50)
 
