@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import wave
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 import unistore
 import unistore.plugin
+from unistore import plugin
 from unistore.converters.registry import families
 from unistore.errors import InputError
 from unistore.testing import check_family, check_format
@@ -235,3 +238,42 @@ def test_against_catches_a_family_that_reads_wrong(
     found = unistore.verify(tmp_path / "a.zarr", against=recordings[0])
     assert {problem.kind for problem in found.problems} == {"source"}
     assert any("pcm" in problem.location for problem in found.problems)
+
+
+class Tape:
+    """Values that can be read once, from the first row to the last."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.shape, self.dtype = values.shape, values.dtype
+        self._values, self._at = values, 0
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        lo, hi, _ = rows.indices(self.shape[0])
+        assert lo == self._at, f"row {lo} is read where row {self._at} follows"
+        self._at = hi
+        return self._values[lo:hi]
+
+
+def test_a_forward_only_file_is_opened_once_for_its_values(
+    recordings: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore_audio import Wav
+
+    folder, pcm = recordings
+    plain = unistore.convert(folder, tmp_path / "plain.zarr", "audio")
+    tapes: list[Tape] = []
+    whole = Wav.open
+
+    @contextmanager
+    def forward(self: Wav, file: Any) -> Iterator[plugin.Opened]:
+        with whole(self, file) as opened:
+            tapes.append(Tape(np.asarray(opened.arrays["pcm"].values)))
+            yield plugin.Opened({"pcm": plugin.Array(tapes[-1])}, opened.facts, forward_only=True)
+
+    monkeypatch.setattr(Wav, "open", forward)
+    monkeypatch.setattr("unistore.conversion.layout.SHARD", 32 << 10)
+    unistore.convert(folder, tmp_path / "tape.zarr", "audio")
+    assert len([tape for tape in tapes if tape._at]) == len(pcm), "each file's values are read once"
+    stored = unistore.Store(tmp_path / "tape.zarr").array("frames/pcm").read()
+    assert np.array_equal(stored, np.concatenate(list(pcm.values())))
+    assert plain.samples == unistore.Store(tmp_path / "tape.zarr").sample_count
