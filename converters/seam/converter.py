@@ -62,6 +62,7 @@ class SeamConverter(Converter):
     def __init__(self, plugin: Family) -> None:
         self.plugin = plugin
         self.exclude = plugin.exclude
+        self.formats: tuple[Format, ...] = formats_of(plugin.formats)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SeamConverter, (self.plugin,)
@@ -80,11 +81,6 @@ class SeamConverter(Converter):
     def family(self) -> str:  # type: ignore[override]  # a ClassVar of other converters
         """Name of the family."""
         return self.plugin.name
-
-    @property
-    def formats(self) -> tuple[Format, ...]:
-        """Formats of its files."""
-        return formats_of(self.plugin.formats)
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -289,7 +285,8 @@ class SeamConverter(Converter):
     def _reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
         found = scan.sources[source]
         (opening,) = (one for one in self.formats if one.name == found.detail["format"])
-        with self._open(opening, SourceFile(found.path, found.name)) as opened:
+        # The scan has named every file that it may read.
+        with self._open(opening, SourceFile(found.path, found.name, found.files)) as opened:
             yield opened
 
 

@@ -28,13 +28,21 @@ class PluginRecord(Record):
 
     def part(self, name: str, key: str | None = None) -> Any:
         """See `Record.part`."""
-        made = self._parts().get(name)
+        family = self.kind_of_family
+        # These are asked for by commands that read no store.
+        light = {"options": family, "converter": _Making(family), "rules": (), "kind": _kind}
+        if key is None and name in light:
+            return light[name]
+        if key is None and name == "specs":
+            return specs_of(family.schema)
+        made = self._of_stores().get(name)
         if made is None or key is not None:
             msg = f"family {self.command} has no {' '.join(filter(None, (name, key)))}"
             raise InputError(msg)
         return made
 
-    def _parts(self) -> dict[str, Any]:
+    def _of_stores(self) -> dict[str, Any]:
+        """What is made of stores."""
         from unistore.converters.seam import stored
 
         family = self.kind_of_family
@@ -45,14 +53,9 @@ class PluginRecord(Record):
             return family(**{name: value for name, value in recorded.items() if name in names})
 
         return {
-            "options": family,
-            "converter": _Making(family),
-            "specs": specs_of(family.schema),
-            "rules": (),
             "export": lambda store: stored.exported_files(with_options(store), store),
             "originals": lambda store, scan: stored.Comparison(with_options(store), store, scan),
             "preview": stored.preview_of(family()),
-            "kind": _kind,
         }
 
 

@@ -93,7 +93,7 @@ class Comparison:
         by_name = {one.name: one for one in formats_of(self._family.formats)}
         opening = by_name[source.detail["format"]]
         found = restored(self._family, self._store, self._sources[number])
-        file = SourceFile(source.path, source.name)
+        file = SourceFile(source.path, source.name, source.files)
         with calling(opening, source.name), opening.open(file) as opened:
             self._left_out[number] = [name for name in opened.arrays if name not in found.arrays]
             for name, array in opened.arrays.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -277,3 +278,33 @@ def test_a_forward_only_file_is_opened_once_for_its_values(
     stored = unistore.Store(tmp_path / "tape.zarr").array("frames/pcm").read()
     assert np.array_equal(stored, np.concatenate(list(pcm.values())))
     assert plain.samples == unistore.Store(tmp_path / "tape.zarr").sample_count
+
+
+def test_files_beside_a_source_are_read_inside_of_the_given_folders_alone(
+    recordings: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore_audio import Wav
+
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "a.wav").write_bytes((recordings[0] / "a.wav").read_bytes())
+    whole = Wav.open
+
+    @contextmanager
+    def with_notes(self: Wav, file: Any) -> Iterator[plugin.Opened]:
+        notes = file.beside("a.txt")
+        with whole(self, file) as opened:
+            facts = {**opened.facts, "notes": notes.path.read_text()}
+            yield plugin.Opened(opened.arrays, facts, further=(notes,))
+
+    monkeypatch.setattr(Wav, "open", with_notes)
+    (sources / "a.txt").write_text("rain")
+    unistore.convert(sources, tmp_path / "a.zarr", "audio")
+    facts = json.loads(unistore.Store(tmp_path / "a.zarr").text("sources/facts")[0])
+    assert facts == {"notes": "rain", "rate": 8000}
+    assert unistore.verify(tmp_path / "a.zarr", against=sources).ok
+    (tmp_path / "secret.txt").write_text("secret")
+    (sources / "a.txt").unlink()
+    (sources / "a.txt").symlink_to(tmp_path / "secret.txt")
+    with pytest.raises(InputError, match=r"a\.wav: needs a\.txt, outside the given paths"):
+        unistore.convert(sources, tmp_path / "b.zarr", "audio")
