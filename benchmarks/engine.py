@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 
 from unistore.zarr3 import Array, LocalStorage, durable
 from unistore.zarr3.durable import write_file
-from unistore.zarr3.presets import array_metadata
-from unistore.zarr3.writer import encode_shard, iter_shard_buffers
+from unistore.zarr3.writer import array_metadata, encode_shard, iter_shard_buffers
 
 durable.fsync = lambda _: None  # timed apart
 KIB = 1 << 10

@@ -48,13 +48,13 @@ from torch.utils._pytree import tree_map
 from versions import median_interval
 
 import unistore
+from unistore.data.packed import Scratch
 from unistore.data.presentation import as_tensors
-from unistore.data.scratch import Scratch
-from unistore.system.malloc import keep_freed_memory
+from unistore.system.machine import keep_freed_memory
 from unistore.zarr3 import LocalStorage
 from unistore.zarr3.chunks import ChunkLocations, ChunkReader
 from unistore.zarr3.codecs import RESIDUE, crc32c
-from unistore.zarr3.sharding import EMPTY
+from unistore.zarr3.metadata import EMPTY
 
 WORKERS = 2
 Way = tuple[Callable[..., Feed], dict[str, Any]]

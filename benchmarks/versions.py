@@ -25,9 +25,17 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve()
 WORK = HERE.parent / "harness" / "version_work.py"
-CONVERSIONS = ("rows", "point_cloud", "ct", "spike", "trajectory", "tiny", "gzip", "chunked", "contiguous")
-READS = ("read rows", "read segments", "read patches", "load rows", "load segments")
-ENGINE = ("engine read", "engine write")
+FAMILIES = ("rows", "point_cloud", "ct", "spike", "trajectory")
+CONVERSIONS = (*FAMILIES, "tiny", "gzip", "chunked", "contiguous", "files")
+WORKERS = (*FAMILIES, "files")
+KINDS = ("rows", "segments", "patches", "sparse", "clips", "transitions")
+WORKS = [
+    "engine read",
+    "engine write",
+    *(f"convert {what}" for what in CONVERSIONS),
+    *(f"convert {what} 2 workers" for what in WORKERS),
+    *(f"{action} {kind}" for action in ("read", "load") for kind in KINDS),
+]
 
 
 def main() -> None:
@@ -37,9 +45,7 @@ def main() -> None:
     )
     parser.add_argument("other", type=Path, help="checkout of the other version")
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument(
-        "--only", nargs="*", default=[*ENGINE, *(f"convert {each}" for each in CONVERSIONS), *READS]
-    )
+    parser.add_argument("--only", nargs="*", default=WORKS)
     parser.add_argument("--megabytes", type=int, default=150, help="of each family's sources")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unistore-versions")
     given = parser.parse_args()
@@ -59,7 +65,7 @@ def main() -> None:
         wall, memory = (statistics.median(other[at] / this[at] for other, this in pairs) for at in (1, 2))
         cpu = statistics.median(this[0] for _, this in pairs)
         print(
-            f"{work:20} {statistics.median(ratios):6.3f}  [{low:.3f}, {high:.3f}]  wall {wall:.3f}  "
+            f"{work:30} {statistics.median(ratios):6.3f}  [{low:.3f}, {high:.3f}]  wall {wall:.3f}  "
             f"memory {memory:.3f}  ({cpu:.2f} s, {len(pairs)} pairs)",
             flush=True,
         )

@@ -16,9 +16,9 @@ what a store of them holds. unistore does the rest: detection, conversion by man
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -26,21 +26,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.paths import is_inside
+from unistore.converters.files.raw import FileBytes
 from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from unistore.converters.files.hdf5.attributes import Attributes
+
 __all__ = [
     "API",
     "Array",
+    "Chosen",
     "Claim",
     "Column",
     "Cut",
     "Facts",
     "Family",
     "Format",
+    "Group",
     "Head",
     "InputError",
     "Opened",
@@ -68,11 +73,13 @@ class Claim(NamedTuple):
 
     certainty: Literal["sure", "maybe", "no"]
     reason: str
+    layout: str = ""
+    """Which of the family's layouts the file has; empty: the family has one."""
 
 
-def sure(reason: str) -> Claim:
+def sure(reason: str, layout: str = "") -> Claim:
     """Claim a file: ``sure("begins with RIFF")``."""
-    return Claim("sure", reason)
+    return Claim("sure", reason, layout)
 
 
 def maybe(reason: str) -> Claim:
@@ -113,6 +120,10 @@ class SourceFile:
         with self.path.open("rb") as file:
             return file.read(count)
 
+    def bytes(self) -> Array:
+        """Return the file as it stands, (n,) uint8, which is read where it is sliced."""
+        return Array(FileBytes(self.path, self.name))
+
     def beside(self, name: str) -> SourceFile:
         """Return another file, by its path relative to this file's folder.
 
@@ -135,7 +146,25 @@ class SourceFile:
         return InputError(Problem(printable(self.name), message, cure, kind))
 
 
-@dataclass(frozen=True, eq=False)
+class Group(NamedTuple):
+    """Files that are one source.
+
+    Attributes
+    ----------
+    name
+        What messages and stores call it.
+    files
+        Its files, the one that it is named after first.
+    arrays
+        What the only array of each file is called; empty: the files name their arrays.
+    """
+
+    name: str
+    files: tuple[SourceFile, ...]
+    arrays: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
 class Array:
     """An array of an open file; values are read when it is sliced.
 
@@ -143,6 +172,7 @@ class Array:
     ----------
     values
         Anything with ``shape``, ``dtype`` and slices of axis 0: a NumPy array, a memory map, an HDF5 dataset.
+        If they have a method ``read_into(lo, hi, out)``, rows are read into the shard itself where they fit.
     unit
         Unit of the values, or None.
     description
@@ -170,9 +200,16 @@ class Array:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Read rows ``lo:hi``, in `out` if the values can and its dtype is theirs, else in another array."""
+        read_into = getattr(self.values, "read_into", None)
+        if read_into is None:
+            return self[lo:hi]
+        rows: NDArray[Any] = read_into(lo, hi, out)
+        return rows
 
-@dataclass(frozen=True)
-class Opened:
+
+class Opened(NamedTuple):
     """An open file.
 
     Attributes
@@ -188,13 +225,35 @@ class Opened:
         space until it is written.
     memory
         Bytes of memory that reading takes beside the rows themselves.
+    problems
+        What is wrong with arrays that cannot be read and are not among `arrays`; no problem of a family that
+        does not want them.
+    left_out
+        What else the file holds and nobody wants, by name, with the reason.
+    notes
+        Remarks on arrays, by name; those of arrays that a family takes are printed, each once.
+    attributes
+        ``attributes(is_wanted)`` reads the attributes of an HDF5 file, of its groups and of the arrays whose
+        names are wanted.
+    file
+        The file itself; unistore fills it in.
     """
 
     arrays: Mapping[str, Array]
-    facts: Facts = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
     further: tuple[SourceFile, ...] = ()
     forward_only: bool = False
     memory: int = 0
+    problems: Sequence[Problem] = ()
+    left_out: Mapping[str, str] = {}
+    notes: Mapping[str, str] = {}
+    attributes: Callable[[Callable[[str], bool]], Attributes] | None = None
+    file: SourceFile | None = None
+
+    def bytes(self) -> Array:
+        """Return the file as it stands, for families that keep it: (n,) uint8, read where it is sliced."""
+        assert self.file is not None
+        return self.file.bytes()
 
 
 class Format(ABC):
@@ -207,8 +266,8 @@ class Format(ABC):
     suffixes
         Lower-case endings of its files, with the dot.
     library
-        The library whose reading is the reference for ``verify --against``: ``"wave"``; empty where the
-        format's own code reads.
+        The native library that reads the files: ``"LibRaw"``. It is then called in worker processes alone,
+        and a file that crashes or hangs it is refused by name. Empty where Python and NumPy read.
     """
 
     name: ClassVar[str]
@@ -229,6 +288,15 @@ class Format(ABC):
             If the file is truncated, damaged, or of a form that is not read.
         """
 
+    @contextmanager
+    def reopen(self, file: SourceFile) -> Iterator[Mapping[str, Array]]:
+        """Open a file again for the values of some arrays; by default as `open`.
+
+        A format overrides it that finds one array faster than it lists all.
+        """
+        with self.open(file) as opened:
+            yield opened.arrays
+
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write a file that opens as these arrays and facts; a format without it is not exported."""
         raise NotImplementedError
@@ -243,13 +311,15 @@ class Column:
     kinds
         Allowed kinds of dtypes, as NumPy's letters: ``"iuf"`` for integers and floats.
     axes
-        Names of the axes after the first: ``("channel",)``.
+        Names of the axes after the first: ``("channel",)``. None: any number of axes, which are numbered.
     unit
         Unit of the values; None: the file's.
     description
         One sentence.
     source
         Name of the array, or of the fact, in the file; empty: that of the column.
+    field
+        Which field of an array of records it is; empty: the array is no such array.
     least
         Smallest value that is allowed.
     statistics
@@ -257,10 +327,11 @@ class Column:
     """
 
     kinds: str = "biuf"
-    axes: tuple[str, ...] = ()
+    axes: tuple[str, ...] | None = ()
     unit: str | None = None
     description: str = ""
     source: str = ""
+    field: str = ""
     least: int | None = None
     statistics: bool = False
 
@@ -274,7 +345,8 @@ class Schema:
     table
         Name of the table that rows of the files go into: ``"frames"``.
     columns
-        Its columns by name; the first one decides how many rows a file has.
+        Its columns by name; the first one decides how many rows a file has. Those that depend on the files,
+        `Family.choose` names.
     samples
         Name of the table of samples, each a range of rows: ``"clips"``. Empty: each row is a sample.
     per_sample
@@ -284,7 +356,7 @@ class Schema:
     """
 
     table: str
-    columns: Mapping[str, Column]
+    columns: Mapping[str, Column] = field(default_factory=dict)
     samples: str = ""
     per_sample: Mapping[str, Column] = field(default_factory=dict)
     per_source: Mapping[str, Column] = field(default_factory=dict)
@@ -295,12 +367,47 @@ class Schema:
 
 
 class Head(NamedTuple):
-    """What an open file holds, without values: shape and dtype of each array, and its facts."""
+    """What an open file, or a group of files, holds, without values.
+
+    Attributes
+    ----------
+    file
+        The file; the first of a group, with the name of the group.
+    format
+        Name of its format.
+    arrays
+        Shape and dtype of each array.
+    facts, problems, left_out
+        As in `Opened`.
+    """
 
     file: SourceFile
     format: str
     arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
     facts: Facts
+    problems: Sequence[Problem] = ()
+    left_out: Mapping[str, str] = {}
+
+
+class Chosen(NamedTuple):
+    """Columns that a file has, and what is said of it.
+
+    Attributes
+    ----------
+    columns
+        By their names in the store.
+    left_out
+        Arrays that are not stored, with the reason.
+    notes
+        Remarks on the file; the same remark on several is printed once.
+    problems
+        What is wrong with the file.
+    """
+
+    columns: Mapping[str, Column]
+    left_out: Mapping[str, str] = {}
+    notes: Sequence[str] = ()
+    problems: Sequence[Problem] = ()
 
 
 class Cut(NamedTuple):
@@ -329,11 +436,19 @@ class Family(Options, ABC):
     examples
         Command lines for its help.
     formats
-        Formats of its files, by class or by name (``"hdf5"``, ``"npy"``, ``"npz"``).
+        Formats of its files, by class or by name: ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"``, ``"jpeg"``,
+        and ``"raw"`` for files without a header.
     schema
         What its stores hold.
     batch_size
         Suggested by ``inspect``.
+    general
+        Whether it takes what no other family takes: it is asked last, and refuses what it cannot read.
+    keeps_attributes
+        Whether attributes and single values of HDF5 files are stored as they are, and no facts.
+
+    An option ``columns`` with the values ``"exact"``, ``"union"`` and ``"intersection"`` says what becomes of
+    columns that only some files have; without it, they are refused.
     """
 
     name: ClassVar[str]
@@ -342,6 +457,8 @@ class Family(Options, ABC):
     formats: ClassVar[tuple[type[Format] | str, ...]]
     schema: ClassVar[Schema]
     batch_size: ClassVar[int] = 8
+    general: ClassVar[bool] = False
+    keeps_attributes: ClassVar[bool] = False
 
     def match(self, head: Head) -> Claim:
         """Say whether an open file is one of the family's; by default if it has every column."""
@@ -354,16 +471,33 @@ class Family(Options, ABC):
             return no(f"holds no {', '.join(missing)}")
         return sure(f"holds {', '.join(map(self.schema.source_of, self.schema.columns))}")
 
-    def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile]:
-        """Choose the files that are sources; by default all. What else they need, `Opened.further` names."""
+    def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile | Group | Problem | str]:
+        """Choose the files and groups of files that are sources; by default every file.
+
+        What else a file needs, `Opened.further` names. Problems, and remarks for the user, may be among them.
+        """
         return files
+
+    def choose(self, head: Head) -> Chosen:
+        """Say which columns a file has; by default those of the schema.
+
+        Asked in any process, once a file. dtypes of the same column in several files are reconciled: the
+        smallest that holds all values exactly.
+        """
+        sources = set(map(self.schema.source_of, self.schema.columns))
+        problems = [problem for problem in head.problems if problem.dataset in sources]
+        return Chosen(self.schema.columns, problems=problems)
+
+    def plan(self, columns: Mapping[str, Column]) -> Schema:
+        """Return the schema of a store with these columns, which all files together have."""
+        return replace(self.schema, columns=columns)
 
     def cut(self, opened: Opened) -> Iterator[Cut]:
         """Divide the rows of a file into samples, in order, where the schema names a table of samples."""
         raise NotImplementedError
 
-    def typical_rows(self, heads: Sequence[Head]) -> int:
-        """Return how many rows a sample has, about: chunks are laid out for it."""
+    def typical_rows(self, head: Head) -> int:
+        """Return how many rows a sample of a file has, about: chunks are laid out for that of the first."""
         return 1
 
     def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.registry import get_family
-from unistore.schemas.store_view import StoreView
+from unistore.schemas.indices import StoreView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,7 +2,7 @@
 
 ======================  ==============================  =====================================================
 ``look(file)``          once a file                     whether it is one of the family's, by its content
-``find(paths)``         once                            which files make up each source, by their names
+``find(listing)``       once                            which files make up each source, by their names
 ``scan(part)``          once a source                   its headers: shapes and dtypes
 ``gather(scanned)``     once                            what all sources share: tables and their columns
 ``derive(source)``      once a source, if needed        reads all its values: facts, and rows to spill
@@ -27,11 +27,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import expanded, relative_names
-from unistore.converters.parts import Candidate, Found, Part, Parts, Scanned, Verdict
-from unistore.converters.scan import Finalized, Scan, Source, Sources
+from unistore.converters.files.paths import Listing, relative_names
+from unistore.converters.scan import (
+    Candidate,
+    Finalized,
+    Found,
+    Part,
+    Parts,
+    Scan,
+    Scanned,
+    Source,
+    Sources,
+    Verdict,
+)
 from unistore.schemas.tables import Table
-from unistore.system.packed import Texts
 
 __all__ = [
     "Candidate",
@@ -94,24 +103,23 @@ class Converter(Protocol):
         """
         ...
 
-    def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
+    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Which files make up each source, by names alone; by default each file of `suffixes` is a source.
 
         Parameters
         ----------
-        paths
-            Files and folders as the user gave them.
+        listing
+            Files under the given paths; those that are left to other families must not be returned.
         exclusion
-            What to leave out. Parts whose names it covers may be returned; files of another family
-            (`Exclusion.is_other_family`) must not be.
+            What to leave out. Parts whose names it covers may be returned.
 
         Raises
         ------
         InputError
             If a path does not exist, holds no suitable file, or links out of the given paths.
         """
-        files = Texts(path for path in expanded(paths, self.suffixes) if not exclusion.is_other_family(path))
-        parts = Parts(roots=tuple(paths))
+        files = listing.with_suffixes(self.suffixes)
+        parts = Parts(roots=listing.roots)
         for name, path in zip(relative_names(files), files, strict=True):
             parts.add(name, (path,))
         return Found(parts=parts)

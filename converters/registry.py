@@ -56,9 +56,9 @@ class Family:
         ``export(store) -> Iterator[File]``: the source files of a store; empty: no export.
     export_to
         The same for other formats, by the value of ``--to``: ``{"ome-zarr": "package.module:files"}``.
-    originals
-        Class that compares a store with its sources as other libraries read them; empty: a store is compared
-        only with what the converter reads.
+    restore
+        ``restore(store, scan) -> Restore``: gives each source's arrays back, to be compared with what other
+        libraries read of its files; empty: a store is compared only with what the converter reads.
     kind
         ``kind(store) -> SampleKind``: the default kind of sample.
     other_kinds
@@ -83,7 +83,7 @@ class Family:
     rules: str = ""
     export: str = ""
     export_to: Mapping[str, str] = field(default_factory=dict)
-    originals: str = ""
+    restore: str = ""
     kind: str = "unistore.data.kinds.defaults:rows"
     other_kinds: tuple[str, ...] = ()
     preview: str = ""
@@ -125,7 +125,7 @@ def resolve(reference: str) -> Any:
 _OURS = ("trajectory", "point_cloud", "spike", "ct", "rows")
 """Packages of `unistore.converters`, the most specific first."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""Valid names of families, as in `unistore.store.grammar`."""
+"""Valid names of families, as in `unistore.store.manifest`."""
 
 
 @cache
@@ -169,7 +169,7 @@ def _installed(point: EntryPoint) -> Family | None:
     try:
         record: Family = resolve("unistore.converters.seam.record:record_of")(found)
     except InputError as error:
-        leave_out(point.name, str(error))
+        leave_out(point.name, reason_of(error, point.name))
         return None
     if not _NAME.fullmatch(record.name):
         leave_out(point.name, f"{point.value} is called {record.name!r}, expected {_NAME.pattern}")
@@ -180,6 +180,16 @@ def _installed(point: EntryPoint) -> Family | None:
 def is_own(name: str) -> bool:
     """Whether a family is one of this package."""
     return name in _OURS
+
+
+def reason_of(error: Exception, command: str) -> str:
+    """Return what is wrong with a family, without its name, which is said before."""
+    if not isinstance(error, InputError):
+        return str(error)
+    reasons = [
+        problem.message if problem.file == f"family {command}" else str(problem) for problem in error.problems
+    ]
+    return "; ".join(reasons) or str(error)
 
 
 def leave_out(name: str, why: str) -> None:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.asking import Ask, ask_here
-from unistore.converters.common.exclusion import Exclusion, ProblemCollector, with_source
+from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.paths import PathListing, list_files, real_path, resolve_parents
-from unistore.converters.instead import nothing_found
-from unistore.converters.parts import Found, Part, Parts, Scanned
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import families, find_family, get_family
-from unistore.converters.scan import Scan
-from unistore.converters.survey import Owners, convert_command, other_family_reason, survey
-from unistore.converters.verdicts import EXCLUDED
+from unistore.converters.registry import find_family, get_family
+from unistore.converters.scan import Columns, Found, LeftOut, Part, Parts, Refused, Scan, Scanned
+from unistore.converters.survey import (
+    EXCLUDED,
+    Claims,
+    Rows,
+    convert_command,
+    nothing_found,
+    other_family_reason,
+)
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.system.packed import Packed
 from unistore.system.sizes import count_of
@@ -32,7 +37,6 @@ _THREADS = 8
 _SHOWN = 5
 _REASONS = 8
 _NOT_NEEDED = "beside what is taken, and not needed"
-
 
 PartResult = tuple[Scanned | None, Sequence[Problem]]
 """Result of scanning a part (None if it failed), and its problems."""
@@ -44,10 +48,6 @@ class PartScanner(Protocol):
     def scan(self, part: Part) -> Scanned:
         """As in `Converter`."""
         ...
-
-
-AskPaths = Callable[[Sequence[Path], list[Problem]], Sequence[Any]]
-"""Asks about paths; None for each that cannot be read, with a problem in the list."""
 
 
 class LeftOutFile(NamedTuple):
@@ -68,30 +68,6 @@ def scan_part(converter: PartScanner, part: Part) -> PartResult:
     return scanned, scanned.problems
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """Ask about a path; the answer and no problem, or None and what is raised as problems."""
-
-    function: Callable[[Path], Any]
-
-    def __call__(self, path: Path) -> tuple[Any, Sequence[Problem]]:
-        answer, collected = None, ProblemCollector()
-        with collected.attempt(str(path)):
-            answer = self.function(path)
-        return answer, collected.problems
-
-
-def _answers(
-    ask: Ask, function: Callable[[Path], Any], paths: Sequence[Path], problems: list[Problem]
-) -> list[Any]:
-    """Ask about paths; None, and a problem, for each that cannot be read."""
-    answers = []
-    for answer, wrong in ask(_Attempt(function), paths):
-        answers.append(answer)
-        problems += wrong
-    return answers
-
-
 def scan_sources(
     converter: Converter,
     paths: Sequence[Path],
@@ -99,6 +75,7 @@ def scan_sources(
     ask: Ask = ask_here,
     *,
     is_named: bool = False,
+    claims: Claims | None = None,
 ) -> Scan:
     """Find the sources of a family, scan each, and merge them.
 
@@ -116,397 +93,346 @@ def scan_sources(
     is_named
         Whether the user named the family. Then a file in a given folder with one of its suffixes that only a
         general family takes is a problem; else it is left out.
+    claims
+        See `claims_for`; rows that are missing are asked about.
 
     Raises
     ------
     InputError
         With every problem of every file.
     """
-    owners = Owners(converter, paths)
-    folders = [path for path in paths if path.is_dir()]
-    given = set(map(str, resolve_parents([path for path in paths if not path.is_dir()])))
-    listed = list_files(folders)
-    roots = [folder.resolve() for folder in folders]
-    excluded = Exclusion(converter.exclude)
-    candidates = listed.files
-    if excluded:
-        candidates = [path for path in candidates if not _is_excluded(Path(path), roots, excluded)]
-    of_others, unreadable = _of_others(candidates, converter, owners, ask)
-    exclusion = Exclusion(converter.exclude, of_others)
-    found = _find(converter, paths, exclusion, of_others, ask)
-    parts = found.parts
-    if exclusion or not isinstance(parts, Parts):
-        parts = Parts(part for part in found.parts if not exclusion.covers(part.name))
-    taken = _scan_parts(converter, parts, given, owners, exclusion, ask, is_named=is_named)
-    of_others |= taken.of_others
-    problems = [*_with_parts(unreadable, found.parts), *found.problems, *taken.problems]
-    if not taken.parts and not problems:
-        nothing = Problem(count_of(len(found.parts), "source"), "nothing is left", kind="empty")
-        problems.append(_all_of_others(converter, paths, of_others) if parts else nothing)
-    scan = None
-    if taken.parts:
+    claims = claims_for(converter, paths, claims)
+    return _FamilyScan(converter, claims, ask, is_named=is_named).run(must_exclude)
+
+
+def claims_for(converter: Converter, paths: Sequence[Path], claims: Claims | None = None) -> Claims:
+    """Return the table of the paths with this converter in the place of its family's default one.
+
+    That is `claims`, a table of the same paths, where the converter gives the same answers.
+    """
+    if claims is not None and claims.roots == list(paths) and claims.serves(converter):
+        return claims
+    return Claims(paths, converter)
+
+
+class _FamilyScan:
+    """Scan of one family; rows are those of the table of claims."""
+
+    def __init__(self, converter: Converter, claims: Claims, ask: Ask, *, is_named: bool) -> None:
+        self._converter, self._claims, self._ask = converter, claims, ask
+        self._is_named = is_named
+        self._number = claims.number(converter.family)
+        self._exclusion = Exclusion(converter.exclude)
+        self._folders = [path.resolve() for path in claims.roots if path.is_dir()]
+        self._given = claims.listing.given
+        self._of_others = np.zeros(len(claims.paths), np.bool_)  # rows that are left to other families
+        self._doubtful: set[str] = set()  # files of failed parts that a general family takes
+        self._problems: list[Problem] = []
+
+    def run(self, must_exclude: Collection[str] | None) -> Scan:
+        """See `scan_sources`."""
+        converter, exclusion = self._converter, self._exclusion
+        unreadable = self._leave_to_others()
+        found = self._find()
+        parts = found.parts
+        if exclusion or not isinstance(parts, Parts):
+            parts = Parts(part for part in found.parts if not exclusion.covers(part.name))
+        self._problems += [*_with_parts(unreadable, found.parts), *found.problems]
+        sources, scanned = self._scan(parts)
+        if not sources and not self._problems:
+            nothing = Problem(count_of(len(found.parts), "source"), "nothing is left", kind="empty")
+            self._problems.append(self._all_of_others() if parts else nothing)
+        scan = None
+        if sources:
+            try:
+                scan = converter.gather(sources, scanned)
+            except InputError as error:
+                self._problems += error.problems_at("sources")
+        left_out = self._left_out(found, parts, scan)
+        if self._is_named:
+            self._problems += self._general_problems(left_out)
+        must_exclude = converter.exclude if must_exclude is None else must_exclude
+        self._problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
+        if scan is None or self._problems:
+            raise InputError(self._with_commands(parts))
+        return replace(
+            scan,
+            notes=(*scan.notes, *found.notes, *_notes(left_out), *exclusion.notes()),
+            left_out=tuple((file.path, file.why) for file in left_out),
+        )
+
+    def _leave_to_others(self) -> dict[str, Problem]:
+        """Leave files in folders to other families; returns the problem of each file that cannot be read.
+
+        If none of the files is surely the family's, the user named the family: then it also gets the files of
+        general families, and a general family gets all files. Of a family with `scan_identifies`, doubtful
+        files are asked about after their scan.
+        """
+        claims, own = self._claims, find_family(self._converter.family)
+        if own is None or self._converter.scan_identifies:
+            return {}
+        rows = np.array([row for row, path in enumerate(claims.paths) if self._may_take(path)], np.int64)
+        claims.ask(rows, self._ask)
+        takers = claims.takers[rows]
+        is_other = (takers > 0) & (takers != self._number)
+        unreadable = {row: claims.unreadable[row] for row in rows.tolist() if row in claims.unreadable}
+        if not unreadable and not (takers == self._number).any():
+            is_other &= ~claims.is_general[takers] & (not own.general)
+        self._of_others[rows[is_other]] = True
+        return {claims.paths[row]: problem for row, problem in unreadable.items()}
+
+    def _may_take(self, path: str) -> bool:
+        """Return whether a file in a folder has one of the family's suffixes, and is not excluded."""
+        if path in self._given or not has_ending(path, self._converter.suffixes):
+            return False
+        return not self._is_excluded(Path(path))
+
+    def _find(self) -> Found:
+        """Return the parts that the family finds; raise one problem if all files are of other families."""
+        claims = self._claims
+        listing = replace(claims.listing, left=self._of_others)
         try:
-            scan = converter.gather(taken.parts, taken.scanned)
+            with as_problem(", ".join(map(str, claims.roots))):
+                found = self._converter.find(listing, self._exclusion)
         except InputError as error:
-            problems += error.problems_at("sources")
-    by_family = _left_out_by_family(found.left_out, partial(_answers, ask, owners.other_or_general), problems)
+            found = Found(parts=(), problems=error.problems_at(str(claims.roots[0])))
+        kinds = {problem.kind for problem in found.problems}
+        if found.parts or not all(path.is_dir() for path in claims.roots) or kinds - {"missing"}:
+            if found.problems and not found.parts:
+                raise InputError(found.problems)
+            return found
+        if self._of_others.any():
+            raise InputError(self._all_of_others())
+        if not kinds:
+            return found
+        claims.ask(ask=self._ask)
+        raise InputError(nothing_found(claims, self._converter.family))
 
-    def used() -> Iterator[str]:
-        yield from (str(file.path) for file in by_family)
-        yield from (path for files in (() if scan is None else scan.sources.files()) for path in files)
+    def _scan(self, parts: Parts) -> tuple[Parts, Packed[Scanned]]:
+        """Scan all parts; returns those of the family.
 
-    if given:
-        listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
-    reasons = partial(_reasons, found.parts, parts, of_others)
-    left_out = by_family + _unused(
-        listed,
-        roots,
-        converter,
-        used,
-        partial(_answers, ask, owners.why_unused),
-        reasons,
-        exclusion,
-        problems,
-    )
-    # A family may leave out a file that the user excludes as well.
-    left_out = [
-        LeftOutFile(file.path, EXCLUDED)
-        if file.family and _is_excluded(file.path, roots, exclusion)
-        else file
-        for file in left_out
-    ]
-    if is_named:
-        problems += _general_problems(left_out, converter, roots)
-    must_exclude = converter.exclude if must_exclude is None else must_exclude
-    problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
-    if scan is None or problems:
-        raise InputError(list(_with_commands(problems, parts, given | taken.general, owners, ask)))
-    return replace(
-        scan,
-        notes=(*scan.notes, *found.notes, *_notes(left_out), *exclusion.notes()),
-        left_out=tuple((file.path, file.why) for file in left_out),
-    )
+        Parts in folders that failed, or are not surely the family's, may be of other families.
+        """
+        converter, claims = self._converter, self._claims
+        results: Packed[Scanned | None] = Packed()
+        wrong: dict[int, Sequence[Problem]] = {}
+        unsure: list[int] = []
+        threads = _THREADS if converter.thread_safe else 1
+        answers = self._ask(partial(scan_part, converter), parts, threads=threads)
+        for number, (files, (result, problems)) in enumerate(zip(parts.files(), answers, strict=True)):
+            results.append(result)
+            if problems:
+                wrong[number] = problems
+            is_sure = result is not None and (result.certain or not converter.scan_identifies)
+            is_unread = any(problem.kind == UNREADABLE for problem in problems)
+            if not is_sure and not is_unread and self._given.isdisjoint(files):
+                unsure.append(number)
+        rows = {number: claims.rows_of_files(parts.paths(number)) for number in unsure}
+        if rows:
+            claims.ask(np.concatenate(list(rows.values())), self._ask)
+        sources, scanned = Parts(roots=parts.roots), Packed[Scanned]()
+        general: list[int] = []
+        columns = zip(parts.names, parts.files(), parts.details, results, strict=True)
+        for number, (name, files, detail, result) in enumerate(columns):
+            if number in rows:
+                self._problems += self._unread(rows[number])
+                if self._is_of_others(rows[number]):
+                    self._of_others[rows[number]] = True
+                    continue
+            if result is not None:
+                sources.add(name, files, detail)
+                scanned.append(result)
+                self._exclusion.add_covered(result.excluded)
+            elif number in rows and self._is_free(rows[number]).all():
+                general.append(number)
+                self._doubtful.update(files)
+                continue
+            self._problems += with_source(name, wrong.get(number, ()))
+        for number in general:
+            if sources and not self._is_named:
+                self._of_others[rows[number]] = True
+            else:
+                self._problems += with_source(parts.names[number], wrong[number])
+        return sources, scanned
+
+    def _is_of_others(self, rows: Rows) -> bool:
+        """Return whether other families, not general ones, take all of some files."""
+        takers = self._claims.takers[rows]
+        is_other = (rows >= 0) & (takers > 0) & (takers != self._number)
+        return bool(is_other.all() and not self._claims.is_general[takers].any())
+
+    def _is_free(self, rows: Rows) -> NDArray[np.bool_]:
+        """Return which files another family takes, and this one does not refuse."""
+        takers, refusers = self._claims.takers[rows], self._claims.refusers[rows]
+        is_free: NDArray[np.bool_] = (takers > 0) & (takers != self._number) & (refusers != self._number)
+        return is_free & (rows >= 0)
+
+    def _unread(self, rows: Rows) -> list[Problem]:
+        """Return the problems of files that could not be read."""
+        unreadable = self._claims.unreadable
+        return [unreadable[row] for row in rows.tolist() if row in unreadable]
+
+    def _left_out(self, found: Found, parts: Parts, scan: Scan | None) -> list[LeftOutFile]:
+        """Return the files that no source uses, each with the reason."""
+        claims = self._claims
+        is_used = np.zeros(len(claims.paths), np.bool_)
+        left_out = self._left_out_by_family(found, is_used)
+        # What is told of that is not in the table: folders, and files of sources with what they lead to.
+        elsewhere = {str(file.path) for file in left_out}
+        if scan is not None:
+            rows = claims.rows(_paths(scan.sources))
+            for path in compress(_paths(scan.sources), rows < 0):
+                elsewhere |= {path, os.path.realpath(path)}
+            rows = np.concatenate([rows, claims.rows(elsewhere)])
+            is_used[rows[rows >= 0]] = True
+        unused = np.flatnonzero(~is_used)
+        reasons = self._reasons_of_parts(found, parts) if len(unused) else np.zeros(0, np.object_)
+        untold: list[int] = []
+        whys: list[tuple[int, str]] = []
+        for row in unused.tolist():
+            path = claims.paths[row]
+            if Path(path).is_symlink() and os.path.realpath(path) in elsewhere:
+                continue
+            why = self._why(row, path, reasons[row])
+            whys.append((row, why))
+            if not why:
+                untold.append(row)
+        claims.ask(np.array(untold, np.int64), self._ask)
+        for row, why in whys:
+            if why:
+                taker = claims.taker(row) if self._of_others[row] and why != EXCLUDED else ""
+                left_out.append(LeftOutFile(Path(claims.paths[row]), why, taker))
+            elif row in claims.unreadable:
+                self._problems.append(claims.unreadable[row])
+            else:
+                left_out.append(self._unused(row))
+        return left_out + [
+            LeftOutFile(path, why) for path, why in claims.skipped if str(path) not in elsewhere
+        ]
+
+    def _left_out_by_family(self, found: Found, is_used: NDArray[np.bool_]) -> list[LeftOutFile]:
+        """Return what the family leaves out; a file that another one takes, with that one's command."""
+        claims = self._claims
+        rows_of = [claims.rows_at(path) for path, _ in found.left_out]
+        if rows_of:
+            claims.ask(np.concatenate(rows_of), self._ask)
+        left_out: list[LeftOutFile] = []
+        for (path, why), rows in zip(found.left_out, rows_of, strict=True):
+            self._problems += self._unread(rows)
+            others = rows[self._is_free(rows)]
+            is_used[others if len(others) else rows] = True
+            left_out += [self._of_other(row) for row in others.tolist()] or [LeftOutFile(path, why)]
+        return left_out
+
+    def _reasons_of_parts(self, found: Found, parts: Parts) -> NDArray[np.object_]:
+        """Return, by row, why a file of a part that was found may be in no source."""
+        reasons = np.full(len(self._claims.paths), "", np.object_)
+        for chosen, why in ((found.parts, EXCLUDED), (parts, _NOT_NEEDED)):
+            rows = self._claims.rows(_paths(chosen))
+            reasons[rows[rows >= 0]] = why
+        return reasons
+
+    def _why(self, row: int, path: str, why: str) -> str:
+        """Return why a file is unused; empty if the table says it."""
+        if self._is_excluded(Path(path)):
+            return EXCLUDED
+        if self._of_others[row]:
+            return other_family_reason(self._claims.taker(row))
+        is_of_excluded = not why and self._exclusion and has_ending(path, self._converter.suffixes)
+        return EXCLUDED if is_of_excluded else why
+
+    def _unused(self, row: int) -> LeftOutFile:
+        """Return why a file is unused, as the table says it."""
+        path, family, verdict = self._claims[row]
+        if isinstance(verdict, LeftOut):
+            return LeftOutFile(path, verdict.reason)
+        if isinstance(verdict, Refused):
+            return LeftOutFile(path, "cannot be read")
+        if family == self._converter.family:
+            return LeftOutFile(path, f"in no source of {family.replace('_', ' ')}")
+        return self._of_other(row)
+
+    def _of_other(self, row: int) -> LeftOutFile:
+        path, taker = Path(self._claims.paths[row]), self._claims.taker(row)
+        if self._is_excluded(path):
+            return LeftOutFile(path, EXCLUDED)
+        return LeftOutFile(path, other_family_reason(taker), taker)
+
+    def _general_problems(self, left_out: Iterable[LeftOutFile]) -> Iterator[Problem]:
+        """Problems of files with a suffix of the named family that only a general family takes.
+
+        A damaged or misread file often looks like plain arrays.
+        """
+        family = self._converter.family.replace("_", " ")
+        for path, _, taker in left_out:
+            if taker and get_family(taker).general and has_ending(path, self._converter.suffixes):
+                name = next(iter(self._names(path)), printable(path.name))
+                message = f"is not of {family}, only of {get_family(taker).command}"
+                cure = f"get or write it again, or leave it out: --exclude {shlex.quote(name)}"
+                yield Problem(name, message, cure, "family", name)
+
+    def _with_commands(self, parts: Parts) -> list[Problem]:
+        """Add to the problems of given and doubtful files the command of another family that takes them."""
+        claims, asked = self._claims, self._given | self._doubtful
+        first_files = zip(parts.names, parts.files(), strict=True) if asked else ()
+        files = {name: paths[0] for name, paths in first_files if paths[0] in asked}
+        rows = dict(zip(files, claims.rows_of_files(files.values()).tolist(), strict=True))
+        concerned = {
+            problem.source or problem.location for problem in self._problems if problem.kind != UNREADABLE
+        }
+        claims.ask(np.array([rows[name] for name in rows.keys() & concerned], np.int64), self._ask)
+        problems = []
+        for problem in self._problems:
+            row = rows.get(problem.source or problem.location, -1)
+            if problem.kind == UNREADABLE or not self._is_free(np.array([row])).all():
+                problems.append(problem)
+                continue
+            cure = f"it is {other_family_reason(claims.taker(row))}"
+            cures = (problem.cure, cure) if problem.cure else (cure,)
+            problems.append(replace(problem, cure="; or ".join(cures)))
+        return problems
+
+    def _all_of_others(self) -> Problem:
+        claims, family = self._claims, self._converter.family.replace("_", " ")
+        rows = np.flatnonzero(self._of_others)
+        others = list(dict.fromkeys(map(claims.taker, rows.tolist())))
+        named = ", ".join(others).replace("_", " ")
+        message = f"holds no source of {family}: {count_of(len(rows), 'file')} of {named}"
+        commands = " or ".join(map(convert_command, others))
+        cure = f"{commands}; or, to take files for {family} all the same, name each"
+        return Problem(", ".join(map(str, claims.roots)), message, cure, "family")
+
+    def _is_excluded(self, path: Path) -> bool:
+        """Return whether the user excludes a file by its name below one of the given folders."""
+        return bool(self._exclusion) and any(map(self._exclusion.covers, self._names(path)))
+
+    def _names(self, path: Path) -> list[str]:
+        """Return the names of a file below each of the given folders that it lies in."""
+        folders = [folder for folder in self._folders if path.is_relative_to(folder)]
+        return [printable(path.relative_to(folder).as_posix()) for folder in folders]
 
 
-@dataclass(slots=True)
-class _ScannedParts:
-    """Scanned parts by owner.
-
-    Attributes
-    ----------
-    parts, scanned
-        Sources of the family.
-    problems
-        Problems of the family's files and of files that no family takes.
-    of_others
-        Name of the family by file, for files of other families.
-    general
-        Failed files that a general family takes.
-    """
-
-    parts: Parts
-    scanned: Packed[Scanned] = field(default_factory=Packed)
-    problems: list[Problem] = field(default_factory=list)
-    of_others: dict[str, str] = field(default_factory=dict)
-    general: set[str] = field(default_factory=set)
-
-
-class _Answer(NamedTuple):
-    """What came of a part.
-
-    Attributes
-    ----------
-    result
-        Its scan.
-    specific, general
-        Families of its files, where other families have all of them: those that are not general, then any.
-    problems
-        Of files of which other families were asked in vain.
-    """
-
-    result: PartResult
-    specific: Sequence[str] = ()
-    general: Sequence[str] = ()
-    problems: Sequence[Problem] = ()
-
-
-@dataclass(frozen=True)
-class _AskAbout:
-    """Scan a part; ask other families about its files, unless these are surely the family's."""
-
-    converter: Converter
-    given: frozenset[str]
-    owners: Owners
-
-    def __call__(self, part: Part) -> _Answer:
-        result = scan_part(self.converter, part)
-        scanned, wrong = result
-        is_asked = scanned is None or (self.converter.scan_identifies and not scanned.certain)
-        is_unread = any(problem.kind == UNREADABLE for problem in wrong)
-        if not is_asked or is_unread or not self.given.isdisjoint(map(str, part.files)):
-            return _Answer(result)
-        collected = ProblemCollector()
-        specific: list[str] = []
-        general: list[str] = []
-        with collected.attempt(part.name):
-            specific = _all_of([self.owners.other_specific(path) for path in part.files])
-        with collected.attempt(part.name):
-            if scanned is None and not specific:
-                general = _all_of([self.owners.other_or_general(path) for path in part.files])
-        return _Answer(result, specific, general, collected.problems)
-
-
-def _all_of(families: list[str]) -> list[str]:
-    return families if all(families) else []
-
-
-def _scan_parts(
-    converter: Converter,
-    parts: Parts,
-    given: set[str],
-    owners: Owners,
-    exclusion: Exclusion,
-    ask: Ask,
-    *,
-    is_named: bool,
-) -> _ScannedParts:
-    """Scan all parts; files in folders that are not surely the family's may be claimed by another family."""
-    found = _ScannedParts(Parts(roots=parts.roots))
-    general: dict[str, str] = {}
-    general_problems: list[Problem] = []
-    threads = _THREADS if converter.thread_safe else 1
-    answers = ask(_AskAbout(converter, frozenset(given), owners), parts, threads=threads)
-    columns = parts.names, parts.files(), parts.details, answers
-    for name, files, detail, answer in zip(*columns, strict=True):
-        scanned, wrong = answer.result
-        found.problems += answer.problems
-        if answer.specific:
-            found.of_others |= dict(zip(files, answer.specific, strict=True))
-            continue
-        if scanned is not None:
-            found.parts.add(name, files, detail)
-            found.scanned.append(scanned)
-            exclusion.add_covered(scanned.excluded)
-        if answer.general:
-            general |= dict(zip(files, answer.general, strict=True))
-            general_problems += with_source(name, wrong)
-        else:
-            found.problems += with_source(name, wrong)
-    found.general = set(general)
-    if found.parts and not is_named:
-        found.of_others |= general
-    else:
-        found.problems += general_problems
-    return found
-
-
-def _reasons(found: Sequence[Part], parts: Parts, of_others: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Reasons for files that are in no source, and the other families that take them (empty if none)."""
-    names = set(parts.names)
-    not_needed, excluded = (_NOT_NEEDED, ""), (EXCLUDED, "")
-    files = ((str(path), part.name) for part in found for path in part.files)
-    reasons = {path: not_needed if name in names else excluded for path, name in files}
-    return reasons | {path: (other_family_reason(other), other) for path, other in of_others.items()}
-
-
-def _general_problems(
-    left_out: Iterable[LeftOutFile], converter: Converter, roots: Sequence[Path]
-) -> Iterator[Problem]:
-    """Problems of files with a suffix of the named family that only a general family takes.
-
-    A damaged or misread file often looks like plain arrays.
-    """
-    family = converter.family.replace("_", " ")
-    for path, _, taker in left_out:
-        if taker and get_family(taker).general and has_ending(path, converter.suffixes):
-            name = next(iter(_names(path, roots)), printable(path.name))
-            message = f"is not of {family}, only of {get_family(taker).command}"
-            cure = f"get or write it again, or leave it out: --exclude {shlex.quote(name)}"
-            yield Problem(name, message, cure, "family", name)
-
-
-def _of_others(
-    files: Sequence[str], converter: Converter, owners: Owners, ask: Ask
-) -> tuple[dict[str, str], dict[str, Problem]]:
-    """Files in given folders that have the family's suffixes but belong to another family, with its name.
-
-    Also the problem of each file that cannot be read.
-
-    If none of the files is surely the family's, the user named the family: then it also gets the files of
-    general families, and a general family gets all files. Families with `scan_identifies` are skipped here:
-    doubtful files are checked after their scan.
-    """
-    own = find_family(converter.family)
-    if own is None or converter.scan_identifies:
-        return {}, {}
-    doubtful = [Path(path) for path in files if has_ending(path, converter.suffixes)]
-    others: dict[str, str] = {}
-    problems: dict[str, Problem] = {}
-    is_general = [each.name for each in families().values() if each.general] == [own.name]
-    attempt = _Attempt(owners.other_specific if is_general else owners.owner)
-    for path, (owner, wrong) in zip(doubtful, ask(attempt, doubtful), strict=True):
-        if wrong:
-            problems[str(path)] = wrong[0]
-        elif owner not in ("", own.name):
-            others[str(path)] = owner
-    rest = [path for path in doubtful if str(path) not in others]
-    if not others or problems or own.name in list(ask(owners.owner, rest)):
-        return others, problems
-    specific = {
-        path: other for path, other in others.items() if not (own.general or get_family(other).general)
-    }
-    return specific, {}
+def _paths(sources: Columns[Any] | Sequence[Part]) -> Iterator[str]:
+    """Paths of all files of parts or sources."""
+    if isinstance(sources, Columns):
+        return chain.from_iterable(sources.files())
+    return (str(path) for part in sources for path in part.files)
 
 
 def _with_parts(unreadable: Mapping[str, Problem], parts: Sequence[Part]) -> list[Problem]:
     """Problems by file, with the part that the file belongs to as the source, if there is one."""
-    names: dict[str, str] = {}
-    if unreadable:
-        names = {str(path): part.name for part in parts for path in part.files}
+    names = {str(path): part.name for part in parts for path in part.files} if unreadable else {}
     return [replace(problem, source=names.get(path, problem.source)) for path, problem in unreadable.items()]
-
-
-def _left_out_by_family(
-    left_out: Sequence[tuple[Path, str]], ask: AskPaths, problems: list[Problem]
-) -> list[LeftOutFile]:
-    """Files that the family leaves out, with the command of the family that takes them, if any."""
-    listed = [list(map(Path, list_files([path]).files)) for path, _ in left_out]
-    answers = iter(ask(list(chain(*listed)), problems))
-    found: list[LeftOutFile] = []
-    for (path, why), files in zip(left_out, listed, strict=True):
-        owners = list(zip(files, islice(answers, len(files)), strict=True))
-        others = [LeftOutFile(file, other_family_reason(other), other) for file, other in owners if other]
-        found += others or [LeftOutFile(path, why)]
-    return found
-
-
-def _find(
-    converter: Converter,
-    paths: Sequence[Path],
-    exclusion: Exclusion,
-    of_others: Mapping[str, str],
-    ask: Ask,
-) -> Found:
-    """Parts that the family finds; raises one problem if all files belong to other families."""
-    try:
-        with as_problem(", ".join(map(str, paths))):
-            found = converter.find(paths, exclusion)
-    except InputError as error:
-        found = Found(parts=(), problems=error.problems_at(str(paths[0])))
-    kinds = {problem.kind for problem in found.problems}
-    if found.parts or not all(path.is_dir() for path in paths) or kinds - {"missing"}:
-        if found.problems and not found.parts:
-            raise InputError(found.problems)
-        return found
-    if of_others:
-        raise InputError(_all_of_others(converter, paths, of_others))
-    if not kinds:
-        return found
-    raise InputError(nothing_found(paths, survey(paths, ask), converter.family))
-
-
-def _with_commands(
-    problems: Sequence[Problem], parts: Sequence[Part], asked: Collection[str], owners: Owners, ask: Ask
-) -> Iterator[Problem]:
-    """Add to the problems of `asked` files the command of another family that takes them."""
-    files = {part.name: part.files[0] for part in parts if str(part.files[0]) in asked} if asked else {}
-    paths = [
-        None if problem.kind == UNREADABLE else files.get(problem.source or problem.location)
-        for problem in problems
-    ]
-    others = iter(list(ask(owners.other_or_general, [path for path in paths if path is not None])))
-    for problem, path in zip(problems, paths, strict=True):
-        other = "" if path is None else next(others)
-        cures = (problem.cure, f"it is {other_family_reason(other)}" if other else "")
-        yield replace(problem, cure="; or ".join(cure for cure in cures if cure))
-
-
-def _all_of_others(converter: Converter, paths: Sequence[Path], of_others: Mapping[str, str]) -> Problem:
-    listed = ", ".join(map(str, paths))
-    others = list(dict.fromkeys(of_others.values()))
-    family = converter.family.replace("_", " ")
-    named = ", ".join(others).replace("_", " ")
-    message = f"holds no source of {family}: {count_of(len(of_others), 'file')} of {named}"
-    commands = " or ".join(convert_command(each) for each in others)
-    cure = f"{commands}; or, to take files for {family} all the same, name each"
-    return Problem(listed, message, cure, "family")
-
-
-def _unused(
-    listed: PathListing,
-    roots: Sequence[Path],
-    converter: Converter,
-    used: Callable[[], Iterable[str]],
-    why_unused: AskPaths,
-    reasons: Callable[[], Mapping[str, tuple[str, str]]],
-    exclusion: Exclusion,
-    problems: list[Problem],
-) -> list[LeftOutFile]:
-    """Files that no source uses, each with the reason; found by hashes, as there may be millions.
-
-    Problems of those that cannot be read are collected.
-    """
-    hashes, there = (np.fromiter(map(hash, paths), np.int64) for paths in (used(), listed.files))
-    taken = np.sort(hashes)
-
-    def is_used(path: Path) -> bool:
-        at = int(taken.searchsorted(hash(str(path))))
-        return at < len(taken) and int(taken[at]) == hash(str(path))
-
-    rest = [listed.files[at] for at in np.flatnonzero(~np.isin(there, taken)).tolist()]
-    if not rest:
-        return [LeftOutFile(path, why) for path, why in listed.skipped if not is_used(path)]
-    why = reasons()
-    others = [path for path, is_listed in zip(used(), np.isin(hashes, there), strict=True) if not is_listed]
-    known = {real_path(Path(path)) for path in others}
-    folders_used = {path for path in known if path.is_dir()}
-    found: list[LeftOutFile | None] = []
-    asked: list[Path] = []
-    for path in map(Path, rest):
-        real = real_path(path) if path.is_symlink() else path
-        if is_used(real) or real in known or not folders_used.isdisjoint(real.parents):
-            continue
-        if _is_excluded(path, roots, exclusion):
-            found.append(LeftOutFile(path, EXCLUDED))
-        elif str(path) in why:
-            found.append(LeftOutFile(path, *why[str(path)]))
-        elif exclusion and has_ending(path, converter.suffixes):
-            found.append(LeftOutFile(path, EXCLUDED))
-        else:
-            found.append(None)
-            asked.append(path)
-    answers = zip(asked, why_unused(asked, problems), strict=True)
-    left_out = [file or _unused_file(*next(answers)) for file in found]
-    return [file for file in left_out if file is not None] + [
-        LeftOutFile(path, why) for path, why in listed.skipped if path not in known and not is_used(path)
-    ]
-
-
-def _unused_file(path: Path, answer: tuple[str, str] | None) -> LeftOutFile | None:
-    """None if it is not known why, as the file cannot be read."""
-    return None if answer is None else LeftOutFile(path, *answer)
-
-
-def _is_excluded(path: Path, roots: Sequence[Path], exclusion: Exclusion) -> bool:
-    """Return whether the user excludes a file by its name below one of the given folders."""
-    return any(exclusion.covers(name) for name in _names(path, roots))
-
-
-def _names(path: Path, roots: Sequence[Path]) -> list[str]:
-    """Names of a file below each of the given folders that it lies in."""
-    return [printable(path.relative_to(root).as_posix()) for root in roots if path.is_relative_to(root)]
 
 
 def _notes(left_out: Sequence[LeftOutFile]) -> list[str]:
     """Notes on files that belong to no source, one for each reason."""
-    by_reason: dict[str, list[Path]] = {}
+    by_reason: dict[str, list[str]] = {}
     for path, reason, _ in left_out:
-        by_reason.setdefault(reason, []).append(path)
-    for each in ("hidden", EXCLUDED):  # reported by `Exclusion.notes`
-        by_reason.pop(each, None)
-    notes = []
-    for reason, files in list(by_reason.items())[:_REASONS]:
-        notes.append(f"left out, {reason}: {first_few([path.name for path in files], _SHOWN)}")
-    if len(by_reason) > _REASONS:
-        notes.append(f"and files left out for {len(by_reason) - _REASONS} further reasons")
+        if reason not in ("hidden", EXCLUDED):  # reported by `Exclusion.notes`
+            by_reason.setdefault(reason, []).append(path.name)
+    reasons = list(by_reason.items())
+    notes = [f"left out, {reason}: {first_few(names, _SHOWN)}" for reason, names in reasons[:_REASONS]]
+    if len(reasons) > _REASONS:
+        notes.append(f"and files left out for {len(reasons) - _REASONS} further reasons")
     return notes

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem, StoreError, UnsupportedError
-from unistore.schemas.array_spec import SAMPLES, ArraySpec
-from unistore.schemas.store_view import ArrayView, StoreView
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.indices import ArrayView, StoreView
 
 _CURE = "convert the sources again; if it comes back, report it"
 

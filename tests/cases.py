@@ -14,6 +14,7 @@ import numpy as np
 
 from unistore.conversion.convert import make_converter
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 
 DATA = Path(__file__).resolve().parent / "data"
 
@@ -29,7 +30,7 @@ class Case:
     def convert(self, destination: Path, sources: list[Path] | None = None, **options: Any) -> Path:
         """Convert them, or others in their place, with the same options."""
         converter = make_converter(self.family, self.options)
-        run(converter, sources or self.sources, destination, **options)
+        run(converter, sources or self.sources, destination, Settings(**options))
         return destination
 
 

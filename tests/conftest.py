@@ -38,6 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-digests", action="store_true", help="Record the digests of tests/test_digests.py"
     )
+    parser.addoption(
+        "--record-verdicts", action="store_true", help="Record the verdicts of tests/test_verdicts.py"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

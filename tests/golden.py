@@ -1,7 +1,8 @@
 """Small stores of format version 1, which every later unistore reads: ``python -m tests.golden`` makes them.
 
 They are made anew only with a new format version. What changes without one adds a store. ``rows_split`` was
-made with ``--split train=0.6,val=0.4 --split-by row`` before stores recorded a ``split_rule``.
+made with ``--split train=0.6,val=0.4 --split-by row`` before stores recorded a ``split_rule``. Only
+``ct_related`` has attributes that say how arrays belong together.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from tests.cases import DATA, Case, cloud_in_segments, robot_robomimic, rows_npz, rows_real
+from tests.cases import DATA, Case, cloud_in_segments, ct_cases, robot_robomimic, rows_npz, rows_real
 
 STORES = DATA / "golden"
 
@@ -76,13 +77,27 @@ def trajectory_real(folder: Path) -> Case:
     return Case("trajectory", [folder / "door.hdf5"])
 
 
+def rows_values(folder: Path) -> Case:
+    """Plain rows beside single values: texts, numbers, a flag."""
+    with h5py.File(folder / "runs.h5", "w") as file:
+        file["data"] = np.arange(12, dtype="<f4").reshape(6, 2)
+        file["language_instruction"] = "pick the cüp"
+        file.create_dataset("camera/name", data=b"front", dtype="S8")
+        file["camera/scale"] = np.float32(0.25)
+        file["camera/scale"].attrs["unit"] = "mm"
+        file["is_real"] = True
+    return Case("rows", [folder / "runs.h5"])
+
+
 SOURCES: dict[str, Callable[[Path], Case]] = {
     "rows": rows_real,
     "rows_split": rows_npz,
+    "rows_values": rows_values,
     "point_cloud_scaled": point_cloud_scaled,
     "point_cloud_decimal": cloud_in_segments,
     "ct": ct,
     "ct_windows": ct_windows,
+    "ct_related": ct_cases,
     "spike": spike,
     "trajectory": robot_robomimic,
     "trajectory_real": trajectory_real,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("tests", "benchmarks", "examples")
+FOLDERS = ("tests", "benchmarks", "examples", "tools")
 ASSERTS_DEFAULT = "import signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
 TEST_WITH_CHILD = f"""
 import subprocess, sys

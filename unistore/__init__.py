@@ -13,21 +13,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unistore.conversion.convert import convert as convert
     from unistore.conversion.report import Report as Report
+    from unistore.conversion.signatures import convert as convert
     from unistore.data.collate import Collate as Collate
     from unistore.data.collate import collate as collate
     from unistore.data.dataset import Dataset as Dataset
     from unistore.data.kinds.clips import Clips as Clips
-    from unistore.data.kinds.patches import Patches as Patches
     from unistore.data.kinds.ragged import Ragged as Ragged
     from unistore.data.kinds.replay import ReplayBuffer as ReplayBuffer
     from unistore.data.kinds.rows import Rows as Rows
     from unistore.data.kinds.segments import Segments as Segments
     from unistore.data.kinds.sparse_points import SparsePoints as SparsePoints
-    from unistore.data.kinds.transitions import Transitions as Transitions
+    from unistore.data.kinds.steps import Transitions as Transitions
+    from unistore.data.kinds.steps import Windows as Windows
+    from unistore.data.kinds.volumes import Patches as Patches
     from unistore.data.kinds.volumes import Volumes as Volumes
-    from unistore.data.kinds.windows import Windows as Windows
     from unistore.errors import ConversionError as ConversionError
     from unistore.errors import CorruptionError as CorruptionError
     from unistore.errors import InputError as InputError
@@ -64,15 +64,13 @@ _NAMES = {
     "data.collate": "Collate collate",
     "data.dataset": "Dataset",
     "data.kinds.clips": "Clips",
-    "data.kinds.patches": "Patches",
     "data.kinds.ragged": "Ragged",
     "data.kinds.replay": "ReplayBuffer",
     "data.kinds.rows": "Rows",
     "data.kinds.segments": "Segments",
     "data.kinds.sparse_points": "SparsePoints",
-    "data.kinds.transitions": "Transitions",
-    "data.kinds.volumes": "Volumes",
-    "data.kinds.windows": "Windows",
+    "data.kinds.steps": "Transitions Windows",
+    "data.kinds.volumes": "Patches Volumes",
     "errors": "ConversionError CorruptionError InputError NoStoreError Problem StoreError UnistoreError "
     "UnsupportedError",
     "exporting.run": "Exported export",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from unistore.converters.preview import evenly, preview_of
 from unistore.errors import InputError, Problem, StoreError, UnistoreError, printable
 from unistore.remote.url import redact_urls
-from unistore.schemas.store_view import StoreView
+from unistore.schemas.indices import StoreView
 
 INSTALL = "pip install 'unistore[plot]'"
 MARK = "made by unistore inspect"

@@ -14,7 +14,7 @@ DRAWS = 10_000_000
 
 def keep_no_chunks() -> None:
     """Read without caches of decoded chunks in this process: these small stores would fit into them."""
-    from unistore.zarr3 import pool
+    from unistore.zarr3 import gather as pool
     from unistore.zarr3.cache import CHUNKS
 
     CHUNKS.limit = pool.POOL_BYTES = 0

@@ -16,22 +16,45 @@ import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import ct
 import h5py
+import many_files
 import numpy as np
 import psutil
+import spike
 import zarr
 from numpy.typing import NDArray
 
 import unistore
 from unistore.zarr3 import Array, LocalStorage
-from unistore.zarr3.presets import array_metadata
 from unistore.zarr3.writer import encode_shard
 
 OLD_NAMES = {"window": "windows", "voxel_bins": "voxels"}
-READ = {"rows": "rows", "segments": "point_cloud", "patches": "ct"}
-"""Family of the store that each reading workload reads."""
+FILES = 2000
+"""Tiny HDF5 files of the workload ``"convert files"``."""
+BATCH = 32
+
+
+class Reading(NamedTuple):
+    """Random batches of one kind of samples."""
+
+    family: str  # of the store
+    samples: Any
+    batch: int
+    batches: int  # of a Dataset, in this process
+    epochs: int  # of a Loader
+
+
+READINGS = {
+    "rows": Reading("rows", unistore.Rows(), BATCH, 1500, 4),
+    "segments": Reading("point_cloud", unistore.Segments(), BATCH, 400, 4),
+    "patches": Reading("ct", unistore.Patches(64), 4, 60, 80),
+    "sparse": Reading("ct", unistore.SparsePoints(max_points=ct.MOST), 4, 20, 15),
+    "clips": Reading("spike", unistore.Clips(length=spike.LENGTH, crop=spike.CROP), 8, 100, 10),
+    "transitions": Reading("trajectory", unistore.Transitions(only_valid=True), BATCH, 100, 4),
+}
 
 
 def make_tiny(file: h5py.File) -> None:
@@ -80,37 +103,32 @@ def processor_seconds() -> float:
     )
 
 
-def convert(family: str, source: Path, destination: Path) -> None:
-    """Convert in this process."""
+def convert(family: str, source: Path, destination: Path, workers: int = 0) -> None:
+    """Convert in this process, or on workers."""
     from harness.copying import FAMILIES
 
     options = FAMILIES[family].options
     if not hasattr(unistore, "open_zarr"):  # a version from before the options had one name everywhere
         options = {OLD_NAMES.get(name, name): value for name, value in options.items()}
-    unistore.convert(source, destination, family, **options)
-
-
-def samples_of(kind: str) -> object:
-    """The kind of samples of a workload."""
-    kinds = {"rows": unistore.Rows(), "segments": unistore.Segments(), "patches": unistore.Patches(64)}
-    return kinds[kind]
+    unistore.convert(source, destination, family, workers=workers, **options)
 
 
 def read(kind: str, store: Path) -> None:
     """Random batches of a Dataset, in this process."""
-    dataset = unistore.Dataset(store, samples=samples_of(kind))
+    reading = READINGS[kind]
+    dataset = unistore.Dataset(store, samples=reading.samples)
     rng = np.random.default_rng(0)
-    until, batch = {"rows": 1500, "segments": 400, "patches": 60}[kind], 32
-    for _ in range(until):
-        dataset.__getitems__(rng.integers(0, len(dataset), batch if kind != "patches" else 4).tolist())
+    for _ in range(reading.batches):
+        dataset.__getitems__(rng.integers(0, len(dataset), reading.batch).tolist())
 
 
 def load(kind: str, store: Path) -> None:
     """Epochs of a Loader with two workers."""
-    dataset = unistore.Dataset(store, samples=samples_of(kind))
+    reading = READINGS[kind]
+    dataset = unistore.Dataset(store, samples=reading.samples)
     word = "num_workers" if "num_workers" in inspect.signature(unistore.Loader).parameters else "workers"
-    with unistore.Loader(dataset, 32, shuffle=True, seed=0, **{word: 2}) as loader:
-        for _ in range({"rows": 4, "segments": 4}[kind]):
+    with unistore.Loader(dataset, reading.batch, shuffle=True, seed=0, **{word: 2}) as loader:
+        for _ in range(reading.epochs):
             for _ in loader:
                 pass
 
@@ -140,6 +158,10 @@ def engine(what: str, folder: Path) -> tuple[float, float]:
     """Seconds of random reads of single chunks in batches of 64, or of whole shards encoded."""
     values = engine_values()
     if what == "write":
+        try:
+            from unistore.zarr3.writer import array_metadata
+        except ImportError:  # a version that has it elsewhere
+            from unistore.zarr3.presets import array_metadata
         metadata = array_metadata(values.shape, values.dtype, (1, values.shape[1]), values.shape, "fast")
 
         def work() -> None:
@@ -169,23 +191,34 @@ def timed(function: Callable[[], None]) -> tuple[float, float]:
     return processor_seconds() - cpu, time.perf_counter() - began
 
 
-def main(work: str, folder: Path, megabytes: int) -> tuple[float, float]:
-    """Run a workload, ``"convert ct"`` or ``"read rows"``; ``"make …"`` makes what it needs."""
+def source_of(action: str, what: str, folder: Path, megabytes: int) -> tuple[str, Path]:
+    """Family and source of a workload, made where it is missing."""
     from harness.copying import make_source
 
+    if what in HDF5:
+        return make_hdf5(what, folder)
+    if what == "files":
+        folder.mkdir(parents=True, exist_ok=True)
+        return "trajectory", many_files.make("trajectory", FILES, folder)
+    family = what if action == "convert" else READINGS[what].family
+    return family, make_source(family, folder / family, quick=False, megabytes=megabytes)
+
+
+def main(work: str, folder: Path, megabytes: int) -> tuple[float, float]:
+    """Run a workload: ``"convert ct"``, ``"convert ct 2 workers"`` or ``"read rows"``.
+
+    ``"make …"`` makes what it needs.
+    """
     words = work.split()
     making = words[0] == "make"
-    action, what = words[1:] if making else words
+    action, what, *on = words[1:] if making else words
+    workers = int(on[0]) if on else 0
     if action == "engine":
         if not making:
             return engine(what, folder)
         make_array(folder)
         return 0.0, 0.0
-    if what in HDF5:
-        family, source = make_hdf5(what, folder)
-    else:
-        family = what if action == "convert" else READ[what]
-        source = make_source(family, folder / family, quick=False, megabytes=megabytes)
+    family, source = source_of(action, what, folder, megabytes)
     version = zlib.crc32(os.fsencode(Path(unistore.__file__).resolve()))
     store = folder / f"{family}-{megabytes}-{version:08x}.zarr"
     if making:
@@ -196,10 +229,10 @@ def main(work: str, folder: Path, megabytes: int) -> tuple[float, float]:
         return timed(lambda: (read if action == "read" else load)(what, store))
     memory = Path("/dev/shm")
     target = (memory if memory.is_dir() else folder) / f"unistore-versions-{os.getpid()}.zarr"
-    convert(family, source, target)  # imports, the page cache, the memory that is reused
+    convert(family, source, target, workers)  # imports, the page cache, the memory that is reused
     shutil.rmtree(target)
     try:
-        return timed(lambda: convert(family, source, target))
+        return timed(lambda: convert(family, source, target, workers))
     finally:
         shutil.rmtree(target, ignore_errors=True)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
 from unistore.errors import InputError, Location, Problem, first_few
@@ -18,14 +16,12 @@ class Exclusion:
     """Names that a scan leaves out. It records which of them were found.
 
     Names are as in messages: of a source, of a folder with sources, or of a part of a source
-    (``"a.hdf5: data/demo_3"``). Files of other families, with every link resolved, are left out under any
-    name.
+    (``"a.hdf5: data/demo_3"``).
     """
 
-    def __init__(self, names: Iterable[str], other_families: Iterable[str] = ()) -> None:
+    def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(name.rstrip("/") for name in names)
         self._found: dict[str, None] = {}
-        self._other_families = frozenset(map(os.path.realpath, other_families))
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -39,10 +35,6 @@ class Exclusion:
                 self._found[each] = None
                 return True
         return False
-
-    def is_other_family(self, path: str | Path) -> bool:
-        """Whether a file belongs to another family."""
-        return bool(self._other_families) and os.path.realpath(path) in self._other_families
 
     @property
     def covered(self) -> tuple[str, ...]:

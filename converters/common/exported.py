@@ -11,13 +11,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.indices import source_rows
-from unistore.schemas.store_view import ArrayView, StoreView
+from unistore.schemas.indices import ArrayView, StoreView, source_rows
 
 Blocks = Callable[[], Iterator[NDArray[Any]]]
 """Each call returns an iterator over all rows of an array, in blocks along axis 0."""
 
 Form = Literal["hdf5", "npy", "npz", "png", "raw", "zarr", "format"]
+
+VALUE = ""
+"""Stands among the attributes of a dataset for its value. No attribute has this name."""
 
 _NUMERIC_KINDS = "biufc"
 
@@ -68,7 +70,8 @@ class File:
     values
         Arrays by path inside the file; files of a single array have the path ``""``.
     attributes
-        Attributes of HDF5 or Zarr groups and arrays by path, ``""`` for the root.
+        Attributes of HDF5 or Zarr groups and arrays by path, ``""`` for the root. In HDF5 an empty name is
+        that of the value of a dataset without rows.
     compressed
         Whether HDF5 datasets are compressed (gzip and shuffle, chunks of 8,192 rows).
     axes
@@ -108,10 +111,11 @@ def converted(values: Values, dtype: np.dtype[Any]) -> Values:
     if dtype.kind not in _NUMERIC_KINDS:
         msg = f"values of {values.dtype} cannot be given back as {dtype}"
         raise ValueError(msg)
-    return Values(values.shape, dtype, lambda: (_cast_exactly(block, dtype) for block in values.blocks()))
+    return Values(values.shape, dtype, lambda: (cast_exactly(block, dtype) for block in values.blocks()))
 
 
-def _cast_exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def cast_exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Cast values; raises a `ValueError` if the dtype does not represent all of them exactly."""
     with np.errstate(invalid="ignore", over="ignore"):
         cast = block.astype(dtype)
         exact = np.can_cast(block.dtype, dtype) or np.array_equal(

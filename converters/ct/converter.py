@@ -20,8 +20,9 @@ from unistore.converters.ct.files import INFO, POINTS
 from unistore.converters.ct.layouts import suffixes
 from unistore.converters.ct.look import look
 from unistore.converters.ct.options import CtOptions
-from unistore.converters.parts import Candidate, Found, Part, Verdict
+from unistore.converters.files.paths import Listing
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Sources
+from unistore.converters.scan import Candidate, Found, Part, Verdict
 from unistore.schemas.ct import fields as schema
 
 if TYPE_CHECKING:
@@ -40,12 +41,12 @@ class CtConverter(CtOptions, Converter):
         """Take volumes, windows and masks; see `unistore.converters.ct.look.look`."""
         return look(file)
 
-    def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
+    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Group the files into volumes; see `find_volumes`."""
         from unistore.converters.ct.find import find_volumes
         from unistore.schemas.ct.windows import parse_window
 
-        return find_volumes(paths, [parse_window(each).name for each in self.window], exclusion)
+        return find_volumes(listing, [parse_window(each).name for each in self.window])
 
     def scan(self, part: Part) -> ScannedVolume:
         """Read every header of a volume; see `scan_volume`."""

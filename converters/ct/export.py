@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from unistore.converters.common.exported import (
     row_values,
     source_dtype,
 )
-from unistore.converters.ct.files import POINTS
+from unistore.converters.ct.files import GEOMETRY, POINTS
 from unistore.converters.ct.layouts import without_suffix
 from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.schemas.ct.geometry import FRAME, read_geometry
 from unistore.schemas.ct.voxels import largest_point
 from unistore.schemas.ct.windows import OWN_VALUES, value_source
-from unistore.schemas.indices import Column, contradiction, whole
-from unistore.schemas.store_view import ArrayView, StoreView
+from unistore.schemas.indices import ArrayView, Column, StoreView, contradiction, whole
 from unistore.schemas.tables import SOURCE_FILES
 
 _SLAB = 32 << 20
@@ -185,7 +186,7 @@ def volumes(store: StoreView) -> Iterator[Volume]:
 
 
 def files(store: StoreView) -> Iterator[File]:
-    """Yield every file of a CT store, under the name that it has in the sources, and computed windows.
+    """Yield every file of a CT store under its name in the sources, its geometry, and computed windows.
 
     Older stores lack the names: there a volume is a case folder.
     """
@@ -199,14 +200,18 @@ def files(store: StoreView) -> Iterator[File]:
         else:
             names = _names(texts[volume.number])
             names |= _computed_names(volume, names, sources[volume.number])
+        geometry = asdict(read_geometry(store, volume.number))
+        if names and any(geometry.values()):
+            stated = {name: numbers for name, numbers in geometry.items() if numbers is not None}
+            text = json.dumps({"frame": FRAME, "order": "zyx", **stated})
+            yield _text_file(volume, _geometry_name(names, sources[volume.number]), text)
         for group, name in names.items():
             if group.startswith(f"{LABELS}/"):
                 if name in labels:  # several images, such as the channels of a scan, may have one label
                     continue
                 labels.add(name)
             if group == INFO:
-                text = np.frombuffer(infos[volume.number].encode(), np.uint8)
-                yield _file(volume, name, "raw", {"": array_values(text)})
+                yield _text_file(volume, name, infos[volume.number])
             elif name.lower().endswith(POINTS):
                 yield _file(volume, name, "npz", _points(volume, group))
             else:
@@ -214,8 +219,23 @@ def files(store: StoreView) -> Iterator[File]:
                 yield _file(volume, npy, "npy", {"": _voxels(volume, group)})
 
 
+def _geometry_name(names: Mapping[str, str], source: str) -> str:
+    """Return the name of the file of a volume's geometry, from those of its files and of its source."""
+    image = names.get(IMAGE, "")
+    if image.endswith(source):
+        return f"{without_suffix(image)}.{GEOMETRY}"
+    folder = PurePosixPath(next(iter(names.values()))).parent
+    if folder.name in ("windows", "masks", "labels"):
+        folder = folder.parent
+    return (folder / GEOMETRY).as_posix()
+
+
 def _file(volume: Volume, name: str, form: Form, values: Mapping[str, Values]) -> File:
     return File(name=name, form=form, source=volume.number, values=values)
+
+
+def _text_file(volume: Volume, name: str, text: str) -> File:
+    return _file(volume, name, "raw", {"": array_values(np.frombuffer(text.encode(), np.uint8))})
 
 
 def _names(text: str) -> dict[str, str]:

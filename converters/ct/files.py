@@ -14,6 +14,8 @@ from unistore.errors import Problem, printable
 from unistore.schemas.ct.windows import PRESETS, Window
 
 INFO = "info.json"
+GEOMETRY = "geometry.json"
+"""What an export writes of spacing, origin and direction: in a case folder, or as ``a.geometry.json``."""
 METADATA = "metadata.csv"
 """Has a row for each of a set of case folders."""
 POINTS = ".npz"
@@ -122,6 +124,8 @@ class VolumeFiles:
         Label volumes and masks that are paired with the image by name: ``img_seg.npy`` of ``img.npy``.
     info
         ``info.json``.
+    geometry
+        ``geometry.json`` of a case, ``a.geometry.json`` of a volume ``a.npy``.
     metadata
         ``metadata.csv`` of the set that a case belongs to.
     problems
@@ -135,13 +139,14 @@ class VolumeFiles:
     masks: dict[str, Path] = field(default_factory=dict)
     labels: dict[str, Path] = field(default_factory=dict)
     info: Path | None = None
+    geometry: Path | None = None
     metadata: Path | None = None
     problems: list[Problem] = field(default_factory=list)
 
     def paths(self) -> tuple[Path, ...]:
         """All of them, the one that names the volume first."""
         windows = (item.path for item in (*self.windows, *self.archives))
-        texts = [path for path in (self.info, self.metadata) if path is not None]
+        texts = [path for path in (self.info, self.geometry, self.metadata) if path is not None]
         found = (*self.images.values(), *windows, *self.masks.values(), *self.labels.values(), *texts)
         return tuple(sorted(found, key=lambda file: file != self.path))
 

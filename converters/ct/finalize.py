@@ -22,7 +22,7 @@ from unistore.converters.files.paths import relative_names
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct import fields as schema
-from unistore.schemas.ct.geometry import LENGTHS, geometry_field
+from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_field
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource
 from unistore.schemas.tables import SOURCE_FILES, Field, Table, offsets_of, text_arrays
 
@@ -107,11 +107,17 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
             if family == schema.MASKS and field.name == "label":
                 notes.append(f"{group}: holds more than 0 and 1, so classes, stored as {field.dtype}")
     arrays += _sdf_arrays(scan)
+    volumes_attributes: dict[str, Any] = {}
+    stated = [name for name in LENGTHS if any(name in source.detail["geometry"] for source in sources)]
+    if stated:
+        volumes_attributes["geometry"] = geometry_attribute(stated)
     nan = sum(int(fact["nan"]) for fact in facts)
     if nan:
-        groups[schema.VOLUMES] = {"nan_voxels": nan}
+        volumes_attributes["nan_voxels"] = nan
         volumes = sum(bool(fact["nan"]) for fact in facts)
         notes.append(f"{nan:,} voxels in {volumes} volumes are NaN: kept as they are, in no window")
+    if volumes_attributes:
+        groups[schema.VOLUMES] = volumes_attributes
     return Finalized(
         arrays=arrays,
         direct=tuple(direct),

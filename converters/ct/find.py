@@ -17,9 +17,9 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import as_problem, is_unreadable
 from unistore.converters.ct.files import (
+    GEOMETRY,
     INFO,
     METADATA,
     POINTS,
@@ -40,41 +40,35 @@ from unistore.converters.ct.layouts import (
     open_voxels,
     stem_of,
     suffixes,
+    without_suffix,
 )
 from unistore.converters.ct.texts import metadata_paths
-from unistore.converters.files.pairs import LabelMatch, images_of_label, label_name
-from unistore.converters.files.paths import expand, is_inside, natural_key, relative_names
-from unistore.converters.parts import Found, Part
+from unistore.converters.files.pairs import LabelMatch, images_of_label, is_label_folder, label_name
+from unistore.converters.files.paths import Listing, is_inside, natural_key, relative_names
+from unistore.converters.scan import Found, Part
 from unistore.errors import InputError, Problem, printable
 
 
-def find_volumes(
-    paths: Sequence[Path], known: Collection[str] = (), exclusion: Exclusion | None = None
-) -> Found:
-    """Group the files of the given paths into volumes: one `Part` each, with its `VolumeFiles`.
+def find_volumes(listing: Listing, known: Collection[str] = ()) -> Found:
+    """Group the files of a listing into volumes: one `Part` each, with its `VolumeFiles`.
 
     Raises an `InputError` if a path does not exist, a folder has no suitable file, or a link leads out of the
     given paths.
 
     Parameters
     ----------
-    paths
-        Files and folders as the user gave them.
     known
         Names of windows besides the presets.
-    exclusion
-        Files of other families are skipped.
     """
     grouped = Grouped()
-    given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
+    paths = listing.roots
+    given = {Path(path) for path in listing.given}
     roots = [path if path.is_dir() else path.parent for path in paths]
     arrays: list[Path] = []
     infos: set[Path] = set()
     tables: set[Path] = set()
-    for file in expand(paths, (*suffixes(), POINTS, INFO, METADATA, *FOREIGN)):
+    for file in map(Path, listing.with_suffixes((*suffixes(), POINTS, INFO, METADATA, *FOREIGN))):
         name = file.name.lower()
-        if exclusion is not None and exclusion.is_other_family(file):
-            continue
         if format_of(file) or name.endswith(POINTS):
             arrays.append(file)
         elif name == INFO:
@@ -107,17 +101,27 @@ def find_volumes(
                 "missing",
             )
         ]
+    for volume in grouped.volumes:
+        volume.geometry = _geometry_file(volume, roots)
     volumes = sorted(grouped.volumes, key=lambda volume: natural_key(volume.path.as_posix()))
     names = relative_names([volume.path for volume in volumes])
     return Found(
         parts=[
-            Part(name=name, files=volume.paths(), roots=tuple(paths), detail=volume)
+            Part(name=name, files=volume.paths(), roots=paths, detail=volume)
             for name, volume in zip(names, volumes, strict=True)
         ],
         left_out=sorted(grouped.left_out, key=lambda each: natural_key(each[0].as_posix())),
         notes=grouped.notes,
         problems=grouped.problems,
     )
+
+
+def _geometry_file(volume: VolumeFiles, roots: Sequence[Path]) -> Path | None:
+    """The file that states the geometry of a volume, if there is one."""
+    path = volume.path / GEOMETRY
+    if volume.path in volume.images.values():
+        path = volume.path.with_name(f"{without_suffix(volume.path.name)}.{GEOMETRY}")
+    return path if path.exists() and is_inside(path, roots) else None
 
 
 def _unread(file: Path) -> Problem:
@@ -243,12 +247,25 @@ def _labels(files: Sequence[Path]) -> dict[Path, LabelMatch]:
     bare = {file: file.parent / stem_of(file) for file in files}
     there = set(bare.values())
     found = {file: images_of_label(path, there.__contains__, WORDS) for file, path in bare.items()}
+    in_folders: dict[Path, list[Path]] = {}
+    for path in bare.values():
+        in_folders.setdefault(path.parent, []).append(path)
+    for file, path in bare.items():
+        above = in_folders.get(file.parent.parent, [])
+        # In segmentations/ beside the only volume, as TotalSegmentator writes them: each organ is a file.
+        if found[file] is None and is_label_folder(file.parent) and len(above) == 1 and _is_ct_only(file):
+            found[file] = LabelMatch(path.name, (above[0],), certain=True)
     labels = {bare[file] for file, owners in found.items() if owners is not None}
     return {
         file: owners._replace(images=images)
         for file, owners in found.items()
         if owners is not None and (images := tuple(image for image in owners.images if image not in labels))
     }
+
+
+def _is_ct_only(file: Path) -> bool:
+    found = format_of(file)
+    return found is not None and found.ct_only
 
 
 def _add_labels(images: Images, labels: Mapping[Path, LabelMatch]) -> None:

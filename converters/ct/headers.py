@@ -13,12 +13,12 @@ from pathlib import Path
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.common.faults import as_problem
-from unistore.converters.ct.files import VolumeFiles, WindowFile, file_location
+from unistore.converters.ct.files import GEOMETRY, VolumeFiles, WindowFile, file_location
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.npz import SPARSE_MEMBERS, Points, read_points_header
 from unistore.converters.ct.source import VoxelSource
 from unistore.converters.ct.texts import read_info, read_row
-from unistore.converters.parts import Part, Scanned
+from unistore.converters.scan import Part, Scanned
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import PRESETS, Window
 from unistore.schemas.tables import name_problem
@@ -128,6 +128,12 @@ def scan_volume(part: Part, resolution: int | None, info_order: str | None) -> S
             step = -1 if info_order == "xyz" else 1
             geometry |= {name: numbers[::step] for name, numbers in stated.items()}
             stated_by |= dict.fromkeys(stated, "info.json")
+    if files.geometry is not None:
+        with collected.attempt(where := location(files.geometry)):
+            _, stated = read_info(files.geometry, where)
+            geometry |= stated
+            stated_by |= dict.fromkeys(stated, GEOMETRY)
+            unordered = tuple(name for name in unordered if name not in stated)
     metadata = ""
     if files.metadata is not None:
         with collected.attempt(where := location(files.metadata)):

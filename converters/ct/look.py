@@ -40,7 +40,7 @@ from unistore.converters.files.pairs import (
     row_label_paths,
 )
 from unistore.converters.files.paths import is_inside
-from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
+from unistore.converters.scan import Candidate, LeftOut, Taken, Verdict
 from unistore.errors import InputError, printable
 
 _HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)", re.IGNORECASE)

@@ -14,7 +14,7 @@ from unistore.converters.ct.export import volumes
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, IDENTITY, read_geometry
-from unistore.schemas.store_view import StoreView
+from unistore.schemas.indices import StoreView
 
 _AXES = ("z", "y", "x")
 _UNKNOWN_SPACING = "volumes whose spacing is unknown have a scale of 1 and axes without unit"

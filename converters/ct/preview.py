@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from unistore.converters.preview import Measure, Preview, bare, parts_of
 from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import Geometry, read_geometry
-from unistore.schemas.indices import Column, whole
-from unistore.schemas.store_view import StoreView
+from unistore.schemas.indices import Column, StoreView, whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

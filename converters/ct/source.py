@@ -11,10 +11,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from unistore.converters.files.libraries import Open, open_with_library
 
 Read = Callable[[int, NDArray[Any]], None]
 """``read(first, out)`` fills `out` with whole planes of the slowest axis, from number `first` on.
@@ -73,19 +75,6 @@ class VoxelSource(ABC):
         """
 
 
-class Planes(Protocol):
-    """Voxels of a volume, read without a `VoxelSource`: a NumPy memory map, for example."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(D, H, W)."""
-        ...
-
-    def __getitem__(self, planes: slice, /) -> NDArray[Any]:
-        """Planes ``lo:hi``, (n, H, W)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """A format of files with one volume each.
@@ -96,13 +85,13 @@ class Format:
         Lower-case endings of its files, with the dot.
     open
         ``open(path, location)`` reads the header and checks the file's size against it; raises `InputError`.
-    original
-        Opens a file for ``verify --against``, with code independent of `open`, so that its bugs are found.
+    arrays
+        Opens a file for ``verify --against``: one array, (D, H, W).
     ct_only
         Whether every such file is a CT volume; if not, file names and headers decide.
     """
 
     suffixes: tuple[str, ...]
     open: Callable[[Path, str], VoxelSource]
-    original: Callable[[Path], Planes]
+    arrays: Open = open_with_library
     ct_only: bool = True

@@ -65,6 +65,8 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
         "info_file": at(volume.files.info) if volume.files.info else None,
         "metadata": volume.metadata,
     }
+    if volume.files.geometry is not None:
+        at(volume.files.geometry)
     if volume.files.metadata is not None:
         at(volume.files.metadata)
     rows = {schema.VOLUMES: 1, schema.MASKS: 1}

@@ -177,6 +177,11 @@ def label_paths(image: Path, words: Sequence[str] = ()) -> Iterator[Path]:
                 yield from (folder.parent / f"{label}{rest}" / each for label in _LABELS)
 
 
+def is_label_folder(folder: Path) -> bool:
+    """Whether a folder is called as labels alone are: ``segmentations``."""
+    return folder.name.lower() in _LABELS
+
+
 def label_name(stem: str) -> str | None:
     """Field name of a label file, whatever its image is: ``"mask_liver"`` for ``ct_mask_liver``."""
     for pattern in (_SUFFIX, _INSIDE, _PREFIX):

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import compress
 from pathlib import Path
-from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
-from unistore.system.packed import Texts, view
+from unistore.system.packed import Texts
 
 _BUILD = ".unistore-build"
 _ZARR = ("zarr.json", ".zgroup", ".zarray")
@@ -87,91 +91,147 @@ def is_inside(path: Path, roots: Sequence[Path]) -> bool:
     return any(real.is_relative_to(real_path(root)) for root in roots)
 
 
-def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[Path]:
-    """As `expanded`, each as a path."""
-    return view(expanded(paths, suffixes), Path)
-
-
-def expanded(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[str]:
-    """Given files, and files in given folders, in natural order, each once, links in their parents resolved.
-
-    Parameters
-    ----------
-    paths
-        Files (of any suffix) and folders (searched recursively, without hidden names).
-    suffixes
-        Lower-case suffixes of the files to take from folders: ``(".h5", ".hdf5")``; see `has_ending`.
-
-    Raises
-    ------
-    InputError
-        With every path that does not exist, every folder without a suitable file, and every link that leads
-        out of the given paths.
-    """
-    listed = list_files(paths, suffixes)
-    if listed.problems:
-        raise InputError(listed.problems)
-    return listed.files
-
-
-class PathListing(NamedTuple):
-    """Files under given paths.
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """Files under given paths, listed once.
 
     Attributes
     ----------
-    files, problems
-        What `expanded` returns and raises.
+    roots
+        Files and folders (searched recursively, without hidden names) as the user gave them.
+    files
+        Each file once, in natural order, links in its parents resolved.
+    given
+        Those that the user gave themselves, not their folder.
+    aliases
+        Links that lead to another of the files, which is listed in their place.
+    problems
+        Paths that do not exist, folders that cannot be listed, links to folders outside of the roots.
+    file_problems
+        Links out of the roots, and special files, each with its problem.
     skipped
         Files and folders that are not read, and why, in natural order: hidden ones, stores and other Zarr
         hierarchies, unfinished conversions.
+    left
+        Which of the files are left to other families; None: none.
     """
 
+    roots: tuple[Path, ...]
     files: Sequence[str]
-    problems: list[Problem]
-    skipped: list[tuple[Path, str]]
+    given: frozenset[str]
+    aliases: Mapping[str, str]
+    problems: Sequence[Problem]
+    file_problems: Sequence[tuple[str, Problem]]
+    skipped: Sequence[tuple[Path, str]]
+    left: NDArray[np.bool_] | None = None
+
+    def with_suffixes(self, suffixes: Sequence[str]) -> Sequence[str]:
+        """Return given files, and files in given folders with one of the suffixes, see `has_ending`.
+
+        Files that are left to other families are not among them.
+
+        Raises
+        ------
+        InputError
+            With every path that does not exist, every folder without a suitable file, and every link that
+            leads out of the given paths.
+        """
+
+        def is_suitable(path: str) -> bool:
+            return path in self.given or has_ending(path, suffixes)
+
+        chosen = np.fromiter(map(is_suitable, self.files), np.bool_, len(self.files))
+        links = list(filter(is_suitable, self.aliases))
+        refused = {path: problem for path, problem in self.file_problems if is_suitable(path)}
+        problems = [*self.problems, *refused.values()]
+        others = (*links, *refused, *(problem.file for problem in self.problems))
+        for folder in filter(Path.is_dir, self.roots):
+            inside = folder.resolve()
+            below = slice(*rows_below(self.files, inside))
+            if not chosen[below].any() and not any(path.startswith(f"{inside}{os.sep}") for path in others):
+                message = f"no {' or '.join(suffixes)} file in this folder"
+                problems.append(Problem(printable(str(folder)), message, kind="missing"))
+        if problems:
+            raise InputError(sorted(problems, key=lambda problem: _path_key(problem.file)))
+        if self.left is not None:
+            chosen &= ~self.left
+        files = Texts(compress(self.files, chosen.tolist()))
+        # A link whose target has another suffix is the file's only suitable name.
+        named = [link for link in links if not is_suitable(self.aliases[link])]
+        return Texts(sorted([*files, *named], key=_path_key)) if named else files
+
+    def is_left(self, path: Path) -> bool:
+        """Return whether a file is left to another family."""
+        return bool(self._left_files) and os.path.realpath(path) in self._left_files
+
+    @cached_property
+    def _left_files(self) -> frozenset[str]:
+        if self.left is None:
+            return frozenset()
+        return frozenset(map(os.path.realpath, compress(self.files, self.left.tolist())))
 
 
-def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> PathListing:
-    """List the files with the given suffixes under some paths; see `expanded`."""
+def list_files(paths: Sequence[Path]) -> Listing:
+    """List the files under some paths."""
     problems: list[Problem] = []
-    found: list[Path] = []
+    file_problems: list[tuple[str, Problem]] = []
+    candidates: list[Path] = []
     unique: dict[str, None] = {}
     skipped: dict[Path, str] = {}
+    given = [path for path in paths if not path.is_dir()]
     for path in paths:
-        location = printable(str(path))
         if path.is_dir():
-            listing = _list_folder(path)
-            files = [file for file in listing.files if has_ending(file, suffixes)]
-            links = [link for link in sorted(listing.links) if has_ending(link, suffixes)]
-            all_links = [*links, *sorted(listing.outside_links)]
-            outside = [link for link in all_links if not is_inside(link, paths)]
-            skipped |= dict(listing.skipped)
-            problems += [*map(_outside_problem, outside), *listing.problems]
-            if not files and not links and not listing.problems:
-                message = f"no {' or '.join(suffixes)} file in this folder".replace("no  file", "no file")
-                problems.append(Problem(location, message, kind="missing"))
-            unique |= dict.fromkeys(files)
-            found += [link for link in links if link not in outside]
+            found = _list_folder(path)
+            skipped |= dict(found.skipped)
+            unique |= dict.fromkeys(found.files)
+            outside = [link for link in sorted(found.outside_links) if not is_inside(link, paths)]
+            problems += [*found.problems, *map(_outside_problem, outside)]
+            for link in sorted(found.links):
+                if is_inside(link, paths):
+                    candidates.append(link)
+                else:
+                    file_problems.append((str(link), _outside_problem(link)))
         elif path.exists():
-            found.append(path)
+            candidates.append(path)
         else:
             cure = "the link's target is gone" if path.is_symlink() else "check the path"
-            problems.append(Problem(location, "does not exist", cure, "missing"))
-    problems += [special_file_problem(printable(str(path))) for path in found if is_special_file(path)]
-    absolute = set(resolve_parents([path for path in found if not is_special_file(path)]))
-    symlinks = [path for path in absolute if path.is_symlink()]
-    unique |= dict.fromkeys(str(path) for path in absolute.difference(symlinks))
-    targets: set[str] = set()
-    for link in sorted(symlinks, key=lambda path: natural_key(path.as_posix())):
-        target = str(real_path(link))
-        if target not in unique and target not in targets:
-            targets.add(target)
-            unique[str(link)] = None
-    return PathListing(
-        Texts(sorted(unique, key=lambda path: natural_key(path.replace(os.sep, "/")))),
-        problems,
-        sorted(skipped.items(), key=lambda item: natural_key(item[0].as_posix())),
+            problems.append(Problem(printable(str(path)), "does not exist", cure, "missing"))
+    special = filter(is_special_file, candidates)
+    file_problems += [(str(path), special_file_problem(printable(str(path)))) for path in special]
+    files = set(resolve_parents([path for path in candidates if not is_special_file(path)]))
+    links = [path for path in files if path.is_symlink()]
+    unique |= dict.fromkeys(map(str, files.difference(links)))
+    targets: dict[str, str] = {}
+    aliases: dict[str, str] = {}
+    for name in sorted(map(str, links), key=_path_key):
+        target = os.path.realpath(name)
+        if target in unique or target in targets:
+            aliases[name] = targets.get(target, target)
+        else:
+            targets[target] = name
+    return Listing(
+        roots=tuple(paths),
+        files=Texts(sorted((*unique, *targets.values()), key=_path_key)),
+        given=frozenset(map(str, (*given, *resolve_parents(given)))),
+        aliases=aliases,
+        problems=problems,
+        file_problems=file_problems,
+        skipped=sorted(skipped.items(), key=lambda item: _path_key(str(item[0]))),
     )
+
+
+def _path_key(path: str) -> bytes:
+    return natural_key(path.replace(os.sep, "/"))
+
+
+def rows_below(files: Sequence[str], folder: Path) -> tuple[int, int]:
+    """First of the files below a folder, and the end of them, in files in natural order."""
+    inside = _folder_key(folder.as_posix())
+
+    def key(path: str) -> bytes:
+        return _path_key(path)[: len(inside)]
+
+    return bisect_left(files, inside, key=key), bisect_right(files, inside, key=key)
 
 
 def resolve_parents(files: Sequence[Path]) -> list[Path]:

@@ -21,7 +21,7 @@ FAMILY = Family(
     specs="unistore.schemas.point_cloud.specs:SPECS",
     rules="unistore.schemas.point_cloud.specs:RULES",
     export="unistore.converters.point_cloud.export:files",
-    originals="unistore.converters.point_cloud.original:Originals",
+    restore="unistore.converters.point_cloud.restore:restore",
     kind="unistore.data.kinds.defaults:segments",
     preview="unistore.converters.point_cloud.preview:PREVIEW",
     other_kinds=("unistore.Segments(max_points=4096)",),

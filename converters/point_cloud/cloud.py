@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, SourceRows, Values, sources_of
+from unistore.converters.common.exported import File, SourceRows, Values, cast_exactly, sources_of
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.errors import StoreError
-from unistore.schemas.indices import contradiction, whole
-from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS
-from unistore.schemas.point_cloud.quantum import Quantum, quantum
-from unistore.schemas.store_view import StoreView
+from unistore.schemas.indices import StoreView, contradiction, whole
+from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, Quantum, quantum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +92,14 @@ class Cloud:
         lo, hi = (self.bounds[segment : segment + 2] - self.source.lo).tolist()
         return self.order[lo:hi]
 
+    def length(self, segment: int) -> int:
+        """Points of one of its segments."""
+        return int(self.bounds[segment + 1] - self.bounds[segment])
+
+    def real_segments(self) -> list[tuple[int, int]]:
+        """Position and number of each segment, without the points of no segment."""
+        return [(at, number) for at, number in enumerate(self.numbers.tolist()) if number != NO_SEGMENT]
+
     def segment_column(self, name: str) -> NDArray[Any]:
         """A column of its segments, (S, …)."""
         return self.store.array(f"{SEGMENTS}/{name}").read_ranges([self.first], [self.last])
@@ -161,8 +167,8 @@ def hdf5_file(
 
 
 def lazy_values(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
-    """Values that are read on demand, all at once."""
-    return Values(shape, dtype, lambda: iter([read().astype(dtype)]))
+    """Values that are read on demand, all at once, and fit the dtype exactly."""
+    return Values(shape, dtype, lambda: iter([cast_exactly(read(), dtype)]))
 
 
 def kept_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:

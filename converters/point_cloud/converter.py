@@ -6,7 +6,7 @@ What a conversion needs is imported by its steps: looking at a file of another f
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,23 +17,20 @@ from numpy.typing import NDArray
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import as_problem, is_unreadable
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.paths import split_of
-from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
+from unistore.converters.files.paths import Listing, split_of
 from unistore.converters.point_cloud import layouts
 from unistore.converters.point_cloud.layouts import arrays, no_format, recognise
 from unistore.converters.point_cloud.names import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
 from unistore.converters.point_cloud.source import Match
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
+from unistore.converters.scan import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME
 from unistore.schemas.tables import Table
 
 if TYPE_CHECKING:
     from unistore.converters.point_cloud.gather import Described
-    from unistore.converters.point_cloud.order import Partition
-    from unistore.converters.point_cloud.sorting import Read
-    from unistore.converters.point_cloud.workspace import Workspace
 
 
 class PointCloudConverter(PointCloudOptions, Converter):
@@ -62,18 +59,18 @@ class PointCloudConverter(PointCloudOptions, Converter):
             return LeftOut("is no point cloud of a known format")
         return Taken(found.NAME, f"is a point cloud of layout {found.NAME}")
 
-    def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
+    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Every file is a source, with the columns beside it; arrays that are not clouds are left out.
 
         Lists beside the files name their splits.
         """
         from unistore.converters.point_cloud.folders import FolderInfo, folder_classes, read_lists
 
-        found = super().find(paths, exclusion)
+        found = super().find(listing, exclusion)
         assert isinstance(found.parts, Parts)
-        kept, left_out = _choose_clouds(found.parts, paths)
+        kept, left_out = _choose_clouds(found.parts, listing)
         clouds = [Path(files[0]) for files in kept.files()]
-        lists = read_lists(clouds, paths)
+        lists = read_lists(clouds, listing.roots)
         classes = folder_classes(kept.names) if self.segment is None else [None] * len(kept)
         parts = Parts(roots=kept.roots)
         for name, files, path, of_class in zip(kept.names, kept.files(), clouds, classes, strict=True):
@@ -106,25 +103,20 @@ class PointCloudConverter(PointCloudOptions, Converter):
         """Read one file of any size; see `Converter.derive` and `derive_points`."""
         from unistore.converters.point_cloud.derive import derive_points
         from unistore.converters.point_cloud.finalize import point_columns
+        from unistore.converters.point_cloud.grids import Windows
 
+        windows = None
+        if self.segment is not None:
+            windows = Windows(parse_window(self.segment), self.min_points, self.max_points)
         return derive_points(
             scan.sources[source],
             point_columns(scan),
             scan.shared["segment_columns"],
             self.voxel_size,
-            self._make_windows,
+            windows,
             emit,
             folder,
         )
-
-    def _make_windows(self, points: int, read_all: Callable[[], Read], work: Workspace) -> Partition:
-        from unistore.converters.point_cloud.order import Partition
-        from unistore.converters.point_cloud.windows import by_windows
-
-        if self.segment is None:
-            return Partition(None, np.array([points]), np.zeros(1, np.int64))
-        size = parse_window(self.segment)
-        return by_windows(read_all(), points, size, self.min_points, self.max_points, work)
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Index arrays of segments and voxels, and the dtype of the coordinates."""
@@ -167,29 +159,28 @@ def _match(path: Path, roots: Sequence[Path]) -> Match | None:
             return None
 
 
-def _choose_clouds(parts: Parts, paths: Sequence[Path]) -> tuple[Parts, list[tuple[Path, str]]]:
+def _choose_clouds(parts: Parts, listing: Listing) -> tuple[Parts, list[tuple[Path, str]]]:
     """Parts that are clouds, with their column files; and arrays that are left out, with the reason.
 
     Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named them.
     """
-    given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
     if not any(files[0].lower().endswith(arrays.SUFFIXES) for files in parts.files()):
         return parts, []
     plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
     found = ((part.name, _match(part.files[0], part.roots)) for part in plain)
     matches = {name: Match.EITHER if match is None else match for name, match in found}
     unsure = [part for part in plain if matches[part.name] is not Match.CERTAIN]
-    owned = {part.name for part in unsure if _owner(part.files[0], paths) is not None}
+    owned = {part.name for part in unsure if _owner(part.files[0], listing.roots) is not None}
     sure = len(plain) < len(parts) or any(each >= Match.EITHER for each in matches.values())
     kept, left_out = [], []
     for part in parts:
         path, match = part.files[0], matches.get(part.name, Match.CERTAIN)
-        if part.name in owned and path not in given:
+        if part.name in owned and str(path) not in listing.given:
             continue
-        if path not in given and (match is Match.NO or (match is Match.POSSIBLE and sure)):
+        if str(path) not in listing.given and (match is Match.NO or (match is Match.POSSIBLE and sure)):
             left_out.append((path, "no point cloud by its name and shape"))
             continue
-        beside = column_files(path, paths) if path.suffix.lower() == ".npy" else {}
+        beside = column_files(path, listing.roots) if path.suffix.lower() == ".npy" else {}
         kept.append(replace(part, files=(path, *beside.values())))
     return (Parts(kept), left_out) if kept else (parts, [])
 

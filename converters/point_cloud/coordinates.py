@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Location, Problem
-from unistore.schemas.point_cloud.fields import Decimal
-from unistore.schemas.point_cloud.quantum import MAX_PLACES
+from unistore.schemas.point_cloud.fields import MAX_PLACES, Decimal
 
 Floats = NDArray[np.float64]
 

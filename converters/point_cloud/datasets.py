@@ -14,25 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.left_out import BOOKKEEPING, NO_COLUMN, names_without_numbers
-from unistore.converters.common.originals import dataset_paths, open_with_h5py
+from unistore.converters.common.left_out import BOOKKEEPING, NO_COLUMN
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attributes import (
     Attributes,
     Entry,
-    attribute_text,
+    is_single_value,
     objects_of,
     read_attributes,
+    single_values,
 )
 from unistore.converters.files.hdf5.file import location_of, names_in
-from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, unlinked, walk
-from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import left_out_of
 from unistore.converters.point_cloud.pointsuite import COUNT, segment_names, segment_problems
-from unistore.converters.point_cloud.source import AXES, Layout, Original, PointSource, column_paths
-from unistore.converters.scan import Source
+from unistore.converters.point_cloud.source import AXES, Layout, PointSource, column_paths
+from unistore.converters.scan import Candidate, Source
 from unistore.errors import InputError
 
 Open = Callable[[Source], AbstractContextManager[PointSource]]
@@ -45,6 +43,11 @@ class OpenFile:
 
     def __init__(self, file: h5py.File, tree: Tree, name: str) -> None:
         self.file, self.tree, self.name = file, tree, name
+
+    @cached_property
+    def arrays(self) -> dict[str, h5py.Dataset]:
+        """Datasets that may be columns, by path."""
+        return {path: dataset for path, dataset in self.tree.datasets.items() if not is_single_value(dataset)}
 
     @cached_property
     def segments(self) -> list[str]:
@@ -101,10 +104,10 @@ def make_layout(found: OpenFile, chosen: Layout, members: Sequence[str] = (), **
     read = [path for path in paths if path in datasets and path not in members]
     known["notes"] = (*known.get("notes", ()), *chosen.notes)
     attributes, others_in_segments = _attributes(found, read, members)
-    taken = {*read, *(path for path, _ in chosen.left_out)}
+    kept = single_values({path: names for path, (names, _) in attributes.kept.items()})
     known["left_out"] = (
         *chosen.left_out,
-        *left_out_of(datasets, taken),
+        *left_out_of(datasets, {*read, *kept, *(path for path, _ in chosen.left_out)}),
         *((path, BOOKKEEPING) for path in found.tree.bookkeeping),
         *((path, NO_COLUMN) for path in others_in_segments),
     )
@@ -254,45 +257,3 @@ def opener(points: Callable[[h5py.File, Source], PointSource]) -> Open:
             yield points(file, source)
 
     return open_points
-
-
-@contextmanager
-def open_original(source: Source) -> Iterator[Original]:
-    """Read the datasets with h5py alone."""
-    paths = column_paths(source.detail)
-    with open_with_h5py(source.path) as file:
-        yield Original(
-            lambda key: coordinates_or_features(paths, key, file[paths[key]][()]),
-            left_out=datasets_left_out(file, source.detail),
-        )
-
-
-def datasets_left_out(
-    file: Any, detail: Mapping[str, Any], *, in_segments: bool = False, with_indices: bool = False
-) -> list[str]:
-    """Return datasets of a file that are not columns, and attributes that are not stored.
-
-    With `in_segments`, columns are known by the last part of their paths. With `with_indices`, the store has
-    the indices of segments.
-    """
-    taken = {path for path, _, _ in (*detail["columns"].values(), *detail["segment_columns"].values())}
-    taken |= set(detail["xyz"])
-
-    def is_column(name: str) -> bool:
-        return name in taken or (in_segments and name.rpartition("/")[2] in taken)
-
-    def is_indices(name: str) -> bool:
-        return with_indices and name.startswith("segments/") and name.endswith("/indices")
-
-    found = [name for name in dataset_paths(file) if not (is_column(name) or is_indices(name))]
-
-    def is_recounted(path: str, item: Any, name: Any) -> bool:
-        """Whether an export writes the same value anyway."""
-        if name != COUNT or not path.startswith("segments/") or item.attrs.get_id(name).dtype != "<i8":
-            return False
-        first = next(iter(item.values()), None)
-        return getattr(first, "shape", ())[:1] == (item.attrs[name],)
-
-    return names_without_numbers(
-        [*found, *attributes_left_out(file, attribute_text(detail), is_column, is_recounted)]
-    )

@@ -2,30 +2,287 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
-from unistore.converters.point_cloud.coordinates import DecimalPlaces, bounds_of, quantise
+from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.point_cloud.coordinates import DecimalPlaces, FiniteCheck, bounds_of, quantise
+from unistore.converters.point_cloud.grids import Windows, voxelise, window_rows
 from unistore.converters.point_cloud.layouts import format_named
 from unistore.converters.point_cloud.names import is_label
-from unistore.converters.point_cloud.order import blocks
-from unistore.converters.point_cloud.sorting import reader
-from unistore.converters.point_cloud.source import Layout, segment_values
-from unistore.converters.point_cloud.stored import Segmenter, StoredPoints
-from unistore.converters.point_cloud.voxels import VoxelGrid
-from unistore.converters.point_cloud.workspace import STEP, Workspace
+from unistore.converters.point_cloud.sorting import (
+    STEP,
+    Buckets,
+    Integers,
+    Ints,
+    PlacedTable,
+    Workspace,
+    index_dtype,
+    part_of,
+    rows_in,
+)
+from unistore.converters.point_cloud.source import (
+    Layout,
+    PointSource,
+    Ranges,
+    coordinate_names,
+    segment_values,
+)
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
-from unistore.schemas.tables import Field
+from unistore.schemas.tables import Field, offsets_of
 
 _XYZ = "xyz"
+
+
+class Partition(NamedTuple):
+    """Segments of one source in storage order; the segment of number -1 comes last."""
+
+    rows: Integers | None  # rows of the source, segment by segment; None: all rows in the source's order
+    lengths: Ints  # points of each segment, (S,)
+    numbers: Ints  # number of each segment, (S,)
+
+
+def partition_of(
+    pieces: Iterable[Iterable[Integers]], numbers: Ints | None, points: int, work: Workspace
+) -> Partition:
+    """Return segments given by their rows; rows of no segment follow in the source's order, as number -1.
+
+    Parameters
+    ----------
+    pieces
+        Rows of each segment, in parts of any size. A row may be in several segments.
+    numbers
+        Number of each segment, (S,). None: 0, 1, ….
+    """
+    rows = work.column(index_dtype(points), points)
+    total = 0
+    lengths = []
+    for piece in pieces:
+        before = total
+        for part in piece:
+            rows, total = _append(rows, total, part, work)
+        lengths.append(total - before)
+    if numbers is None:
+        numbers = np.arange(len(lengths), dtype=np.int64)
+    unlisted = work.column("?", points)
+    unlisted[:] = True
+    for lo, hi in work.steps(0, total):
+        unlisted[rows[lo:hi]] = False
+    listed = total
+    for lo, hi in work.steps(0, points):
+        rows, total = _append(rows, total, np.flatnonzero(unlisted[lo:hi]) + lo, work)
+    if total > listed:
+        lengths.append(total - listed)
+        numbers = np.append(numbers, NO_SEGMENT)
+    return Partition(rows[:total], np.array(lengths, np.int64), numbers)
+
+
+def _append(rows: Integers, total: int, part: Integers, work: Workspace) -> tuple[Integers, int]:
+    """Write rows behind the first `total`; returns them and their new number."""
+    end = total + len(part)
+    if end > len(rows):
+        longer = work.column(rows.dtype.str, 2 * end)
+        longer[:total] = rows[:total]
+        rows = longer
+    rows[total:end] = part
+    return rows, end
+
+
+def blocks_of(lengths: Ints, limit: int) -> Iterator[tuple[int, int]]:
+    """Divide segments into ranges with at most `limit` points together, or one segment with more points."""
+    first = 0
+    points = 0
+    for segment, length in enumerate(lengths.tolist()):
+        if segment > first and points + length > limit:
+            yield first, segment
+            first = segment
+            points = 0
+        points += length
+    if first < len(lengths):
+        yield first, len(lengths)
+
+
+class StoredPoints:
+    """The points of an open file in storage order.
+
+    Parameters
+    ----------
+    columns
+        Columns of the store; the file may lack some.
+    windows
+        Windows that a file without segments is divided into; None: it is one segment.
+
+    Raises
+    ------
+    InputError
+        Naming invalid segments and, if they are read, coordinates.
+    """
+
+    def __init__(
+        self,
+        points: PointSource,
+        source: Source,
+        columns: Iterable[str],
+        windows: Windows | None,
+        work: Workspace,
+    ) -> None:
+        self._points, self._work = points, work
+        own = source.detail["columns"]
+        self._forms = {key: (_native(own[key][1]), tuple(own[key][2])) for key in columns if key in own}
+        self._axes = coordinate_names(source.detail)
+        self._xyz_dtype: str = source.detail["xyz_dtype"]
+        paths = source.detail["xyz"]
+        locations = [location_of(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
+        self._finite = FiniteCheck(locations, points.rows)
+        self._xyz: NDArray[Any] | None = None
+        self.partition = self._make_partition(windows)
+        lengths, numbers = self.partition.lengths, self.partition.numbers
+        self.offsets = offsets_of(lengths)
+        real = int(np.count_nonzero(numbers != NO_SEGMENT))
+        self.blocks = list(blocks_of(lengths[:real], work.step))
+        if real < len(lengths):
+            self.blocks.append((real, len(lengths)))
+
+    def _make_partition(self, windows: Windows | None) -> Partition:
+        count = self._points.rows
+        own = self._points.segments()
+        if isinstance(own, Ranges):
+            return Partition(None, own.lengths, own.numbers)
+        if own is not None:
+            partition = partition_of(own.rows, own.numbers, count, self._work)
+            self._hold_coordinates()
+            return partition
+        if windows is None:
+            return Partition(None, np.array([count]), np.zeros(1, np.int64))
+        parts = window_rows(self._hold_coordinates(), windows, self._work)
+        return partition_of(([part] for part in parts), None, count, self._work)
+
+    def check(self) -> None:
+        """Raise `InputError` if rows read so far are invalid."""
+        self._points.check()
+        if self._finite.problems:
+            raise InputError(self._finite.problems)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a coordinate read so far is not finite."""
+        return bool(self._finite.problems)
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Divide the points into ranges of at most a step that end with a block of segments."""
+        for first, last in self.blocks:
+            yield from self._work.steps(int(self.offsets[first]), int(self.offsets[last]))
+
+    def coordinates(self) -> Iterator[NDArray[Any]]:
+        """Read coordinates in steps, (n, 3) each; only once."""
+        held = self._xyz
+        if held is None:
+            return (self._read_coordinates(lo, hi) for lo, hi in self.steps())
+        if not self._work.in_memory(len(held)):
+            return self._placed.column(_XYZ)
+        self._xyz = None
+        return self._taken(held)
+
+    def column(self, key: str, field: Field) -> Iterator[NDArray[Any]]:
+        """Read a column in steps, (n, …) each; it is filled if the file lacks it."""
+        if key not in self._forms:
+            fill = missing_value(field.dtype)
+            return (np.full((hi - lo, *field.row_shape), fill, field.dtype) for lo, hi in self.steps())
+        if self.partition.rows is None:
+            return (self._read(key, lo, hi) for lo, hi in self.steps())
+        count = self._points.rows
+        if self._work.in_memory(count):
+            return self._taken(self._read(key, 0, count))
+        return self._placed.column(key)
+
+    def source_rows(self) -> Iterator[Integers]:
+        """Return the rows of the source in steps, (n,) each."""
+        rows = self.partition.rows
+        for lo, hi in self.steps():
+            yield np.arange(lo, hi) if rows is None else rows[lo:hi]
+
+    def _read(self, key: str, lo: int, hi: int) -> NDArray[Any]:
+        return self._points.block((key,), lo, hi)[0]
+
+    def _read_coordinates(self, lo: int, hi: int) -> NDArray[Any]:
+        """Read and check coordinates in the source's order."""
+        xyz = np.empty((hi - lo, 3), self._xyz_dtype)
+        axes = self._points.block(self._axes, lo, hi)
+        if len(axes) == 1:
+            xyz[:] = axes[0]
+        else:
+            for axis, values in enumerate(axes):
+                xyz[:, axis] = values
+        self._finite.update(lo, xyz)
+        return xyz
+
+    def _hold_coordinates(self) -> NDArray[Any]:
+        """Read and check all coordinates, and keep them in the source's order."""
+        count = self._points.rows
+        xyz = self._work.column(self._xyz_dtype, count, (3,))
+        for lo, hi in self._work.steps(0, count):
+            xyz[lo:hi] = self._read_coordinates(lo, hi)
+        self.check()
+        self._xyz = xyz
+        return xyz
+
+    def _taken(self, values: NDArray[Any]) -> Iterator[NDArray[Any]]:
+        """Bring a column that is in memory into storage order, in steps."""
+        rows = self.partition.rows
+        assert rows is not None
+        for lo, hi in self.steps():
+            yield values.take(rows[lo:hi], axis=0)
+
+    @cached_property
+    def _placed(self) -> PlacedTable:
+        """All columns in storage order; every row of the source is read once."""
+        held = self._xyz
+        assert held is not None
+        like = {key: np.empty((0, *row_shape), dtype) for key, (dtype, row_shape) in self._forms.items()}
+        bounds = np.array([*(lo for lo, _ in self.steps()), self.offsets[-1]])
+        placed = PlacedTable(bounds, {_XYZ: held[:0], **like}, self._work)
+        for (lo, hi), block in zip(self._work.steps(0, len(held)), self._by_block(), strict=True):
+            for first, last in self._work.steps(0, rows_in(block)):
+                part = part_of(block, first, last)
+                placed.put(part["place"], self._rows_of(lo, hi, part["row"]))
+        self._xyz = None
+        return placed
+
+    def _rows_of(self, lo: int, hi: int, rows: Integers) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Read columns, one after the other: `rows`, counted from row `lo` of the source."""
+        assert self._xyz is not None
+        yield _XYZ, self._xyz[lo:hi].take(rows, axis=0)
+        for key in self._forms:
+            yield key, self._read(key, lo, hi).take(rows, axis=0)
+
+    def _by_block(self) -> Buckets:
+        """For each step of source rows: these, counted inside the step, and their places in storage order."""
+        rows, step = self.partition.rows, self._work.step
+        assert rows is not None
+        sizes = np.zeros(-(-self._points.rows // step), np.int64)
+        for lo, hi in self._work.steps(0, len(rows)):
+            sizes += np.bincount(rows[lo:hi] // step, minlength=len(sizes))
+        like = {"row": np.empty(0, np.uint32), "place": np.empty(0, index_dtype(len(rows)))}
+        blocks = Buckets(sizes, like, self._work)
+        for lo, hi in self._work.steps(0, len(rows)):
+            some = rows[lo:hi]
+            table = {"row": some % step, "place": np.arange(lo, hi)}
+            blocks.put(some // step, table.items())
+        return blocks
+
+
+def _native(dtype: str) -> np.dtype[Any]:
+    native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+    return native
 
 
 def derive_points(
@@ -33,7 +290,7 @@ def derive_points(
     columns: Mapping[str, Field],
     segment_columns: Mapping[str, Field],
     voxel_sizes: Sequence[float],
-    segmenter: Segmenter,
+    windows: Windows | None,
     emit: Emit,
     folder: Path | None,
 ) -> Facts:
@@ -47,6 +304,8 @@ def derive_points(
         The file, with `to_json` of its layout.
     columns, segment_columns
         Columns of points and segments in the store; those that the file lacks are filled.
+    windows
+        Windows that a file without segments is divided into.
     folder
         For temporary columns of more than a step of points; None: all points are in memory.
 
@@ -62,20 +321,17 @@ def derive_points(
     InputError
         Naming coordinates that are not finite, invalid indices, values that cannot be read.
     """
-    opened = format_named(source.detail["layout"]).open_points(source)
-    with opened as points, Workspace(folder) as work:
+    with format_named(source.detail["layout"]).open_points(source) as points:
         if not points.rows:
             raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
-        stored = StoredPoints(points, source, columns, segmenter, work)
-        clouds = _Emitter(stored, source, voxel_sizes, emit, work)
-        clouds.emit_all()
-        facts = clouds.facts
-        for lo, hi in stored.steps():
-            emit(POINTS, "source_row", stored.source_rows(lo, hi))
+        work = Workspace(folder)
+        stored = StoredPoints(points, source, columns, windows, work)
+        facts = _Emitter(stored, source, voxel_sizes, emit, work).emit_all()
+        for rows in stored.source_rows():
+            emit(POINTS, "source_row", rows)
         for key, field in columns.items():
             labelled = False
-            for lo, hi in stored.steps():
-                values = stored.column(key, field, lo, hi)
+            for values in stored.column(key, field):
                 labelled |= is_label(key) and bool(values.any())
                 emit(POINTS, key, values)
             if is_label(key):
@@ -97,83 +353,96 @@ class _Emitter:
     def __init__(
         self, stored: StoredPoints, source: Source, sizes: Sequence[float], emit: Emit, work: Workspace
     ) -> None:
-        self._stored, self._source, self._sizes = stored, source, sizes
-        self._emit, self._work = emit, work
+        self._stored, self._sizes, self._emit, self._work = stored, sizes, emit, work
+        self._dtype: str = source.detail["xyz_dtype"]
         self._scale, self._offset = source.detail["scale"], source.detail["offset"]
         self._quantised = self._scale is not None and self._offset is not None
         self._decimals = DecimalPlaces()
-        partition = stored.partition
-        self._bounds = np.zeros((len(partition.lengths), 2, 3))
-        self._voxels = {size: np.zeros(len(partition.lengths), np.int64) for size in sizes}
+        segments = len(stored.partition.lengths)
+        self._bounds = np.zeros((segments, 2, 3))
+        self._voxels = {size: np.zeros(segments, np.int64) for size in sizes}
 
-    @property
-    def facts(self) -> dict[str, NDArray[Any]]:
-        """``lengths``, ``numbers``, ``bounds``, ``quantised``, ``places``, ``voxels/<size>``."""
+    def emit_all(self) -> dict[str, NDArray[Any]]:
+        """Emit coordinates and voxels of all points.
+
+        Returns
+        -------
+        dict
+            ``lengths``, ``numbers``, ``bounds``, ``quantised``, ``places``, ``voxels/<size>``.
+        """
+        for size in self._sizes:
+            self._emit_voxels(size, np.empty((0, 3), np.int32), np.empty(0, np.uint32))
+        _, lengths, numbers = self._stored.partition
+        coordinates = self._stored.coordinates()
+        for first, last in self._stored.blocks:
+            self._emit_segments(first, last, coordinates)
+        self._stored.check()
         return {
-            "lengths": self._stored.partition.lengths,
-            "numbers": self._stored.partition.numbers,
+            "lengths": lengths,
+            "numbers": numbers,
             "bounds": self._bounds,
             "quantised": np.array(self._quantised),
             "places": np.array(self._decimals.places),
             **{voxel_group(size): voxels for size, voxels in self._voxels.items()},
         }
 
-    def emit_all(self) -> None:
-        """Emit coordinates and voxels of all points."""
-        for size in self._sizes:
-            self._emit(voxel_group(size), "coords", np.empty((0, 3), np.int32))
-            self._emit(voxel_group(size), "counts", np.empty(0, np.uint32))
+    def _emit_segments(self, first: int, last: int, coordinates: Iterator[NDArray[Any]]) -> None:
+        """Emit a block of segments: of at most a step of points together, or one segment."""
         _, lengths, numbers = self._stored.partition
-        real = int(np.count_nonzero(numbers != NO_SEGMENT))
-        for first, last in blocks(lengths[:real], self._work.step):
-            self._emit_segments(first, last)
-        if real < len(lengths):
-            self._emit_segments(real, len(lengths), voxels=False)
-        self._stored.check()
+        points = int(lengths[first:last].sum())
+        if numbers[first] == NO_SEGMENT:
+            self._emit_coordinates(first, last, coordinates, None)
+            self._emit_no_voxels(points)
+            return
+        if not self._sizes or not points:
+            self._emit_coordinates(first, last, coordinates, None)
+            return
+        xyz = self._work.column(self._dtype, points, (3,))
+        self._emit_coordinates(first, last, coordinates, xyz)
+        for size in () if self._stored.wrong else self._sizes:
+            emit = partial(self._emit_voxels, size)
+            self._voxels[size][first:last], point_voxel = voxelise(
+                xyz, lengths[first:last], self._bounds[first:last], size, self._work, emit
+            )
+            for voxels in point_voxel:
+                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", voxels)
 
-    def _emit_segments(self, first: int, last: int, *, voxels: bool = True) -> None:
-        """Emit segments of at most a step of points together, or one segment."""
-        offsets, step = self._stored.offsets[first : last + 1], self._work.step
+    def _emit_coordinates(
+        self, first: int, last: int, coordinates: Iterator[NDArray[Any]], kept: NDArray[Any] | None
+    ) -> None:
+        """Emit the coordinates of segments, find their bounds, and copy them to `kept`."""
+        offsets = self._stored.offsets[first : last + 1]
         begin, end = int(offsets[0]), int(offsets[-1])
-        sizes = self._sizes if voxels and end > begin else ()
-        form = self._source.detail["xyz_dtype"], (3,)
-        kept = self._work.column(form, end - begin) if sizes and end - begin > step else None
-        for lo in range(begin, end, step):
-            hi = min(lo + step, end)
-            xyz = self._coordinates(lo, hi)
+        for lo, hi in self._work.steps(begin, end):
+            xyz = next(coordinates)
+            exact = quantise(xyz, self._scale, self._offset) if self._quantised else None
+            self._quantised = exact is not None
+            self._decimals.update(xyz)
+            self._emit(POINTS, "xyz", xyz if exact is None else exact)
             if kept is not None:
                 kept[lo - begin : hi - begin] = xyz
-            for size in () if voxels else self._sizes:
-                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", np.full(hi - lo, -1, np.int32))
-            if not self._stored.wrong:
-                bounds = bounds_of(list(xyz.T), np.clip(offsets, lo, hi) - lo)
-                if lo > begin:  # a segment of several steps
-                    bounds[:, 0] = np.minimum(bounds[:, 0], self._bounds[first:last, 0])
-                    bounds[:, 1] = np.maximum(bounds[:, 1], self._bounds[first:last, 1])
-                self._bounds[first:last] = bounds
-        for size in () if self._stored.wrong else sizes:
-            read = reader(xyz if kept is None else kept)
-            grid = VoxelGrid(read, np.diff(offsets), self._bounds[first:last], size, self._work)
-            for coords, counts in grid.voxels():
-                self._emit(voxel_group(size), "coords", coords)
-                self._emit(voxel_group(size), "counts", counts)
-            self._voxels[size][first:last] = grid.lengths
-            for point_voxel in grid.point_voxels():
-                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", point_voxel)
+            if self._stored.wrong:
+                continue
+            bounds = bounds_of(list(xyz.T), np.clip(offsets, lo, hi) - lo)
+            if lo > begin:  # a segment of several steps
+                bounds[:, 0] = np.minimum(bounds[:, 0], self._bounds[first:last, 0])
+                bounds[:, 1] = np.maximum(bounds[:, 1], self._bounds[first:last, 1])
+            self._bounds[first:last] = bounds
 
-    def _coordinates(self, lo: int, hi: int) -> NDArray[Any]:
-        """Emit coordinates, and return them, (hi - lo, 3)."""
-        xyz = self._stored.xyz(lo, hi)
-        exact = quantise(xyz, self._scale, self._offset) if self._quantised else None
-        self._quantised = exact is not None
-        self._decimals.update(xyz)
-        self._emit(POINTS, _XYZ, xyz if exact is None else exact)
-        return xyz
+    def _emit_voxels(self, size: float, cells: NDArray[np.int32], counts: NDArray[np.uint32]) -> None:
+        self._emit(voxel_group(size), "coords", cells)
+        self._emit(voxel_group(size), "counts", counts)
+
+    def _emit_no_voxels(self, points: int) -> None:
+        """Emit that points have no voxel."""
+        for size in self._sizes:
+            for lo, hi in self._work.steps(0, points):
+                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", np.full(hi - lo, -1, np.int32))
 
 
 _FIXED = 16 << 20
-_POINT = 90
-"""Coordinates, their cells or positions, order, a column."""
+_POINT = 120
+"""Coordinates, their cells or positions, order, a column, and what numpy sorts with."""
 _VOXELS = 80
 """Points whose voxels are counted: cells, keys, order, inverse, voxels of another."""
 _WINDOWS = 50
@@ -184,26 +453,39 @@ _CELLS = 24
 """Points of a segment of more than a step: cells, positions, voxel."""
 
 
-def derive_memory(layout: Layout, *, voxels: bool, windows: bool, parts: bool, in_core: bool) -> int:
-    """Bytes that `derive_points` holds at its peak.
+class Memory(NamedTuple):
+    """Bytes that `derive_points` holds at its peak."""
+
+    on_disk: int  # with a folder for temporary columns: the same for larger files
+    in_core: int  # with all points in memory
+
+
+def derive_memory(layout: Layout, *, voxels: bool, windows: bool, parts: bool) -> Memory:
+    """Estimate the memory of `derive_points`.
 
     Parameters
     ----------
     windows, parts
         Whether files without segments are divided into windows, and whether `max_points` halves these.
-    in_core
-        Whether all points are one block in memory; if not, the result is the same for larger files.
     """
-    forms = [form for _, form in layout.columns.values()]
-    widest = max((np.dtype(form.dtype).itemsize * prod(form.row_shape) for form in forms), default=0)
+    widest = 0
+    for _, form in layout.columns.values():
+        widest = max(widest, np.dtype(form.dtype).itemsize * prod(form.row_shape))
     axis = np.dtype(layout.xyz_dtype).itemsize
+    xyz = 3 * axis
     in_windows = windows and layout.segmented is None
-    step = _POINT + 3 * widest + (_VOXELS if voxels else 0) + (_WINDOWS if in_windows else 0)
-    block = 3 * axis + _CELLS if voxels and layout.points > STEP else 0
-    if in_windows:  # coordinates; row, window, x and y of each point, and of both halves of large windows
+    step = _POINT + 3 * widest
+    block = 0
+    if voxels:
+        step += _VOXELS
+        block = xyz + _CELLS if layout.points > STEP else 0
+    if in_windows:
+        step += _WINDOWS
+        # Row, window, x and y of each point, and of both halves of large windows.
         row = 4 + 2 * axis
-        block = 3 * axis + _ORDER + max(row + 8 + (2 * row if parts else 0), block, widest)
+        divided = row + 8 + (2 * row if parts else 0)
+        block = xyz + _ORDER + max(divided, block, widest)
     elif layout.segmented == "indices":  # one column after the other
-        block = _ORDER + max(3 * axis + block, widest)
-    points = min(layout.points, STEP) * step + (layout.points * block if in_core else 0)
-    return _FIXED + points + layout.memory
+        block = _ORDER + max(xyz + block, widest)
+    fixed = _FIXED + layout.memory + min(layout.points, STEP) * step
+    return Memory(fixed, fixed + layout.points * block)

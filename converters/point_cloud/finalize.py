@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Merged
-from unistore.converters.files.hdf5.attributes import attribute_arrays
+from unistore.converters.files.hdf5.attributes import attribute_arrays, attribute_text
 from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.source import LABEL
@@ -159,7 +159,6 @@ def finalize_points(
         ),
         samples=int(np.count_nonzero(real)),
         sample_source=of_source[real].astype(np.int64),
-        groups={SEGMENTS: {"samples": f"segments whose number is not {NO_SEGMENT}, in storage order"}},
     )
 
 
@@ -220,7 +219,7 @@ def _source_arrays(sources: Sources) -> Arrays:
         texts = view(sources.details, lambda detail: json.dumps(detail["header"], sort_keys=True))
         description = "header of the file, JSON"
         arrays += lazy_text_arrays("sources/header", texts, axis="source", description=description)
-    return [*arrays, *attribute_arrays(sources.details)]
+    return [*arrays, *attribute_arrays(view(sources.details, attribute_text))]
 
 
 def _typical(lengths: NDArray[np.int64]) -> int:

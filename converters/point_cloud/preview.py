@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, Preview, parts_of
-from unistore.schemas.indices import Column, whole
-from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS
-from unistore.schemas.point_cloud.quantum import quantum
-from unistore.schemas.store_view import StoreView
+from unistore.schemas.indices import Column, StoreView, whole
+from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, quantum
 from unistore.system.sizes import count_of
 
 if TYPE_CHECKING:

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column
 from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.parts import Candidate
-from unistore.converters.scan import Source
+from unistore.converters.files.libraries import Opened
+from unistore.converters.scan import Candidate, Source
 
 if TYPE_CHECKING:
-    from unistore.converters.common.exported import File
-    from unistore.converters.point_cloud.cloud import Cloud
+    pass
 
 
 AXES = ("x", "y", "z")
@@ -190,31 +189,6 @@ def segment_values(detail: Mapping[str, Any], key: str, read: Callable[[str], ND
     return read(key)
 
 
-def _no_column(key: str) -> NDArray[Any]:
-    raise KeyError(key)
-
-
-class Original(NamedTuple):
-    """A file's own values, read without the converter, for comparison with a store.
-
-    Attributes
-    ----------
-    column
-        Reads a whole column of the points, (N, …), by its name for `PointSource.block`.
-    segment_column
-        Reads a column of the segments, (S, …), by stored name.
-    indices
-        Path of the row indices of each segment, and a function that reads them, by number; None: no indices.
-    left_out
-        What the file holds besides the columns of the store.
-    """
-
-    column: Callable[[str], NDArray[Any]]
-    segment_column: Callable[[str], NDArray[Any]] = _no_column
-    indices: Mapping[int, tuple[str, Callable[[], NDArray[Any]]]] | None = None
-    left_out: Sequence[str] = ()
-
-
 class Format(Protocol):
     """A module of `layouts`."""
 
@@ -258,19 +232,10 @@ class Format(Protocol):
             If the file cannot be opened.
         """
 
-    def open_original(self, source: Source) -> AbstractContextManager[Original]:
-        """Open a file to read its values by other means than `open_points`: h5py or numpy alone."""
-
 
 @runtime_checkable
-class Exported(Protocol):
-    """A format that exports its own files; sources of other formats are exported as PointSuite files."""
+class Opens(Protocol):
+    """A format of files that neither NumPy nor h5py reads."""
 
-    def exported(self, cloud: Cloud) -> File:
-        """The file of a source, from the values of the store.
-
-        Raises
-        ------
-        StoreError
-            If the store contradicts itself.
-        """
+    def open_library(self, path: Path) -> AbstractContextManager[Opened]:
+        """Open a file for ``verify --against``."""

@@ -18,9 +18,12 @@ from unistore.converters.common.exported import (
     source_dtype,
     sources_of,
 )
+from unistore.converters.files.arrays import format_of
+from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
+from unistore.converters.scan import Scan
+from unistore.schemas.indices import StoreView
 from unistore.schemas.rows.fields import TABLE
-from unistore.schemas.store_view import StoreView
 
 _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.IGNORECASE)
 _NPY_NAME = "data"
@@ -34,15 +37,45 @@ def files(store: StoreView) -> Iterator[File]:
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
     for source in sources:
-        arrays: dict[str, Values] = {}
-        for path in paths:
-            array = store.array(path)
-            if source.number not in array.attributes.get("missing_in", ()):
-                values = row_values(array, source.lo, source.hi)
-                dtype = source_dtype(array.attributes, source.number, array.dtype)
-                arrays[path.removeprefix(f"{TABLE}/")] = converted(values, dtype)
+        arrays = {
+            path.removeprefix(f"{TABLE}/"): _own_rows(store, path, source)
+            for path in paths
+            if source.number not in store.array(path).attributes.get("missing_in", ())
+        }
         attributes = parse_attributes(texts[source.number])
         yield from _files(source, _unmapped(arrays, mapping), attributes, reverse_axes=reverse_axes)
+
+
+def restore(store: StoreView, scan: Scan) -> Restore:
+    """Restore every array of a source; the scan says which array of which file a column is."""
+    sources = sources_of(store)
+    texts = attribute_texts(store, len(sources))
+    reverse_axes = bool(scan.options.get("reverse_axes"))
+
+    def source(number: int) -> Restored:
+        found = scan.sources[number]
+        arrays: dict[int, list[RestoredArray]] = {}
+        for column, place in found.detail.places.items():
+            values = _own_rows(store, f"{TABLE}/{column}", sources[number])
+            if reverse_axes and format_of(found.files[place.file]) == "hdf5":
+                values = _reversed(values)
+            arrays.setdefault(place.file, []).append(RestoredArray(place.array, values, place.field))
+        paths = found.files[: len(found.detail.files)]
+        return Restored(
+            [
+                RestoredFile(path, arrays.get(file, []), attributes=texts[number])
+                for file, path in enumerate(paths)
+            ]
+        )
+
+    return source
+
+
+def _own_rows(store: StoreView, path: str, source: SourceRows) -> Values:
+    """The rows of a source, in its own dtype."""
+    array = store.array(path)
+    values = row_values(array, source.lo, source.hi)
+    return converted(values, source_dtype(array.attributes, source.number, array.dtype))
 
 
 def _files(

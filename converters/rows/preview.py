@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.preview import Preview, bare
+from unistore.schemas.indices import StoreView
 from unistore.schemas.rows.fields import TABLE
-from unistore.schemas.store_view import StoreView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

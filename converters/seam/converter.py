@@ -2,58 +2,54 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column as Form
-from unistore.converters.common.columns import Merged, reconcile
+from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending, lfs_pointer_problem
-from unistore.converters.files.paths import expanded, relative_names, split_of
-from unistore.converters.parts import Candidate, Found, LeftOut, Part, Parts, Scanned, Taken, Verdict
+from unistore.converters.files.paths import Listing, relative_names
 from unistore.converters.plugin import (
+    Array,
     Claim,
-    Cut,
-    Facts,
     Family,
     Format,
-    Head,
+    Group,
     Opened,
-    Schema,
     SourceFile,
     maybe,
     no,
     sure,
 )
-from unistore.converters.protocol import Converter, Emit, Finalized, Scan, Sources
-from unistore.converters.protocol import Facts as IndexFacts
+from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
+from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
+from unistore.converters.seam.columns import Place, check_columns, picked_of
 from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import BLOCK_BYTES, formats_of
-from unistore.converters.seam.specs import FACTS, FORMAT, field_of
-from unistore.errors import InputError, Problem, first_few
-from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, offsets_of, text_arrays
-from unistore.system.sizes import count_of
-
-_MEMORY = 4 * BLOCK_BYTES
-"""Bytes that a step takes beside the rows of a shard."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScannedHead(Scanned):
-    """What the header of one file says; `head` is None for a file that is none of the family's."""
-
-    head: Head | None
-    reason: str = ""
-    further: tuple[Path, ...] = ()
-    forward_only: bool = False
-    memory: int = 0
+from unistore.converters.seam.formats import BLOCK_BYTES, formats_of, open_file, reading
+from unistore.converters.seam.gather import gather_sources
+from unistore.converters.seam.indices import facts_of, finalize_sources
+from unistore.converters.seam.sources import (
+    Origin,
+    PartGroup,
+    Planned,
+    ScannedSource,
+    further_files,
+    group_of,
+    head_of,
+    joined,
+    picks_of,
+    problems_of_facts,
+    source_file,
+)
+from unistore.errors import InputError, Problem
+from unistore.schemas.tables import Table
+from unistore.system.foreign import begin_reading
 
 
 class SeamConverter(Converter):
@@ -63,9 +59,11 @@ class SeamConverter(Converter):
         self.plugin = plugin
         self.exclude = plugin.exclude
         self.formats: tuple[Format, ...] = formats_of(plugin.formats)
+        self._formats_by_name = {one.name: one for one in self.formats}
+        self._suffixes = tuple(dict.fromkeys(suffix for one in self.formats for suffix in one.suffixes))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SeamConverter, (self.plugin,)
+        return type(self), (self.plugin,)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SeamConverter) and other.plugin == self.plugin
@@ -75,7 +73,7 @@ class SeamConverter(Converter):
 
     def excluding(self, names: tuple[str, ...]) -> SeamConverter:
         """Return the same converter that leaves out these names."""
-        return SeamConverter(replace(self.plugin, exclude=names))
+        return type(self)(replace(self.plugin, exclude=names))
 
     @property
     def family(self) -> str:  # type: ignore[override]  # a ClassVar of other converters
@@ -85,209 +83,276 @@ class SeamConverter(Converter):
     @property
     def suffixes(self) -> tuple[str, ...]:
         """Endings of its files."""
-        return tuple(dict.fromkeys(suffix for one in self.formats for suffix in one.suffixes))
+        return self._suffixes
 
     def look(self, file: Candidate) -> Verdict:
         """Ask the formats, and of an opened file the family."""
-        if not has_ending(file.path, self.suffixes):
+        fitting = self._fitting(file.path)
+        if not fitting:
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
-        claim = self._claim(SourceFile(file.path, file.path.name, file.roots))
+        claim = self._claim(SourceFile(file.path, file.path.name, file.roots), fitting)
         if claim.certainty == "sure":
-            return Taken(self.plugin.name, claim.reason)
+            return Taken(claim.layout or self.plugin.name, claim.reason)
         return LeftOut(claim.reason)
 
-    def _claim(self, file: SourceFile) -> Claim:
-        opening, claim = self._recognised(file)
-        if opening is None or claim.certainty == "no":
+    def _claim(self, file: SourceFile, fitting: Sequence[Format]) -> Claim:
+        opening, claim = self._recognised(file, fitting)
+        if opening is None:
             return claim
-        with self._open(opening, file) as opened, calling(self.plugin, file.name):
-            matched = self.plugin.match(head_of(opening, file, opened))
+        with calling(opening, file.name), open_file(opening, file) as opened:
+            head = head_of(file, opening.name, opened)
+            with calling(self.plugin, file.name):
+                matched = self.plugin.match(head)
         # A family is as sure of a file as its format.
         if matched.certainty == "no":
             return matched
-        reason = f"{claim.reason} and {matched.reason}"
+        reason = " and ".join(filter(None, (claim.reason, matched.reason)))
         is_sure = "maybe" not in (claim.certainty, matched.certainty)
-        return sure(reason) if is_sure else maybe(reason)
+        return sure(reason, matched.layout) if is_sure else maybe(reason)
 
-    def _recognised(self, file: SourceFile) -> tuple[Format | None, Claim]:
+    def _recognised(self, file: SourceFile, fitting: Sequence[Format]) -> tuple[Format | None, Claim]:
         """The format that claims a file, and its claim; else the reason of the last that does not."""
+        claim = None
+        for candidate in fitting:
+            with calling(candidate, file.name):
+                claim = candidate.recognise(file)
+            if claim.certainty != "no":
+                return candidate, claim
         check_whole(file)
-        claim = no(f"is of no format of {self.plugin.name}")
-        for candidate in self.formats:
-            if has_ending(file.path, candidate.suffixes):
-                with calling(candidate, file.name):
-                    claim = candidate.recognise(file)
-                if claim.certainty != "no":
-                    return candidate, claim
-        return None, claim
+        return None, claim or no(f"is of no format of {self.plugin.name}")
 
-    @contextmanager
-    def _open(self, opening: Format, file: SourceFile) -> Iterator[Opened]:
-        with calling(opening, file.name), opening.open(file) as opened:
-            yield opened
+    def _fitting(self, path: Path) -> Sequence[Format]:
+        """Formats with the ending of a file."""
+        name = str(path).lower()
+        fitting = [one for one in self.formats if name.endswith(one.suffixes)]
+        return fitting or [one for one in self.formats if has_ending(path, one.suffixes)]
 
-    def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
+    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Group the files into sources, by the family's `group`."""
-        files = [path for path in expanded(paths, self.suffixes) if not exclusion.is_other_family(path)]
-        roots = tuple(paths)
+        files = listing.with_suffixes(self.suffixes)
+        roots = listing.roots
         named = zip(relative_names(files), files, strict=True)
-        sources = [SourceFile(Path(path), name, roots) for name, path in named]
-        with calling(self.plugin, ", ".join(map(str, paths))):
+        sources = [SourceFile(Path(path), name, roots) for name, path in named if not exclusion.covers(name)]
+        with calling(self.plugin, ", ".join(map(str, roots))):
             chosen = list(self.plugin.group(sources))
         parts = Parts(roots=roots)
-        for file in chosen:
-            parts.add(file.name, (file.path,))
-        grouped = {file.path for file in chosen}
-        left_out = [(file.path, "in no source") for file in sources if file.path not in grouped]
-        return Found(parts=parts, left_out=left_out)
+        problems: list[Problem] = []
+        notes: list[str] = []
+        grouped: set[str] = set()
+        for one in chosen:
+            if isinstance(one, Problem):
+                problems.append(one)
+            elif isinstance(one, str):
+                notes.append(one)
+            else:
+                group = one if isinstance(one, Group) else Group(one.name, (one,))
+                names = tuple([file.name for file in group.files])
+                grouped.update(names)
+                parts.add(group.name, [file.path for file in group.files], PartGroup(names, group.arrays))
+        left_out = [(file.path, "in no source") for file in sources if file.name not in grouped]
+        return Found(parts=parts, left_out=[] if problems else left_out, notes=notes, problems=problems)
 
-    def scan(self, part: Part) -> ScannedHead:
-        """Read the header of a file, and check its arrays against the schema."""
-        file = SourceFile(part.files[0], part.name, part.roots)
-        opening, claim = self._recognised(file)
-        if opening is None:
-            return self._not_ours(file, claim)
-        with self._open(opening, file) as opened:
-            head = head_of(opening, file, opened)
-            with calling(self.plugin, file.name):
-                matched = self.plugin.match(head)
-            if matched.certainty == "no":
-                return self._not_ours(file, matched)
-            problems = list(_problems(self.plugin.schema, head))
-            if problems:
-                raise InputError(problems)
-            return ScannedHead(
-                head=head,
-                further=tuple(other.path for other in opened.further),
-                forward_only=opened.forward_only,
-                memory=opened.memory,
-                certain="maybe" not in (claim.certainty, matched.certainty),
-            )
+    def scan(self, part: Part) -> ScannedSource:
+        """Read the header of a source, and check its arrays."""
+        group = group_of(part)
+        openings = []
+        for file in group.files:
+            # What the user names, whatever its ending, is of the first format, if of any.
+            fitting = self._fitting(file.path) or self.formats[:1]
+            opening, claim = self._recognised(file, fitting)
+            if opening is None:
+                return self._not_ours(part, claim)
+            openings.append(opening)
+        if len(openings) == 1:  # as nearly all of millions
+            with calling(openings[0], part.name), open_file(openings[0], group.files[0]) as one:
+                return self._scanned(part, group, openings, [one])
+        with calling(openings[0], part.name), ExitStack() as stack:
+            files = zip(openings, group.files, strict=True)
+            opened = [stack.enter_context(open_file(opening, file)) for opening, file in files]
+            return self._scanned(part, group, openings, opened)
 
-    def _not_ours(self, file: SourceFile, claim: Claim) -> ScannedHead:
-        """Leave out a file of a folder; one that the user named is a problem."""
-        if file.path in map(Path.resolve, file.roots):
-            raise file.problem(claim.reason, "leave it out", "missing")
-        return ScannedHead(head=None, reason=claim.reason)
-
-    def gather(self, parts: Parts, scanned: Sequence[ScannedHead]) -> Scan:
-        """Merge the columns of all files."""
-        taken = [number for number, one in enumerate(scanned) if one.head is not None]
-        if not taken:
-            reasons = first_few([f"{one.reason}" for one in scanned])
-            raise InputError(Problem("files", f"are none of {self.plugin.name}: {reasons}", kind="missing"))
-        files_of = list(parts.files())
-        heads = [one.head for one in scanned if one.head is not None]
-        with calling(self.plugin, count_of(len(heads), "file")):
-            run = max(1, self.plugin.typical_rows(heads))
-        schema = self.plugin.schema
-        forms = [(head.file.name, _forms(schema, head)) for head in heads]
-        merged, problems = reconcile(forms, "exact")
+    def _scanned(
+        self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
+    ) -> ScannedSource:
+        plugin = self.plugin
+        whole = joined(group, opened)
+        first = group.files[0]
+        file = first if first.name == part.name else replace(first, name=part.name)
+        head = head_of(file, openings[0].name, whole)
+        with calling(plugin, part.name):
+            # A general family has no other to leave a file to.
+            claim = None if plugin.general else plugin.match(head)
+            if claim is not None and claim.certainty == "no":
+                return self._not_ours(part, claim)
+            chosen = plugin.choose(head)
+            sample_rows = plugin.typical_rows(head)
+        picked = picked_of(picks_of(group, opened, whole, chosen.columns))
+        rows, problems = check_columns(chosen, head, picked, has_map=hasattr(plugin, "map"))
+        if plugin.schema.per_source:
+            problems += problems_of_facts(plugin.schema.per_source, head)
+        if not chosen.columns and not problems:
+            problems.append(Problem(part.name, "holds no arrays", kind="missing"))
         if problems:
             raise InputError(problems)
-        spilled = any(one.forward_only for one in scanned)
-        sources = Sources()
-        for number, head in zip(taken, heads, strict=True):
-            one, name = scanned[number], parts.names[number]
-            rows = _row_count(schema, head)
-            sources.add(
-                name=name,
-                files=(*files_of[number], *map(str, one.further)),
-                rows={} if spilled else {schema.table: rows},
-                split=split_of(name),
-                detail={"format": head.format, "facts": dict(head.facts), "rows": rows},
-                memory=one.memory + _MEMORY,
-                reading=one.memory,
-            )
-        table = Table(name=schema.table, fields=_fields(schema, merged, run), spilled=spilled)
-        total = sum(detail["rows"] for detail in sources.details)
-        return Scan(
-            family=self.plugin.name,
-            sources=sources,
-            tables=(table,),
-            sample_table=schema.samples or schema.table,
-            main_table=schema.table,
-            options=self.plugin.recorded(),
-            estimated_rows={schema.table: total} if spilled else {},
-            needs_facts=bool(schema.samples),
-            notes=(f"{total:,} {schema.table} of {count_of(len(heads), 'file')}", *_left_out(parts, scanned)),
+        wanted = [column.source or name for name, column in chosen.columns.items()]
+        notes = chosen.notes
+        if whole.notes:
+            notes = (*dict.fromkeys(whole.notes[name] for name in wanted if name in whole.notes), *notes)
+        attributes = None
+        if plugin.keeps_attributes and whole.attributes is not None:
+            attributes = whole.attributes(set(wanted).__contains__)
+        return ScannedSource(
+            picked=picked,
+            formats=tuple([opening.name for opening in openings]),
+            rows=rows,
+            facts={} if plugin.keeps_attributes else whole.facts,
+            attributes=attributes,
+            left_out=(*chosen.left_out.items(), *whole.left_out.items()),
+            notes=tuple(notes),
+            further=further_files(whole, part) if whole.further else (),
+            sample_rows=sample_rows,
+            forward_only=whole.forward_only,
+            memory=whole.memory,
         )
 
-    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> IndexFacts:
-        """Cut a file into samples; of a forward-only one, all rows are emitted meanwhile."""
+    def _not_ours(self, part: Part, claim: Claim) -> ScannedSource:
+        """Leave out a file of a folder; one that the user named is a problem."""
+        if part.files[0] in map(Path.resolve, part.roots):
+            raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
+        return ScannedSource(picked=None, reason=claim.reason)
+
+    def gather(self, parts: Parts, scanned: Sequence[ScannedSource]) -> Scan:
+        """Merge the columns of all sources."""
+        return gather_sources(self.plugin, self.formats, parts, scanned)
+
+    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
+        """Cut a source into samples; of a forward-only one, all rows are emitted meanwhile."""
         table = scan.tables[0]
-        name, rows = scan.sources.names[source], scan.sources.details[source]["rows"]
-        schema = self.plugin.schema
+        planned: Planned = scan.shared["planned"]
+        schema = planned.schema
+        origin: Origin = scan.sources.details[source]
+        name = scan.sources.names[source]
         facts: dict[str, NDArray[Any]] = {}
         with self._reopened(scan, source) as opened:
             if schema.samples:
+                begin_reading()
                 with calling(self.plugin, name):
                     cuts = list(self.plugin.cut(opened))
-                facts = _facts_of(cuts, schema, name, rows)
+                facts = facts_of(cuts, schema, name, origin.rows)
             if table.spilled:
-                self._emit(opened, name, rows, table, emit)
+                self._emit(opened, name, origin, table, emit)
         return facts
 
-    def _emit(self, opened: Opened, name: str, rows: int, table: Table, emit: Emit) -> None:
+    def _emit(self, opened: Opened, name: str, origin: Origin, table: Table, emit: Emit) -> None:
+        columns = table.columns()
         row_bytes = sum(field.row_bytes for field in table.fields)
         step = max(1, BLOCK_BYTES // max(1, row_bytes))
-        for lo in range(0, rows, step):
-            hi = min(rows, lo + step)
-            with calling(self.plugin, name):
-                block = self.plugin.rows(opened, lo, hi)
-            for column in table.columns():
-                emit(table.name, column, self._checked(block, column, hi - lo, name))
+        for lo in range(0, origin.rows, step):
+            hi = min(origin.rows, lo + step)
+            out = {key: np.empty((hi - lo, *form.row_shape), form.dtype) for key, form in columns.items()}
+            if self._reads_itself:
+                self._copy_rows(opened, origin, name, lo, hi, out)
+            else:
+                fill(opened.arrays, out, origin.places, lo, hi)
+            for column, rows in out.items():
+                emit(table.name, column, rows)
 
-    def finalize(self, scan: Scan, facts: Sequence[IndexFacts]) -> Finalized:
-        """Offsets and numbers of the samples, and what files say."""
-        schema = self.plugin.schema
-        details = list(scan.sources.details)
-        arrays: list[tuple[Field, IndexValues]] = []
-        if schema.samples:
-            counts = [np.asarray(one["rows"], np.int64) for one in facts]
-            per_file = np.array([len(count) for count in counts], np.int64)
-            arrays += _sample_arrays(schema, facts, counts, per_file)
-            samples = int(per_file.sum())
-        else:
-            per_file = np.array([detail["rows"] for detail in details], np.int64)
-            samples = int(per_file.sum())
-        arrays += _source_arrays(schema, details)
-        spilled = tuple(table for table in scan.tables if table.spilled)
-        return Finalized(
-            arrays=arrays,
-            spilled=spilled,
-            samples=samples,
-            sample_source=np.arange(len(per_file)),
-            sample_runs=per_file,
-        )
+    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
+        """Offsets and numbers of the samples, and what the files say."""
+        return finalize_sources(scan, facts)
+
+    @property
+    def _reads_itself(self) -> bool:
+        return type(self.plugin).rows is not Family.rows
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Read rows of a file."""
-        name = scan.sources.names[source]
-        with self._reopened(scan, source) as opened, calling(self.plugin, name):
-            block = self.plugin.rows(opened, lo, hi)
-            for column, values in out.items():
-                values[...] = self._checked(block, column, hi - lo, name)
+        """Read rows of a source, from the files alone that have columns of `out`."""
+        origin: Origin = scan.sources.details[source]
+        if self._reads_itself:
+            with self._reopened(scan, source) as opened:
+                self._copy_rows(opened, origin, scan.sources.names[source], lo, hi, out)
+            return
+        paths = scan.sources.paths(source)
+        by_file: dict[int, dict[str, Place]] = {}
+        for column, target in out.items():
+            place = origin.places.get(column)
+            if place is None:
+                target[...] = missing_value(target.dtype.name)
+            else:
+                by_file.setdefault(place.file, {})[column] = place
+        for number, places in by_file.items():
+            opening, file = self._file(origin, paths, number)
+            with reading(opening, file), calling(opening, file.name), opening.reopen(file) as arrays:
+                fill(arrays, out, places, lo, hi)
 
-    def _checked(self, block: Mapping[str, Any], column: str, rows: int, name: str) -> NDArray[Any]:
-        """A column of a block; an author who forgets one, or rows of it, is told."""
-        if column not in block or len(block[column]) != rows:
-            found = "no rows" if column not in block else f"{len(block[column])} rows"
-            message = f"{type(self.plugin).__qualname__}.rows gave {found} of {column}, expected {rows}"
-            raise InputError(
-                Problem(name, message, f"tell who wrote {type(self.plugin).__module__}", "plugin")
-            )
-        return np.asarray(block[column])
+    def _copy_rows(
+        self,
+        opened: Opened,
+        origin: Origin,
+        name: str,
+        lo: int,
+        hi: int,
+        out: Mapping[str, NDArray[Any]],
+    ) -> None:
+        """Copy the rows that the family's own `rows` gives; an author who forgets some is told."""
+        begin_reading()
+        with calling(self.plugin, name):
+            block = self.plugin.rows(opened, lo, hi)
+        for column, target in out.items():
+            if column not in origin.places:
+                target[...] = missing_value(target.dtype.name)
+                continue
+            if column not in block or len(block[column]) != hi - lo:
+                given = f"{len(block[column])} rows" if column in block else "no rows"
+                message = (
+                    f"{type(self.plugin).__qualname__}.rows gave {given} of {column}, expected {hi - lo}"
+                )
+                cure = f"tell who wrote {type(self.plugin).__module__}"
+                raise InputError(Problem(name, message, cure, "plugin"))
+            target[...] = block[column]
 
     @contextmanager
     def _reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
-        found = scan.sources[source]
-        (opening,) = (one for one in self.formats if one.name == found.detail["format"])
-        # The scan has named every file that it may read.
-        with self._open(opening, SourceFile(found.path, found.name, found.files)) as opened:
-            yield opened
+        origin: Origin = scan.sources.details[source]
+        paths = scan.sources.paths(source)
+        with ExitStack() as stack:
+            files, opened = [], []
+            for number in range(len(origin.files)):
+                opening, file = self._file(origin, paths, number)
+                files.append(file)
+                with calling(opening, file.name):
+                    opened.append(stack.enter_context(open_file(opening, file)))
+            yield joined(Group(scan.sources.names[source], tuple(files), origin.arrays), opened)
+
+    def _file(self, origin: Origin, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
+        opening = self._formats_by_name[origin.formats[number]]
+        return opening, source_file(paths, number, origin.files[number])
+
+
+def fill(
+    arrays: Mapping[str, Array],
+    out: Mapping[str, NDArray[Any]],
+    places: Mapping[str, Place],
+    lo: int,
+    hi: int,
+) -> None:
+    """Read rows of columns, each array once."""
+    by_array: dict[tuple[str, int], dict[str, str]] = {}
+    for column, place in places.items():
+        step = place.step or max(1, hi - lo)
+        by_array.setdefault((place.array, step), {})[column] = place.field
+    for (name, step), fields in by_array.items():
+        array = arrays[name]
+        for first in range(lo, hi, step):
+            targets = {column: out[column][first - lo :][:step] for column in fields}
+            is_plain = set(fields.values()) == {""}
+            whole = next(iter(targets.values())) if is_plain else None
+            rows = array.read(first, min(first + step, hi), whole)
+            for column, field in fields.items():
+                if rows is not targets[column]:
+                    np.copyto(targets[column], rows[field] if field else rows, casting="same_kind")
 
 
 def check_whole(file: SourceFile) -> None:
@@ -298,122 +363,3 @@ def check_whole(file: SourceFile) -> None:
     pointer = lfs_pointer_problem(file.head(64), file.name)
     if pointer is not None:
         raise InputError(pointer)
-
-
-def _left_out(parts: Parts, scanned: Sequence[ScannedHead]) -> Iterator[str]:
-    """A remark on files of the folder that are none of the family's."""
-    left_out = [
-        f"{name} {one.reason}" for name, one in zip(parts.names, scanned, strict=True) if one.head is None
-    ]
-    if left_out:
-        yield f"left out: {first_few(left_out)}"
-
-
-def head_of(opening: Format, file: SourceFile, opened: Opened) -> Head:
-    """What an open file holds."""
-    arrays = {name: (array.shape, array.dtype) for name, array in opened.arrays.items()}
-    return Head(file, opening.name, arrays, opened.facts)
-
-
-def _problems(schema: Schema, head: Head) -> Iterator[Problem]:
-    """Arrays of a file that are missing, or are not what the schema says."""
-    lengths = {}
-    for name, column in schema.columns.items():
-        key = schema.source_of(name)
-        if key not in head.arrays:
-            yield Problem(head.file.name, f"holds no {key}", "leave the file out", "missing")
-            continue
-        shape, dtype = head.arrays[key]
-        axes = 1 + len(column.axes)
-        if dtype.kind not in column.kinds or len(shape) != axes:
-            message = f"is {dtype} {shape}, expected {axes} axes of kind {' or '.join(column.kinds)}"
-            cure = "write it again, or leave it out"
-            yield Problem(head.file.name, message, cure, "dtype", dataset=key)
-            continue
-        lengths[key] = shape[0]
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        yield Problem(
-            head.file.name, f"holds arrays of several lengths: {listed}", "write it again", "length"
-        )
-    for name, column in schema.per_source.items():
-        key = column.source or name
-        value = head.facts.get(key)
-        if not isinstance(value, (int, float)):
-            yield Problem(head.file.name, f"says no {key}, but {value!r}", "write it again", "missing")
-
-
-def _forms(schema: Schema, head: Head) -> dict[str, Form]:
-    forms = {}
-    for name in schema.columns:
-        shape, dtype = head.arrays[schema.source_of(name)]
-        forms[name] = Form(dtype.str, shape[1:])
-    return forms
-
-
-def _row_count(schema: Schema, head: Head) -> int:
-    first = next(iter(schema.columns))
-    return head.arrays[schema.source_of(first)][0][0]
-
-
-def _fields(schema: Schema, merged: Mapping[str, Merged], run: int) -> tuple[Field, ...]:
-    axis = schema.table.removesuffix("s")
-    return tuple(
-        field_of(
-            f"{schema.table}/{name}",
-            column,
-            axis,
-            merged[name].dtype,
-            merged[name].row_shape,
-            run,
-            merged[name].attributes,
-        )
-        for name, column in schema.columns.items()
-    )
-
-
-def _facts_of(cuts: Sequence[Cut], schema: Schema, name: str, rows: int) -> dict[str, NDArray[Any]]:
-    """Rows and numbers of the samples of a file."""
-    counts = np.array([cut.rows for cut in cuts], np.int64)
-    if (counts < 0).any() or counts.sum() != rows:
-        message = f"is cut into {counts.sum()} rows, and has {rows}"
-        raise InputError(Problem(name, message, "tell who wrote its family", "plugin"))
-    facts = {"rows": counts}
-    for key, column in schema.per_sample.items():
-        dtype = np.float64 if column.kinds == "f" else np.int64
-        facts[f"number/{key}"] = np.array([cut.numbers[key] for cut in cuts], dtype)
-    return facts
-
-
-def _sample_arrays(
-    schema: Schema,
-    facts: Sequence[IndexFacts],
-    counts: Sequence[NDArray[np.int64]],
-    per_file: NDArray[np.int64],
-) -> Iterator[tuple[Field, NDArray[Any]]]:
-    axis = schema.samples.removesuffix("s")
-    what = f"{schema.table} of {axis} i are rows offsets[i] to offsets[i + 1] - 1"
-    lengths = np.concatenate([np.zeros(0, np.int64), *counts])
-    yield bounds_field(f"{schema.samples}/offsets", axis, what), offsets_of(lengths)
-    numbers = np.repeat(np.arange(len(per_file), dtype=np.int32), per_file)
-    described = Field(
-        path=f"{schema.samples}/source", dtype="int32", axes=(axis,), description="Source of the sample"
-    )
-    yield described, numbers
-    for name, column in schema.per_sample.items():
-        values = np.concatenate([np.asarray(one[f"number/{name}"]) for one in facts])
-        yield field_of(f"{schema.samples}/{name}", column, axis, values.dtype.name), values
-
-
-def _source_arrays(
-    schema: Schema, details: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[Field, IndexValues]]:
-    for name, column in schema.per_source.items():
-        dtype = "float64" if column.kinds == "f" else "int64"
-        values = np.array([detail["facts"][column.source or name] for detail in details], dtype)
-        yield field_of(f"sources/{name}", column, "source", dtype), values
-    facts: list[Facts] = [detail["facts"] for detail in details]
-    texts = [json.dumps(one, sort_keys=True) for one in facts]
-    yield from text_arrays(FACTS, texts, axis="source", description="What the file says beside its arrays")
-    kinds = [detail["format"] for detail in details]
-    yield from text_arrays(FORMAT, kinds, axis="source", description="Format of the file")

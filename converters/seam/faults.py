@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from traceback import format_exception
+from traceback import format_exception, walk_tb
+from types import TracebackType
 
 from unistore.converters.common.faults import as_problem
-from unistore.errors import InputError, Problem, printable
+from unistore.converters.plugin import Array, Family
+from unistore.errors import InputError, Problem, UnistoreError
 
 _FAULTS_OF_CODE = (
     AssertionError,
@@ -18,10 +18,12 @@ _FAULTS_OF_CODE = (
     TypeError,
 )
 """What damaged bytes do not raise by themselves."""
+_FAULTS_OF_MACHINE = (OSError, MemoryError)
+_SLICING = (Array.__getitem__.__code__, Array.read.__code__)
+_OURS = __name__.partition(".")[0]
 
 
-@contextmanager
-def calling(plugin: object, location: str) -> Iterator[None]:
+class calling:  # noqa: N801  used as a function
     """Run an author's code that works on a file.
 
     Parameters
@@ -36,13 +38,35 @@ def calling(plugin: object, location: str) -> Iterator[None]:
     InputError
         From any exception but our own. A fault of the code names the plugin and its package.
     """
-    with as_problem(location):
-        try:
-            yield
-        except _FAULTS_OF_CODE as error:
-            kind = plugin if isinstance(plugin, type) else type(plugin)
-            message = f"{kind.__module__}.{kind.__qualname__} failed: {type(error).__name__}: {error}"
-            cure = f"tell who wrote the package {kind.__module__.partition('.')[0]}"
-            trace = "".join(format_exception(error))
-            problem = Problem(printable(location), message, cure, "plugin", trace=trace)
-            raise InputError(problem) from error
+
+    __slots__ = ("location", "plugin")
+
+    def __init__(self, plugin: object, location: str) -> None:
+        self.plugin, self.location = plugin, location
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, UnistoreError):
+            return
+        author = self.plugin if isinstance(self.plugin, type) else type(self.plugin)
+        package = author.__module__.partition(".")[0]
+        if package != _OURS and _is_fault_of_code(author, error):
+            message = f"{author.__module__}.{author.__qualname__} failed: {type(error).__name__}: {error}"
+            cure = f"tell who wrote the package {package}"
+            text = "".join(format_exception(error))
+            raise InputError(Problem(self.location, message, cure, "plugin", trace=text)) from error
+        with as_problem(self.location):
+            raise error
+
+
+def _is_fault_of_code(author: type, error: Exception) -> bool:
+    """Tell a bug from a bad file: a format parses bytes, a family meets them in values that it slices."""
+    if isinstance(error, _FAULTS_OF_CODE):
+        return True
+    if not issubclass(author, Family) or isinstance(error, _FAULTS_OF_MACHINE):
+        return False
+    return all(frame.f_code not in _SLICING for frame, _ in walk_tb(error.__traceback__))

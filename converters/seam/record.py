@@ -11,7 +11,7 @@ from unistore.converters.registry import Family as Record
 from unistore.converters.registry import resolve
 from unistore.converters.seam.specs import specs_of
 from unistore.errors import InputError, Problem
-from unistore.schemas.store_view import StoreView
+from unistore.schemas.indices import StoreView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class PluginRecord(Record):
         """See `Record.part`."""
         family = self.kind_of_family
         # These are asked for by commands that read no store.
-        light = {"options": family, "converter": _Making(family), "rules": (), "kind": _kind}
+        light = {"options": family, "converter": ConverterOf(family), "rules": (), "kind": _kind}
         if key is None and name in light:
             return light[name]
         if key is None and name == "specs":
@@ -54,7 +54,7 @@ class PluginRecord(Record):
 
         return {
             "export": lambda store: stored.exported_files(with_options(store), store),
-            "originals": lambda store, scan: stored.Comparison(with_options(store), store, scan),
+            "restore": lambda store, scan: stored.restore(with_options(store), store, scan),
             "preview": stored.preview_of(family()),
         }
 
@@ -66,13 +66,14 @@ def _kind(store: StoreView) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Making:
-    """Makes the converter of a family from its options."""
+class ConverterOf:
+    """What makes the converter of a family."""
 
     family: type[Family]
     scan_identifies: bool = False
 
     def __call__(self, **options: Any) -> Any:
+        """Make the converter with these options."""
         from unistore.converters.seam.converter import SeamConverter
 
         return SeamConverter(self.family(**options))
@@ -104,7 +105,7 @@ def record_of(family: object) -> PluginRecord:
         options=f"{family.__module__}:{family.__qualname__}",
         converter=f"{family.__module__}:{family.__qualname__}",
         export="as its formats write",
-        originals="as its formats read",
+        restore="as its formats read",
         preview="draw",
         batch_size=family.batch_size,
         kind_of_family=family,

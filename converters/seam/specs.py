@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from unistore.converters.plugin import Column, Schema
-from unistore.schemas.array_spec import SAMPLES, ArraySpec
-from unistore.schemas.array_specs import ArraySpecs
-from unistore.schemas.tables import Field
+from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
+from unistore.schemas.tables import Field, own_axes
 
 FACTS = "sources/facts"
 FORMAT = "sources/format"
@@ -17,16 +16,13 @@ _SOURCES = ("sources/path/offsets", -1)
 
 def specs_of(schema: Schema) -> ArraySpecs:
     """What the arrays of a store must be."""
-    names = list(schema.columns)
-    first = f"{schema.table}/{names[0]}"
-    ragged = bool(schema.samples)
-    main_rows = first if ragged else SAMPLES
+    first = next((f"{schema.table}/{name}" for name in schema.columns), "")
+    main_rows = first if schema.samples else SAMPLES
     arrays: dict[str, ArraySpec] = {}
-    for name in names:
+    for name, column in schema.columns.items():
         path = f"{schema.table}/{name}"
-        rows = None if path == main_rows else (main_rows, 0)
-        arrays[path] = _spec(schema.columns[name], rows)
-    if ragged:
+        arrays[path] = _spec(column, None if path == main_rows else (main_rows, 0))
+    if schema.samples:
         samples = (SAMPLES, 0)
         arrays[f"{schema.samples}/offsets"] = ArraySpec(
             dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=first
@@ -38,17 +34,17 @@ def specs_of(schema: Schema) -> ArraySpecs:
             arrays[f"{schema.samples}/{name}"] = _spec(column, samples)
     for name, column in schema.per_source.items():
         arrays[f"sources/{name}"] = _spec(column, _SOURCES)
-    return ArraySpecs(arrays=arrays, main_rows=main_rows, others=_other)
+
+    def other(path: str, _paths: Collection[str]) -> ArraySpec:
+        is_column = path.startswith(f"{schema.table}/") and not schema.columns
+        return ArraySpec(rows=(main_rows, 0)) if is_column else ArraySpec()
+
+    return ArraySpecs(arrays=arrays, main_rows=main_rows, others=other)
 
 
 def _spec(column: Column, rows: tuple[str, int] | None) -> ArraySpec:
-    shape = (None,) * len(column.axes)
+    shape = None if column.axes is None else (None,) * len(column.axes)
     return ArraySpec(kinds=column.kinds, row_shape=shape, rows=rows, least=column.least)
-
-
-def _other(path: str, paths: Collection[str]) -> ArraySpec:
-    del path, paths
-    return ArraySpec()
 
 
 def field_of(
@@ -62,11 +58,14 @@ def field_of(
 ) -> Field:
     """The field of a column."""
     name = path.rpartition("/")[2]
+    inner = own_axes(name, "axis", len(row_shape))
+    if column.axes is not None:
+        inner = tuple(f"{name}_{inner_axis}" for inner_axis in column.axes)
     return Field(
         path=path,
         dtype=dtype,
         row_shape=row_shape,
-        axes=(axis, *(f"{name}_{each}" for each in column.axes)),
+        axes=(axis, *inner),
         unit=column.unit,
         description=column.description,
         run=run,

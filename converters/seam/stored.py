@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,16 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, SourceRows, source_dtype, sources_of
-from unistore.converters.common.originals import Compared, difference
-from unistore.converters.plugin import Array, Facts, Family, Format, Restored, SourceFile
+from unistore.converters.common.exported import File, SourceRows, Values, source_dtype, sources_of
+from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile
+from unistore.converters.files.comparison import Restored as RestoredSource
+from unistore.converters.files.libraries import UNISTORE, open_with_library
+from unistore.converters.files.libraries import Opened as OpenedFile
+from unistore.converters.plugin import Array, Facts, Family, Format, Restored, Schema, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
 from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import blocks, formats_of
+from unistore.converters.seam.formats import OWN, blocks, format_by_ending, formats_of, open_file
 from unistore.converters.seam.specs import FACTS, FORMAT
-from unistore.errors import InputError, Location, Problem
-from unistore.schemas.store_view import ArrayView, StoreView
+from unistore.errors import InputError, Problem
+from unistore.schemas.indices import ArrayView, StoreView
 
 _DRAWN_ROWS = 200_000
 """Most rows of a sample that a picture shows."""
@@ -46,15 +50,25 @@ class _StoredRows:
         return values[::step].astype(self.dtype, copy=False)
 
 
+def column_names(schema: Schema, store: StoreView) -> list[str]:
+    """Columns of a store: those of the schema, or what the files decided."""
+    found = [
+        path.removeprefix(f"{schema.table}/") for path in store.paths() if path.startswith(f"{schema.table}/")
+    ]
+    return list(schema.columns) or found
+
+
 def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
     """The arrays and facts of a source, from a store."""
     schema = family.schema
-    facts: Facts = json.loads(store.text(FACTS)[source.number])
+    facts: Facts = json.loads(store.text(FACTS)[source.number]) if store.has(f"{FACTS}/data") else {}
     columns = {}
-    for name, column in schema.columns.items():
+    for name in column_names(schema, store):
         array = store.array(f"{schema.table}/{name}")
-        dtype = source_dtype(array.attributes, source.number, array.dtype)
-        columns[name] = Array(_StoredRows(array, source.lo, source.hi, dtype), column.unit)
+        if source.number not in array.attributes.get("missing_in", ()):
+            dtype = source_dtype(array.attributes, source.number, array.dtype)
+            unit = array.attributes.get("units")
+            columns[name] = Array(_StoredRows(array, source.lo, source.hi, dtype), unit)
     with calling(family, source.name):
         return family.restore(columns, facts)
 
@@ -67,10 +81,11 @@ def exported_files(family: Family, store: StoreView) -> Iterator[File]:
     InputError
         If a format does not write files.
     """
-    by_name = {one.name: one for one in formats_of(family.formats)}
-    names = store.text(FORMAT)
+    formats = formats_of(family.formats)
+    by_name = {one.name: one for one in formats}
+    names = store.text(FORMAT) if store.has(f"{FORMAT}/data") else None
     for source in sources_of(store):
-        opening = by_name[names[source.number]]
+        opening = by_name[names[source.number]] if names else format_by_ending(formats, source.name)
         if type(opening).write is Format.write:
             message = f"was a {opening.name} file, a format that is not written"
             raise InputError(Problem(source.name, message, "read the store instead", "option"))
@@ -79,49 +94,37 @@ def exported_files(family: Family, store: StoreView) -> Iterator[File]:
         yield File(name=source.name, form="format", source=source.number, values={}, write=write)
 
 
-class Comparison:
-    """Compares each file, as its format opens it, with what the family restores from the store."""
+def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
+    """Restore each source by the family's `restore`; its format opens the file."""
+    sources = sources_of(store)
+    by_name = {one.name: one for one in formats_of(family.formats)}
 
-    def __init__(self, family: Family, store: StoreView, scan: Scan) -> None:
-        self._family, self._store, self._scan = family, store, scan
-        self._sources = sources_of(store)
-        self._left_out: dict[int, list[str]] = {}
+    def source(number: int) -> RestoredSource:
+        found = scan.sources[number]
+        stored = restored(family, store, sources[number])
+        arrays = [RestoredArray(name, _values(array)) for name, array in stored.arrays.items()]
+        file = SourceFile(found.path, found.name, found.files)
+        opening = partial(_opened, by_name[found.detail.formats[0]], file)
+        return RestoredSource([RestoredFile(found.path, arrays, opening, facts=stored.facts)])
 
-    def compare(self, number: int) -> Iterator[Compared]:
-        """Compare every array and fact of a file."""
-        source = self._scan.sources[number]
-        by_name = {one.name: one for one in formats_of(self._family.formats)}
-        opening = by_name[source.detail["format"]]
-        found = restored(self._family, self._store, self._sources[number])
-        file = SourceFile(source.path, source.name, source.files)
-        with calling(opening, source.name), opening.open(file) as opened:
-            self._left_out[number] = [name for name in opened.arrays if name not in found.arrays]
-            for name, array in opened.arrays.items():
-                if name in found.arrays:
-                    differing = _difference(found.arrays[name], array)
-                    size = int(np.prod(array.shape))
-                    yield Compared(Location(source.name, name), source.path, size, differing)
-            yield from _facts_compared(source.name, source.path, found.facts, opened.facts)
-
-    def left_out(self, number: int) -> list[str]:
-        """Arrays of a file that the store does not hold; after `compare`."""
-        return self._left_out[number]
+    return source
 
 
-def _facts_compared(name: str, path: Path, stored: Facts, read: Facts) -> Iterator[Compared]:
-    for key in {**read, **stored}:
-        here, there = (json.dumps(facts.get(key), sort_keys=True) for facts in (stored, read))
-        yield Compared(Location(name, key), path, 1, None if here == there else f"{here} and {there}")
+def _values(array: Array) -> Values:
+    return Values(array.shape, array.dtype, lambda: (rows for _, rows in blocks(array)))
 
 
-def _difference(stored: Array, read: Array) -> str | None:
-    if stored.shape != read.shape:
-        return f"shapes {stored.shape} and {read.shape}"
-    for lo, rows in blocks(read):
-        found = difference(np.asarray(stored[lo : lo + len(rows)]), rows, lo)
-        if found is not None:
-            return found
-    return None
+@contextmanager
+def _opened(opening: Format, file: SourceFile, path: Path) -> Iterator[OpenedFile]:
+    """Open a file by its format; values of formats of this package are read by their library alone."""
+    with calling(opening, file.name), open_file(opening, file) as opened:
+        names = [name for name in opened.arrays if name not in opened.facts]
+        if type(opening) in OWN:
+            with open_with_library(path) as by_library:
+                yield by_library._replace(names=names, facts=opened.facts)
+        else:
+            library = opening.library or UNISTORE
+            yield OpenedFile(library, names, opened.arrays.__getitem__, facts=opened.facts)
 
 
 def sample_of(family: Family, store: StoreView, number: int) -> Mapping[str, NDArray[Any]]:
@@ -131,7 +134,9 @@ def sample_of(family: Family, store: StoreView, number: int) -> Mapping[str, NDA
     if schema.samples:
         lo, hi = store.array(f"{schema.samples}/offsets").read(number, number + 2).tolist()
     stop = min(hi, lo + _DRAWN_ROWS)
-    return {name: store.array(f"{schema.table}/{name}").read(lo, stop) for name in schema.columns}
+    return {
+        name: store.array(f"{schema.table}/{name}").read(lo, stop) for name in column_names(schema, store)
+    }
 
 
 def preview_of(family: Family) -> Preview:

@@ -20,7 +20,7 @@ FAMILY = Family(
     converter="unistore.converters.spike.converter:SpikeConverter",
     specs="unistore.schemas.spike.specs:SPECS",
     export="unistore.converters.spike.export:files",
-    originals="unistore.converters.spike.original:Originals",
+    restore="unistore.converters.spike.export:restore",
     kind="unistore.data.kinds.defaults:clips",
     preview="unistore.converters.spike.preview:PREVIEW",
     other_kinds=("unistore.Clips(length=5, crop=256)",),

@@ -9,15 +9,15 @@ What a conversion needs is imported by its steps: looking at a file of another f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.parts import Candidate, Found, Part, Verdict
+from unistore.converters.files.paths import Listing
 from unistore.converters.protocol import Converter, Facts, Finalized, Scan
+from unistore.converters.scan import Candidate, Found, Part, Verdict
 from unistore.converters.spike.frames import ROLES, FrameInfo, common_roles, suffixes_of
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.scan import ScannedFrame, recognise, scan_frame
@@ -35,12 +35,12 @@ class SpikeConverter(SpikeOptions, Converter):
         """Take streams, ``.npz`` files of ``spk``, and files in the folders of a sequence."""
         return recognise(file.path, self._folders())
 
-    def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
+    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """One part for each frame, with a `FrameInfo` as its detail."""
         from unistore.converters.spike.recordings import find_left_out, find_recordings
 
         folders = self._folders()
-        found = find_recordings(paths, folders, exclusion)
+        found = find_recordings(listing, folders, exclusion)
         roles, differing = common_roles(found.recordings, folders, self.columns)
         problems = [*found.problems, *differing]
         if not {"spike", "voxel"}.intersection(*(each.roles for each in found.recordings)):
@@ -51,7 +51,7 @@ class SpikeConverter(SpikeOptions, Converter):
             for frame in each.frames
         ]
         parts = [
-            Part(name=info.frame.name, files=info.files, roots=tuple(paths), detail=info) for info in frames
+            Part(name=info.frame.name, files=info.files, roots=listing.roots, detail=info) for info in frames
         ]
         used = [file for part in parts for file in part.files]
         left_out = find_left_out(found, used, roles, folders, exclusion)

@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values
+from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
+from unistore.converters.files.libraries import ONLY, Open, open_bytes, open_image
+from unistore.converters.formats.images import read_header
+from unistore.converters.scan import Scan
 from unistore.converters.spike.layouts import ARRAY_SUFFIX, STREAM_SUFFIX, format_of, stem_of
-from unistore.schemas.indices import Column
-from unistore.schemas.spike.bits import row_bytes, unpack
+from unistore.schemas.indices import Column, StoreView
 from unistore.schemas.spike.fields import (
     FRAMES,
     IMAGE_EXTENT,
@@ -22,9 +25,11 @@ from unistore.schemas.spike.fields import (
     SPIKE_EXTENT,
     SPIKE_LENGTH,
     file_table_name,
+    row_bytes,
+    unpack,
     voxel_bins,
+    voxel_path,
 )
-from unistore.schemas.store_view import StoreView
 
 _PNG = b"\x89PNG"
 
@@ -110,6 +115,55 @@ def frames(store: StoreView) -> Iterator[Frame]:
 def images_in(store: StoreView) -> list[str]:
     """``"blur"``, ``"sharp"``: what the store has, as tiles or as files."""
     return [i for i in IMAGES if store.has(f"{FRAMES}/{i}") or store.has(f"{file_table_name(i)}/data")]
+
+
+def restore(store: StoreView, scan: Scan) -> Restore:
+    """Restore the spikes, existing voxels and images of a frame; the scan says which file is which."""
+    all_frames = list(frames(store))
+
+    def source(number: int) -> Restored:
+        found, frame = scan.sources[number], all_frames[number]
+        restored: list[RestoredFile] = []
+        left_out: list[str] = []
+        for role, path in zip(found.detail["roles"], found.files, strict=True):
+            arrays: list[RestoredArray] = []
+            opening: Open = format_of(path).arrays if role in ("spike", "voxel") else open_image
+            if role == "spike":
+                arrays = [_restored_spikes(frame, found.detail["spike"])]
+            elif role == "voxel":
+                bins = found.detail["voxel"]["bins"]
+                voxels = voxel_path(bins)
+                if not store.has(voxels) or store.array(voxels).attributes["counted"]:
+                    left_out.append(f"existing voxels of {bins} bins (counted from the spikes instead)")
+                    continue
+                values = array_values(frame.voxels(voxels))
+                arrays = [RestoredArray(found.detail["voxel"]["key"] or ONLY, values)]
+            else:
+                pixels = frame.image(role)
+                arrays = [RestoredArray(ONLY, array_values(pixels))]
+                if pixels.ndim == 1:
+                    opening = open_bytes
+                elif not read_header(path, path.name).exact:
+                    left_out.append(f"{role}/{path.name} (alpha or bits beyond 8)")
+            restored.append(RestoredFile(path, arrays, opening))
+        return Restored(restored, left_out)
+
+    return source
+
+
+def _restored_spikes(frame: Frame, form: Mapping[str, Any]) -> RestoredArray:
+    if not frame.is_stream:
+        return RestoredArray(form["key"] or ONLY, array_values(frame.spikes()))
+    length, height, width = form["extent"]
+    used = length * height * width % 8
+
+    def without_unused_bits(stream: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        stream = stream.copy()
+        if form["layout"] == "stream" and used:
+            stream[-1] &= (1 << used) - 1
+        return stream
+
+    return RestoredArray(ONLY, array_values(frame.stream()), of_file=without_unused_bits)
 
 
 def files(store: StoreView) -> Iterator[File]:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from unistore.converters.common.columns import Column, reconcile
 from unistore.converters.files.paths import natural_key
+from unistore.converters.formats import images
 from unistore.converters.options import Columns
-from unistore.converters.spike.images import IMAGE_SUFFIXES
 from unistore.converters.spike.layouts import spike_suffixes, stem_of, voxel_suffixes
 from unistore.errors import Problem, first_few, printable
 
@@ -23,7 +23,7 @@ IMAGE_ROLES = ("blur", "sharp")
 def suffixes_of(role: str) -> tuple[str, ...]:
     """Lower-case suffixes of the files of a role."""
     if role in IMAGE_ROLES:
-        return IMAGE_SUFFIXES
+        return images.SUFFIXES
     return spike_suffixes() if role == "spike" else voxel_suffixes()
 
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.formats.images import decode
 from unistore.converters.preview import Measure, Preview, bare, evenly
 from unistore.converters.spike.export import Frame, images_in
-from unistore.converters.spike.notes import SATURATED, firing_rate
-from unistore.errors import StoreError
-from unistore.schemas.indices import whole
-from unistore.schemas.spike.bits import unpack, voxelize
-from unistore.schemas.spike.fields import SPIKE, SPIKE_LENGTH, voxel_bins, voxel_path
-from unistore.schemas.store_view import StoreView
+from unistore.converters.spike.gather import SATURATED, firing_rate
+from unistore.errors import InputError, StoreError
+from unistore.schemas.indices import StoreView, whole
+from unistore.schemas.spike.fields import SPIKE, SPIKE_LENGTH, unpack, voxel_bins, voxel_path, voxelize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,10 +96,9 @@ def _image(frame: Frame, image: str) -> NDArray[Any]:
     stored = frame.image(image)
     if stored.ndim == 3:
         return stored
-    import cv2
-
-    pixels: NDArray[Any] | None = cv2.imdecode(stored, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    if pixels is None:
-        msg = f"{frame.store.path}: the {image} image of frame {frame.number} cannot be decoded"
-        raise StoreError(msg)
-    return pixels[..., ::-1]
+    where = f"{frame.store.path}: the {image} image of frame {frame.number}"
+    try:
+        return decode(stored, where)
+    except InputError as error:
+        msg = f"{where} {error.problems[0].message}"
+        raise StoreError(msg) from error

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import (
+    Listing,
     folders_of_targets,
     is_store,
     natural_key,
@@ -52,15 +53,15 @@ class Recordings:
     """Given paths that are only targets of links."""
 
 
-def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion: Exclusion) -> Recordings:
+def find_recordings(listing: Listing, folders: Mapping[str, str], exclusion: Exclusion) -> Recordings:
     """Search the given files and folders.
 
     A recording is split where a frame is left out, so that no clip crosses the gap. `folders` has the folder
     name of each role: ``{"spike": "spike", "voxel": "spike_vox", …}``.
     """
-    roots = list(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100  keeps links
+    roots = list(dict.fromkeys(Path(os.path.abspath(path)) for path in listing.roots))  # noqa: PTH100  keeps links
     base = _common_base(roots)
-    searches = [Search(number, roots, base, folders, exclusion) for number in range(len(roots))]
+    searches = [Search(number, roots, base, folders, exclusion, listing) for number in range(len(roots))]
     for search in searches:
         search.run()
     targets = {number for search in searches for number in search.targets}
@@ -85,7 +86,7 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
     if not recordings and not problems and exclusion:
         problems.append(Problem(count_of(len(roots), "path"), "everything in them is left out", kind="empty"))
     if not recordings and not problems:
-        where = ", ".join(printable(str(path)) for path in paths)
+        where = ", ".join(printable(str(path)) for path in listing.roots)
         message = f"no {folders['spike']}/ folder and no {', '.join(suffixes_of('spike'))} file"
         problems.append(Problem(where, message, "name the folder with --spike-dir", "missing"))
     return Recordings(

@@ -10,7 +10,8 @@ import numpy as np
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import ProblemCollector, with_source
-from unistore.converters.parts import LeftOut, Scanned, Taken, Verdict
+from unistore.converters.formats.images import SUFFIXES, ImageHeader, read_header
+from unistore.converters.scan import LeftOut, Scanned, Taken, Verdict
 from unistore.converters.spike.frames import (
     IMAGE_ROLES,
     Frame,
@@ -19,7 +20,6 @@ from unistore.converters.spike.frames import (
     has_role_suffix,
     suffixes_of,
 )
-from unistore.converters.spike.images import IMAGE_SUFFIXES, ImageHeader, read_image_header
 from unistore.converters.spike.layouts import format_of, open_voxels
 from unistore.converters.spike.source import FrameSource, StreamSource, VoxelGrid
 from unistore.errors import InputError, Problem, printable
@@ -68,7 +68,7 @@ def scan_frame(info: FrameInfo, *, convert_images: bool) -> ScannedFrame:
         name = file_name(frame, role)
         with collected.attempt(name):
             if role in IMAGE_ROLES:
-                images[role] = read_image_header(path, name)
+                images[role] = read_header(path, name)
                 problems += [] if convert_images else _colour_problems(images[role], name)
             elif role == "voxel":
                 voxel = open_voxels(path, name)
@@ -108,7 +108,7 @@ def _voxel_problems(dtype: np.dtype[np.generic], name: str) -> list[Problem]:
 def recognise(path: Path, folders: Mapping[str, str]) -> Verdict:
     """Verdict on a file; `folders` has the folder name of each role. Raises `InputError` if it is damaged."""
     name = printable(path.name)
-    is_image = path.name.lower().endswith(IMAGE_SUFFIXES)
+    is_image = path.name.lower().endswith(SUFFIXES)
     if not is_image and not has_role_suffix(path, "spike"):
         return LeftOut(f"is no {', '.join(suffixes_of('spike'))} file, and no image")
     parent = path.parent.name
@@ -129,5 +129,5 @@ def _look_at_image(path: Path, name: str, role: str | None, folders: Mapping[str
     beside = next((each for each in spikes if (path.parent.parent / each).is_dir()), None)
     if beside is None:
         return LeftOut(f"lies in {folders[role]}/ without {' or '.join(f'{e}/' for e in spikes)} beside it")
-    read_image_header(path, name)
+    read_header(path, name)
     return Taken("sequences", f"lies in {folders[role]}/ beside {beside}/")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.files.paths import (
+    Listing,
     is_special_file,
     is_store,
     natural_key,
@@ -38,7 +39,13 @@ class Search:
     """Search of one root for recordings."""
 
     def __init__(
-        self, number: int, roots: Sequence[Path], base: Path, folders: Mapping[str, str], exclusion: Exclusion
+        self,
+        number: int,
+        roots: Sequence[Path],
+        base: Path,
+        folders: Mapping[str, str],
+        exclusion: Exclusion,
+        listing: Listing,
     ) -> None:
         self.number = number
         self.recordings: list[Recording] = []
@@ -53,6 +60,7 @@ class Search:
         self._base = base
         self._folders = folders
         self._exclusion = exclusion
+        self._listing = listing
         self._real_roots = [real_path(root) for root in roots]
 
     def run(self) -> None:
@@ -92,7 +100,7 @@ class Search:
         paths.sort(key=lambda path: natural_key(path.name))
         if self._exclusion:
             paths = [path for path in paths if not self._exclusion.covers(self._name(path))]
-        paths = [path for path in paths if not self._exclusion.is_other_family(path)]
+        paths = [path for path in paths if not self._listing.is_left(path)]
         return [
             path
             for path in paths

@@ -11,28 +11,34 @@ right bit order and flip, the mean of its frames correlates with the scene at 0.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.parts import Verdict
+from unistore.converters.files.libraries import Open, open_with_library
+from unistore.converters.scan import Verdict
 from unistore.errors import InputError, Problem
-from unistore.schemas.spike.bits import bin_edges, count_dtype, pack, row_bytes, voxelize
+from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
 
 if TYPE_CHECKING:
     from unistore.converters.common.exported import Form
 
 
-ReadBytes = Callable[[int], NDArray[np.uint8]]
-"""``read(count)`` returns the next `count` bytes of a stream, fewer only at its end."""
-
 ReadArray = Callable[[Path, str, str], NDArray[Any]]
 """``read(path, location, key)`` returns a whole array, memory-mapped if possible."""
+
+
+class Content(Protocol):
+    """Bytes of a stream, read when they are sliced: an array, or what reads a file."""
+
+    def __getitem__(self, span: slice, /) -> NDArray[np.uint8]:
+        """Bytes of a span, fewer only at the end; raises `InputError` if they cannot be read."""
+        ...
+
 
 BLOCK = 8 << 20
 """Pixels that are read at a time, in whole time steps."""
@@ -141,14 +147,8 @@ class StreamSource(SourceFile, ABC):
     """Bytes of the stream."""
 
     @abstractmethod
-    def open(self) -> AbstractContextManager[ReadBytes]:
-        """Open the stream at its first byte.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be read.
-        """
+    def content(self) -> Content:
+        """Return its bytes as they are now; more or fewer than `size` if the file has changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,16 +201,13 @@ class Format:
         `InputError` if its header is damaged.
     open
         ``open(path, location)`` reads the header; raises `InputError`.
-    original
-        ``original(path, key)`` reads a file for ``verify --against``, with other code than `open`, so that
-        its mistakes show: spikes (T, H, W), nonzero or 0, row 0 = top; voxels (B, H, W); or the bytes of a
-        stream, (n,) u1.
     headerless
         Whether `open` returns a `StreamSource`.
     open_voxels
         Reads the header of a file of voxels; None if the format has no voxels.
-    names
-        Names of the arrays of a file, for ``verify --against``; None if they have none.
+    arrays
+        Opens a file for ``verify --against``: spikes (T, H, W) of 0 and 1, row 0 = top, voxels (B, H, W), or
+        the bytes of a stream, (n,) u1.
     form
         Format of exported files, see `File.form`; None if it cannot be written: then arrays are exported as
         ``.npy`` and streams as ``.dat``.
@@ -219,10 +216,9 @@ class Format:
     suffixes: tuple[str, ...]
     look: Callable[[Path, str], Verdict]
     open: Callable[[Path, str], FrameSource | StreamSource]
-    original: Callable[[Path, str], NDArray[Any]]
     headerless: bool = False
     open_voxels: Callable[[Path, str], VoxelGrid] | None = None
-    names: Callable[[Path], Sequence[str]] | None = None
+    arrays: Open = open_with_library
     form: Form | None = None
 
 
@@ -232,7 +228,7 @@ class ShapedStream(FrameSource):
 
     stream: StreamSource
     layout: str
-    """``"packed"``, ``"stream"`` or ``"bytes"``; see `unistore.converters.spike.geometry`."""
+    """``"packed"``, ``"stream"`` or ``"bytes"``; see `unistore.converters.spike.streams`."""
     flip: bool
     """Whether it holds its bottom row first."""
 
@@ -253,16 +249,17 @@ class ShapedStream(FrameSource):
         step = max(1, BLOCK // pixels)
         if self.layout == "stream":
             step = -(-step // 8) * 8  # so that every block begins at a whole byte
-        with self.stream.open() as read:
-            for start in range(0, frames, step):
-                count = min(step, frames - start)
-                raw = read(-(-count * frame_bits // 8))
-                if raw.size * 8 < count * frame_bits:
-                    message = f"ended in frame {start + raw.size * 8 // frame_bits} of {frames}"
-                    cure = "it changed during the conversion: run again when it is complete"
-                    raise InputError(Problem(self.location, message, cure, "truncated"))
-                rows = self._rows(raw, count, height)
-                yield rows[:, ::-1] if self.flip else rows
+        content = self.stream.content()
+        for start in range(0, frames, step):
+            count = min(step, frames - start)
+            first_byte = start * frame_bits // 8
+            raw = content[first_byte : first_byte - (-count * frame_bits // 8)]
+            if raw.size * 8 < count * frame_bits:
+                message = f"ended in frame {start + raw.size * 8 // frame_bits} of {frames}"
+                cure = "it changed during the conversion: run again when it is complete"
+                raise InputError(Problem(self.location, message, cure, "truncated"))
+            rows = self._rows(raw, count, height)
+            yield rows[:, ::-1] if self.flip else rows
 
     def _rows(self, raw: NDArray[np.uint8], frames: int, height: int) -> NDArray[np.uint8]:
         """Packed rows (frames, H, ⌈W/8⌉) in file order."""

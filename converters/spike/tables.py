@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from statistics import median_low
 from typing import Any
 
@@ -11,24 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import promote
+from unistore.converters.formats.images import LIBRARY, decode, read_file
 from unistore.converters.protocol import Source
 from unistore.converters.spike.frames import Frame, file_name
-from unistore.converters.spike.images import decode, read_image
 from unistore.converters.spike.layouts import format_of, open_voxels
 from unistore.converters.spike.scan import ScannedFrame
 from unistore.converters.spike.source import Extent, FrameSource, ShapedStream, StreamSource
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike import fields
-from unistore.schemas.spike.bits import count_dtype, row_bytes, voxelize
 from unistore.schemas.spike.fields import (
     FRAMES,
     IMAGE_EXTENT,
     IMAGES,
     SEQUENCE_NAME,
     SPIKE_EXTENT,
+    count_dtype,
     file_table_name,
+    row_bytes,
+    voxelize,
 )
 from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
+from unistore.system.foreign import opening
 
 Arrays = list[tuple[Field, NDArray[Any]]]
 
@@ -171,7 +175,16 @@ def read_frame(source: Source, counted: Sequence[int], flip: bool, out: Mapping[
         if image in out:
             height, width = detail["images"][image]
             name = file_name(frame, image)
-            decode(read_image(frame.files[image], name), name, out[image][0, :height, :width])
+            _read_image(frame.files[image], name, out[image][0, :height, :width])
+
+
+def _read_image(path: Path, name: str, out: NDArray[np.uint8]) -> None:
+    with opening(path, name, LIBRARY):
+        pixels = decode(read_file(path, name), name)
+    if pixels.shape != out.shape:
+        message = f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, but its header says {out.shape[:2]}"
+        raise InputError(Problem(name, message, "copy or export it again", "shape"))
+    out[...] = pixels
 
 
 def _frame_of(source: Source) -> Frame:
@@ -199,5 +212,5 @@ def _read_existing(frame: Frame, form: Mapping[str, Any], out: NDArray[Any]) -> 
 def read_file_bytes(source: Source, image: str, lo: int, hi: int, out: NDArray[np.uint8]) -> None:
     """Read bytes ``lo:hi`` of an image file, after a check of the whole file."""
     frame = _frame_of(source)
-    data = read_image(frame.files[image], file_name(frame, image))
+    data = read_file(frame.files[image], file_name(frame, image))
     out[...] = np.frombuffer(data, np.uint8)[lo:hi]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from math import prod
 from typing import Any, Literal
 
@@ -16,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, length_table, storable
-from unistore.converters.trajectory.images import decode_frame, encoding_of, frame_of
+from unistore.converters.formats.images import decode, encoding_of, header_of
 from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core, is_ignored
-from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Array, Group
 from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
@@ -98,9 +98,7 @@ def _columns(arrays: Mapping[str, Array], naming: Naming) -> dict[str, str]:
     return {path: column for path in arrays if (column := column_of(path, naming)) is not None}
 
 
-def describe(
-    group: Group, location: Location, naming: Naming, colour: Colour, excluded: Collection[str]
-) -> Episode:
+def describe(group: Group, location: Location, naming: Naming, excluded: Collection[str]) -> Episode:
     """Find the columns of one group of an open file, which messages call `location`.
 
     Datasets in `excluded` are not per step in some episode of the file.
@@ -123,7 +121,7 @@ def describe(
             episode.problems.append(problem)
         else:
             taken[column] = path
-            found = _feature(path, column, array, colour)
+            found = _feature(path, column, array)
             if isinstance(found, Feature):
                 episode.features[column] = found
             else:
@@ -189,10 +187,10 @@ def _name_problem(column: str, location: Location, taken: str | None) -> Problem
     )
 
 
-def _feature(path: str, column: str, array: Array, colour: Colour) -> Feature | Sequence[Problem]:
+def _feature(path: str, column: str, array: Array) -> Feature | Sequence[Problem]:
     location = array.location
     if array.dtype.kind in "OS" or (array.dtype == np.uint8 and len(array.shape) == 2):
-        encoded = _encoded(path, array, colour)
+        encoded = _encoded(path, array)
         if encoded is not None:
             return encoded
     if problems := array.problems():
@@ -211,7 +209,7 @@ def _feature(path: str, column: str, array: Array, colour: Colour) -> Feature | 
     return Feature(path, "plain", Column(array.dtype.str, shape))
 
 
-def _encoded(path: str, array: Array, colour: Colour) -> Feature | Sequence[Problem] | None:
+def _encoded(path: str, array: Array) -> Feature | Sequence[Problem] | None:
     """A feature of compressed frames; None if the first of a few rows that is not empty is no such frame.
 
     A recorder may miss the first frame.
@@ -226,12 +224,36 @@ def _encoded(path: str, array: Array, colour: Colour) -> Feature | Sequence[Prob
         return list(error.problems)
     if first is None or encoding_of(first) is None:
         return None
-    image = decode_frame(first, colour)
-    if image is None:
-        return [
-            Problem.at(array.location, "its first frame cannot be decoded", "get the file again", "damaged")
-        ]
-    return Feature(path, kind, Column(image.dtype.str, image.shape))
+    try:
+        header = header_of(BytesIO(first.tobytes()), array.location)
+        shape = header.shape or decode(first, array.location, exact=True).shape
+    except InputError as error:
+        reason = error.problems[0].message
+        message = f"its first frame {reason}"
+        return [Problem.at(array.location, message, "get the file again", "damaged")]
+    return Feature(path, kind, Column(header.dtype.str, shape))
+
+
+def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:
+    """One compressed frame without padding; None if the row is not a byte string.
+
+    Zero bytes that pad it to a common length are cut off: the last byte of JPEG and PNG is never zero (D9 and
+    82). Lengths that recorders store are not used: they are in an order of cameras that the file does not
+    state.
+
+    Raises
+    ------
+    InputError
+        If the row cannot be read.
+    """
+    if kind == "padded":
+        frame: NDArray[np.uint8] = array.read(row, row + 1)[0]
+        kept = np.flatnonzero(frame)
+        return frame[: int(kept[-1]) + 1] if kept.size else frame[:0]
+    value = array.value(row)
+    if isinstance(value, np.ndarray):
+        return value if value.dtype == np.uint8 and value.ndim == 1 else None
+    return np.frombuffer(value, np.uint8) if isinstance(value, bytes) else None
 
 
 def flags(values: NDArray[Any], location: Location, lo: int) -> NDArray[np.bool_]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from unistore.converters.files.formats import has_ending
-from unistore.converters.parts import Candidate, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
+from unistore.converters.scan import Candidate, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.trajectory import layouts
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.source import SourceFile
@@ -55,7 +55,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         from unistore.converters.trajectory.scan import scan_file
 
         naming = Naming(renamed=self.map, ignored=self.ignore)
-        found = scan_file(part, naming, self.colour, Exclusion(self.exclude))
+        found = scan_file(part, naming, Exclusion(self.exclude))
         return replace(found, certain=not self.map)  # without a map, what is not recognised is refused
 
     def gather(self, parts: Parts, scanned: Sequence[ScannedFile]) -> Scan:
@@ -79,8 +79,8 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Compare next with following observations, emit compressed frames, read attributes."""
-        from unistore.converters.trajectory.derive import derive_source
         from unistore.converters.trajectory.episode_index import EpisodeIndex
+        from unistore.converters.trajectory.read import derive_source
 
         kept = [table.name for table in scan.tables if table.spilled]
         origin = scan.sources[source]

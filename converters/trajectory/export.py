@@ -11,12 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Values, array_values, converted, row_blocks, row_values
+from unistore.converters.common.exported import (
+    VALUE,
+    File,
+    Values,
+    array_values,
+    converted,
+    row_blocks,
+    row_values,
+)
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.source import Format, RestoredFile
-from unistore.schemas.indices import Column, whole
-from unistore.schemas.store_view import ArrayView, StoreView
+from unistore.schemas.indices import ArrayView, Column, StoreView, whole
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATION, STEPS
 
 _FLAGS = ("steps/terminated", "steps/truncated")
@@ -69,7 +76,7 @@ class Run:
     def _frames(self, path: str) -> Values:
         """Compressed frames, padded with zeros to one length or of variable length, as in the source."""
         if self.store.array(path).attributes["source_form"] == ["variable"]:
-            return Values((self.steps,), np.dtype(object), lambda: _each(self.frames(path)))
+            return Values((self.steps,), np.dtype(object), lambda: frame_rows(self.frames(path)))
         longest = int(np.diff(self._frame_bounds(path)).max(initial=0))
         return Values((self.steps, longest), np.dtype(np.uint8), lambda: _padded(self.frames(path), longest))
 
@@ -156,16 +163,21 @@ def is_resized(store: StoreView, path: str) -> bool:
 
 
 def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Attributes of a file, where those that are stored exactly replace the JSON ones.
+    """Attributes and single values of a file, where those that are stored exactly replace the JSON ones.
 
-    The JSON has those of the root among those of another group.
+    The JSON has those of the root among those of another group, and single values as attributes.
     """
     below = (path.rsplit("/", depth)[0] for path in file.values for depth in range(path.count("/") + 1))
     places = {"", *below}
-    found = {path: each for path, each in kept.items() if path in places}
+    found = {path: each for path, each in kept.items() if path in places or VALUE in each}
+    as_dataset = {path for path, each in kept.items() if VALUE in each}
     of_root = found.get("", {}) if "" not in file.attributes else {}
     told = {
-        path: {name: value for name, value in own.items() if name not in of_root}
+        path: {
+            name: value
+            for name, value in own.items()
+            if name not in of_root and f"{path}/{name}".strip("/") not in as_dataset
+        }
         for path, own in file.attributes.items()
     }
     return {path: {**told.get(path, {}), **found.get(path, {})} for path in {**told, **found}}
@@ -228,7 +240,7 @@ def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any], *,
     return values
 
 
-def _each(frames: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[Any]]:
+def frame_rows(frames: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[Any]]:
     """Frames one by one, each as an object array (1,)."""
     for frame in frames:
         row = np.empty(1, object)

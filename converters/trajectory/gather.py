@@ -9,16 +9,15 @@ from pathlib import Path
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes, names_without_numbers
 from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
-from unistore.converters.parts import Parts
 from unistore.converters.protocol import Scan, Sources
+from unistore.converters.scan import Parts
 from unistore.converters.trajectory.columns import IGNORED
-from unistore.converters.trajectory.derive import SUMMARY, derive_memory
 from unistore.converters.trajectory.episode_index import EpisodeIndex
-from unistore.converters.trajectory.finalize import possible_tables
+from unistore.converters.trajectory.finalize import MergedColumns, merge_columns, possible_tables
 from unistore.converters.trajectory.naming import Naming, column_of
 from unistore.converters.trajectory.options import TrajectoryOptions
+from unistore.converters.trajectory.read import SUMMARY, derive_memory
 from unistore.converters.trajectory.scan import ScannedFile
-from unistore.converters.trajectory.tables import MergedColumns, merge_columns
 from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
 from unistore.system.sizes import count_of

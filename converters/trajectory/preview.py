@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.formats.images import decode
 from unistore.converters.preview import Measure, Preview, bare, evenly
-from unistore.converters.trajectory.images import decode_frame
-from unistore.errors import StoreError
-from unistore.schemas.indices import Column, whole
-from unistore.schemas.store_view import StoreView
+from unistore.errors import InputError, StoreError
+from unistore.schemas.indices import Column, StoreView, whole
 from unistore.schemas.trajectory.fields import CHANNEL, EPISODES, JPEG_SUFFIX, OBSERVATION, STEPS
 
 if TYPE_CHECKING:
@@ -96,10 +95,12 @@ def _kept(store: StoreView, group: str, rows: NDArray[np.int64]) -> list[NDArray
     swapped = data.attributes.get("colour") == "swapped"
     frames = []
     for lo, hi in zip(*Column(store, f"{group}/offsets").ranges(rows), strict=True):
-        image = decode_frame(data.read(int(lo), int(hi)), "swapped" if swapped else "standard")
-        if image is None:
-            msg = f"{store.path}: {group}: a frame cannot be decoded; run 'unistore verify {store.path}'"
-            raise StoreError(msg)
+        try:
+            image = decode(data.read(int(lo), int(hi)), group, exact=True, swapped=swapped)
+        except InputError as error:
+            reason = error.problems[0].message
+            msg = f"{store.path}: {group}: a frame {reason}; run 'unistore verify {store.path}'"
+            raise StoreError(msg) from error
         colour = np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image[..., :3]
         frames.append((colour >> 8).astype(np.uint8) if colour.dtype == np.uint16 else colour)
     return frames

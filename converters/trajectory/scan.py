@@ -12,14 +12,12 @@ import numpy as np
 from unistore.converters.common.exclusion import Exclusion, ProblemCollector
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.file import location_of
-from unistore.converters.parts import Candidate, Part, Scanned
+from unistore.converters.scan import Candidate, Part, Scanned
 from unistore.converters.trajectory.columns import Episode, describe, flags, not_per_step
-from unistore.converters.trajectory.derive import summary_in_scan
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, lies_in, with_episodes
 from unistore.converters.trajectory.layouts import format_of
 from unistore.converters.trajectory.naming import Naming
-from unistore.converters.trajectory.options import Colour
-from unistore.converters.trajectory.read import blocks
+from unistore.converters.trajectory.read import blocks, summary_in_scan
 from unistore.converters.trajectory.source import Contents, Group, Mask, SourceFile
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.tables import name_problem
@@ -44,7 +42,7 @@ class ScannedFile(Scanned):
     """See `summary_in_scan`."""
 
 
-def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) -> ScannedFile:
+def scan_file(part: Part, naming: Naming, exclusion: Exclusion) -> ScannedFile:
     """Find the episodes of one file.
 
     Raises
@@ -67,7 +65,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         for group, own in zip(groups, namings, strict=True):
             location = location_of(part.name, group.path)
             with collected.attempt(location):
-                episode = describe(group, location, own, colour, not_steps)
+                episode = describe(group, location, own, not_steps)
                 episode.problems += inside[group.path]
                 found.add(group, episode, location)
         index = found.index(layout.name, found.masks(contents.masks, {group.name for group in groups}))

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.parts import Candidate
-from unistore.converters.scan import Source
+from unistore.converters.scan import Candidate, Source
 from unistore.errors import Location, Problem, printable
 
 if TYPE_CHECKING:
@@ -210,36 +209,6 @@ class EpisodeSource(Protocol):
         return {}
 
 
-class Rows(Protocol):
-    """An array read without the converter: a NumPy array or an h5py dataset."""
-
-    def __getitem__(self, rows: slice | int, /) -> Any:
-        """Rows ``lo:hi``, or one row."""
-        ...
-
-
-class OriginalFile(NamedTuple):
-    """An open file that is read without the converter, for comparison with a store.
-
-    Attributes
-    ----------
-    rows
-        Returns an array by its path in the file.
-    names
-        Paths of all arrays with values.
-    masks
-        Lists of episodes. Their locations are among `names`.
-    attributes_left_out
-        Returns attributes that are not stored, given the text of the stored ones, a function that tells
-        whether an array is stored, and the groups whose attributes `EpisodeSource` returns.
-    """
-
-    rows: Callable[[str], Rows]
-    names: Sequence[str]
-    masks: Sequence[Mask] = ()
-    attributes_left_out: Callable[[str, Callable[[str], bool], Collection[str]], list[str]] = lambda *_: []
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredFile:
     """Contents of a file, restored from a store.
@@ -333,10 +302,6 @@ class Format(ABC):
     def episodes_in(self, look: SourceFile) -> EpisodeSource | None:
         """What `open_episodes` opens, of a file that is looked at; None: it must be opened again."""
         return None
-
-    @abstractmethod
-    def open_original(self, path: Path) -> AbstractContextManager[OriginalFile]:
-        """Open a file to read its values without the converter: with h5py or numpy alone."""
 
     @abstractmethod
     def file(self, restored: RestoredFile) -> File:

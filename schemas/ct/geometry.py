@@ -11,14 +11,13 @@ as x, y, z is stored reversed, all nine numbers of a direction included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from unistore.schemas.ct.fields import VOLUMES
-from unistore.schemas.indices import Column
-from unistore.schemas.store_view import StoreView
+from unistore.schemas.indices import Column, StoreView
 from unistore.schemas.tables import Field, own_axes
 
 FRAME = "LPS"
@@ -57,6 +56,11 @@ def geometry_field(name: str, stated_by: Sequence[str]) -> Field:
         description=f"{_DESCRIPTIONS[name]}, as {' or '.join(stated_by)} states it; NaN where unknown",
         attributes=attributes,
     )
+
+
+def geometry_attribute(names: Iterable[str]) -> dict[str, str]:
+    """Return the attribute ``geometry`` of the group ``volumes``: the frame, and where the numbers are."""
+    return {"frame": FRAME, **{name: f"{VOLUMES}/{name}" for name in names}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem
-from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec, Limit
-from unistore.schemas.array_specs import ArraySpecs
+from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import LENGTHS
 from unistore.schemas.rules import Rule, View, broken, first_row

@@ -8,10 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.schemas.array_spec import ArrayInfo, ArraySpec
-from unistore.schemas.array_specs import ArraySpecs
-from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS, SEGMENTS
-from unistore.schemas.point_cloud.quantum import quantum_errors
+from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs
+from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS, SEGMENTS, quantum_errors
 from unistore.schemas.rules import Rule, View, broken, first_row
 
 _XYZ = "points/xyz"
@@ -61,6 +59,7 @@ SPECS = ArraySpecs(
     others=_spec,
     check=_unscaled,
     main_rows=_XYZ,
+    text={SEGMENTS: _BOUNDS},
 )
 
 

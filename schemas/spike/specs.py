@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from unistore.errors import Problem
-from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec, Limit
-from unistore.schemas.array_specs import BYTES, ArraySpecs
+from unistore.schemas.array_specs import BYTES, SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
 from unistore.schemas.spike.fields import (
     FRAMES,
     IMAGE_EXTENT,

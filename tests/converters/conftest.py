@@ -157,8 +157,11 @@ def _is_derived(scan: Scan) -> bool:
 
 
 def _check_json(scan: Scan) -> None:
-    for what in (scan.options, *(source.detail for source in scan.sources)):
+    details = [source.detail for source in scan.sources]
+    for what in (scan.options, *(detail for detail in details if isinstance(detail, Mapping))):
         assert json.loads(json.dumps(what)) == what, f"not plain JSON: {what!r}"
+    for detail in details:
+        assert json.dumps(pickle.loads(pickle.dumps(detail))) == json.dumps(detail)
     names = [source.name for source in scan.sources]
     assert len(set(names)) == len(names), f"source names are not unique: {names}"
     assert all(name and not name.startswith("/") and ".." not in name.split("/") for name in names), names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.detection import detect
-from unistore.converters.parts import Part
 from unistore.converters.protocol import Scan
-from unistore.converters.rows.converter import RowsConverter
+from unistore.converters.rows.family import Rows
+from unistore.converters.scan import Parts
+from unistore.converters.seam.converter import SeamConverter
 
 COUNT = count()
 HELD: list[Any] = []
@@ -28,14 +29,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.npz"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken(RowsConverter):
+class Broken(SeamConverter):
     """A converter with one fault."""
 
-    fault: str = ""
+    def __init__(self, fault: str = "") -> None:
+        super().__init__(Rows())
+        self.fault = fault
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[Any]) -> Scan:
-        scan = RowsConverter.gather(self, parts, scanned)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Broken, (self.fault,)
+
+    def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
+        scan = super().gather(parts, scanned)
         path = parts[0].files[0]
         if self.fault == "open":
             HELD.append(path.open("rb"))
@@ -55,7 +60,7 @@ class Broken(RowsConverter):
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
-        RowsConverter.read(self, scan, table, source, lo, hi, out)
+        super().read(scan, table, source, lo, hi, out)
         if self.fault == "outside":
             block = out["data"].base
             assert block is not None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,11 +15,10 @@ import pytest
 
 from tests.mixtures import JUNK, SETS, Mixture, Shelf, damage
 from unistore.conversion.convert import detect_family, make_converter
-from unistore.converters.parts import Candidate, LeftOut, Refused, Taken, Verdict
+from unistore.converters.scan import Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.converters.scanning import scan_sources
-from unistore.converters.survey import Survey, survey
+from unistore.converters.survey import Claims, counted_scan, survey
 from unistore.converters.trajectory.converter import TrajectoryConverter
-from unistore.converters.verdicts import counted_scan
 from unistore.errors import InputError
 
 MIXTURES = 100
@@ -44,7 +45,7 @@ def mixed(shelf: Shelf, folder: Path, rng: Random) -> Mixture:
 
 
 def verdicts(folder: Path) -> dict[Path, tuple[str, Any]]:
-    return {seen.path: (seen.family, seen.verdict) for seen in survey([folder]).files}
+    return {seen.path: (seen.family, seen.verdict) for seen in survey([folder])}
 
 
 def change(mixture: Mixture, shelf: Shelf, rng: Random) -> set[Path]:
@@ -122,8 +123,8 @@ def test_each_printed_command_takes_the_files_of_its_family(shelf: Shelf, tmp_pa
         assert sum(each.files for each in counted_scan(scan)) == len(used) + len(left)
 
 
-def taken_by(surveyed: Survey, family: str) -> set[Path]:
-    return {seen.path for seen in surveyed.files if seen.family == family and isinstance(seen.verdict, Taken)}
+def taken_by(surveyed: Claims, family: str) -> set[Path]:
+    return {seen.path for seen in surveyed if seen.family == family and isinstance(seen.verdict, Taken)}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_why_a_file_is_left_out(tmp_path: Path, name: str, why: str) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"something")
-    (seen,) = survey([tmp_path]).files
+    (seen,) = survey([tmp_path])
     assert seen.verdict == LeftOut(why)
     assert seen.path == tmp_path / name.partition("/")[0]
 
@@ -233,7 +234,7 @@ def test_a_file_that_cannot_be_read_is_no_file_of_another_family(
         return look(self, file)
 
     monkeypatch.setattr(TrajectoryConverter, "look", unread)
-    seen = {each.path: each for each in survey([folder]).files}[robot]
+    seen = {each.path: each for each in survey([folder])}[robot]
     assert isinstance(seen.verdict, Refused)
     assert seen.verdict.problem.kind == "unreadable"
     what = "robot.hdf5: cannot be read: KeyError: Input/output error"
@@ -301,3 +302,49 @@ def test_real_files_of_all_families_in_one_folder(bundled: Path, ct_samples: Pat
     assert reasons["pydicom_CT_small.dcm"] == "DICOM, which is not read"
     assert sum(each.files for each in counts) == len([path for path in samples.rglob("*") if path.is_file()])
     assert not surveyed.refused()
+
+
+def test_every_file_is_asked_about_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By detection, by the scan of a family that was named, and by that of one that was detected before."""
+    asked: Counter[Path] = Counter()
+    look = TrajectoryConverter.look
+
+    def counting(self: TrajectoryConverter, file: Candidate) -> Verdict:
+        asked[file.path] += 1
+        return look(self, file)
+
+    monkeypatch.setattr(TrajectoryConverter, "look", counting)
+    files = {path for path in folder.rglob("*") if path.is_file()}
+    scan_sources(make_converter("ct", {}), [folder])
+    assert asked == dict.fromkeys(files, 1)
+    asked.clear()
+    claims = survey([folder])
+    scan_sources(make_converter("ct", {"exclude": ("ct_1.npy",)}), [folder], claims=claims)
+    assert asked == dict.fromkeys(files, 1)
+
+
+def test_options_that_may_change_a_claim_make_the_table_anew(folder: Path) -> None:
+    (folder / "frames").mkdir()
+    path = folder / "frames" / "0.npy"
+    np.save(path, np.ones((4, 5, 6), "u1"))
+    claims = survey([folder])
+    named = make_converter("spike", {"spike_dir": "frames"})
+    assert claims.serves(make_converter("spike", {"exclude": ("cloud.h5",)}))
+    assert not claims.serves(named)
+    with_options = Claims([folder], named)
+    with_options.ask()
+    row = list(claims.paths).index(str(path))
+    assert (claims.taker(row), with_options.taker(row)) == ("rows", "spike")
+
+
+def test_the_table_holds_few_bytes_a_file(tmp_path: Path) -> None:
+    count = 2000
+    for number in range(count):
+        (tmp_path / f"{number}.txt").touch()
+    survey([tmp_path])
+    tracemalloc.start()
+    claims = survey([tmp_path])
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(claims.paths) == count
+    assert held < (len(str(tmp_path)) + 100) * count

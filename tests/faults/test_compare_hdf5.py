@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
+
 COUNT = 100
 
 
@@ -18,7 +20,7 @@ COUNT = 100
     not hasattr(os, "fork") or not Path("/proc/self/statm").exists(), reason="needs fork and /proc"
 )
 def test_sound_files_are_read_as_h5py_reads_them() -> None:
-    program = Path(__file__).with_name("compare_hdf5.py")
+    program = PROGRAMS.joinpath("compare_hdf5.py")
     command = [sys.executable, str(program), "--count", str(COUNT), "--seed", "7", "--processes", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
+
 MEMORY = Path("/dev/shm")
 REFUSED = 77
 
@@ -18,7 +20,7 @@ REFUSED = 77
 @pytest.mark.timeout(300)
 def test_full_disks_end_in_one_line_and_nothing_left(tmp_path: Path) -> None:
     work = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
-    script = str(Path(__file__).with_name("full_disks.py"))
+    script = str(PROGRAMS.joinpath("full_disks.py"))
     options = ["--trials", "10", "--families", "rows", "--work", str(work)]
     done = subprocess.run([sys.executable, script, *options], capture_output=True, text=True, check=False)
     if done.returncode == REFUSED:

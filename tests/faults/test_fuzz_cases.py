@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
+
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="measures the memory of its children in /proc")
@@ -16,7 +18,7 @@ import pytest
 def test_cases_are_refused_by_name_or_right(program: str, count: int, seed: int) -> None:
     command = [
         sys.executable,
-        str(Path(__file__).with_name(program)),
+        str(PROGRAMS.joinpath(program)),
         "--count",
         str(count),
         "--seed",

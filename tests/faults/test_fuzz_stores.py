@@ -12,7 +12,9 @@ import pytest
 
 from tests.cases import REAL
 
-SCRIPT = Path(__file__).with_name("fuzz_stores.py")
+PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
+
+SCRIPT = PROGRAMS.joinpath("fuzz_stores.py")
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "fork") or not Path("/proc/self/statm").exists(), reason="needs fork and /proc"

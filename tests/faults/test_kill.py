@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
+
 MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
 
 pytestmark = pytest.mark.skipif(
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 def told_by(script: str, place: Path, *options: str) -> str:
     """What a script prints; it says so itself if a trial fails."""
     work = MEMORY if os.access(MEMORY, os.W_OK) else place
-    command = [sys.executable, str(Path(__file__).with_name(script)), *options, "--work", str(work)]
+    command = [sys.executable, str(PROGRAMS.joinpath(script)), *options, "--work", str(work)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

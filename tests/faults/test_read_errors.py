@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
+
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the files of descriptors in /proc")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
 def test_read_errors_end_in_a_problem_or_in_the_right_store() -> None:
-    program = str(Path(__file__).with_name("read_errors.py"))
+    program = str(PROGRAMS.joinpath("read_errors.py"))
     words = ["--count", "40", "--seed", "5", "--processes", "1"]
     done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("resume.py")
+PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
+
+SCRIPT = PROGRAMS.joinpath("resume.py")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes over the workers of killed processes")

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).with_name("start_methods.py")
+PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
+
+SCRIPT = PROGRAMS.joinpath("start_methods.py")
 
 
 def test_workers_are_forked_while_the_parent_reads_in_a_thread() -> None:

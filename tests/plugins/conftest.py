@@ -15,7 +15,9 @@ from unistore.converters.seam import formats
 ENTRY_POINTS = """\
 [unistore.families]
 audio = unistore_audio:Audio
+bytes = unistore_native:Bytes
 events = unistore_events:Events
+sensors = unistore_sensors:Sensors
 
 [unistore.formats]
 wav = unistore_audio:Wav

@@ -7,10 +7,12 @@ import json
 import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import h5py
+import jsonschema
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ import unistore
 import unistore.plugin
 from unistore import plugin
 from unistore.converters.registry import families
-from unistore.errors import InputError
+from unistore.errors import InputError, UnistoreError
 from unistore.testing import check_family, check_format
 
 pytestmark = pytest.mark.timeout(300)
@@ -91,6 +93,14 @@ def test_the_events_family_keeps_every_promise(
     check_family("events", folder, tmp_path, oracle, {"window": 10_000})
 
 
+def test_an_option_of_several_families_leaves_the_choice_to_the_sources(
+    events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
+    """Volumes have windows, too: of Hounsfield units."""
+    report = unistore.convert(events[0], tmp_path / "e.zarr", window=10_000)
+    assert report.family == "events"
+
+
 def test_samples_of_the_events_family(events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path) -> None:
     folder, columns = events
     unistore.convert(folder / "e0.h5", tmp_path / "e.zarr", "events", window=10_000)
@@ -104,6 +114,21 @@ def test_samples_of_the_events_family(events: tuple[Path, dict[str, np.ndarray]]
     some = unistore.Dataset(tmp_path / "e.zarr", unistore.Ragged(max_rows=5))[3]
     assert len(some["t"]) == 5
     assert set(some["t"].tolist()) <= set(columns["t"][:20_000][inside].tolist())
+
+
+def test_attributes_of_a_plugins_store_say_how_its_arrays_belong_together(
+    events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
+    unistore.convert(events[0], tmp_path / "e.zarr", "events", window=10_000)
+    schema = json.loads((Path(__file__).parents[2] / "docs/format/schema.json").read_text())
+    root = json.loads((tmp_path / "e.zarr" / "zarr.json").read_text())
+    jsonschema.validate(root, schema)
+    documents = root["consolidated_metadata"]["metadata"]
+    for name in events[1]:
+        assert documents[f"events/{name}"]["attributes"]["ragged"] == {"offsets": "windows/offsets"}
+    assert documents["windows/offsets"]["attributes"]["offsets_of"] == "events/x"
+    assert documents["windows/source"]["attributes"]["indexes"] == "sources/path"
+    assert documents["sources/facts/data"]["attributes"]["encoding"] == "utf-8"
 
 
 def test_a_store_is_read_without_its_package(
@@ -140,10 +165,13 @@ def test_plugins_import_the_one_module_alone() -> None:
     [
         (
             {"t": np.zeros((5, 2), "u4")},
-            r"e\.h5: events/t: is uint32 \(5, 2\), expected 1 axes of kind i",
+            r"e\.h5: events/t: is uint32 \(n, 2\), expected 1 axes of kind i",
         ),
-        ({"t": np.zeros(5, "f8")}, r"e\.h5: events/t: is float64 \(5,\), expected 1 axes of kind i or u"),
-        ({"t": np.zeros(4, "u4")}, r"e\.h5: holds arrays of several lengths: events/x 5, .*events/t 4"),
+        ({"t": np.zeros(5, "f8")}, r"e\.h5: events/t: is float64 \(n\), expected 1 axes of kind i or u"),
+        (
+            {"t": np.zeros(4, "u4")},
+            r"e\.h5: arrays do not share axis 0; their lengths:\n +events/x  5\n(.*\n)* +events/t  4",
+        ),
         ({"t": None}, r"e\.h5: holds no events/t"),
         ({"t_offset": None}, r"e\.h5: says no t_offset"),
         ({"t": np.arange(5)[::-1]}, r"events/t: falls \(sort the events by time\)"),
@@ -160,9 +188,6 @@ def test_files_that_the_schema_does_not_fit(columns: dict[str, Any], message: st
     assert not (tmp_path / "e.zarr").exists()
 
 
-FAILED = r"unistore_events\.Events failed: TypeError.*who wrote the package unistore_events"
-
-
 def forgets_a_column(self: Any, opened: Any, lo: int, hi: int) -> dict[str, Any]:
     return {name: opened.arrays[f"events/{name}"][lo:hi] for name in ("x", "y", "t")}
 
@@ -175,27 +200,22 @@ def has_a_bug(self: Any, *arguments: Any) -> Any:
     return None + 1  # type: ignore[operator]
 
 
+def misses_a_key(self: Any, *arguments: Any) -> Any:
+    return {}["speed"]
+
+
+METHODS = ("match", "group", "typical_rows", "cut", "rows")
+FAILED = r"unistore_events\.Events failed: {}.*who wrote the package unistore_events"
+
+
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     ("method", "fault", "message"),
     [
         ("rows", forgets_a_column, r"Events\.rows gave no rows of p, expected"),
         ("rows", gives_fewer_rows, r"Events\.rows gave \d+ rows of"),
-        (
-            "rows",
-            has_a_bug,
-            r"unistore_events\.Events failed: TypeError.*who wrote the package unistore_events",
-        ),
-        (
-            "match",
-            has_a_bug,
-            r"unistore_events\.Events failed: TypeError.*who wrote the package unistore_events",
-        ),
-        (
-            "cut",
-            has_a_bug,
-            r"unistore_events\.Events failed: TypeError.*who wrote the package unistore_events",
-        ),
+        *((method, has_a_bug, FAILED.format("TypeError")) for method in METHODS),
+        *((method, misses_a_key, FAILED.format("KeyError: 'speed'")) for method in METHODS),
     ],
 )
 def test_a_fault_of_the_code_names_the_plugin(
@@ -212,6 +232,78 @@ def test_a_fault_of_the_code_names_the_plugin(
     with pytest.raises(InputError, match=message):
         unistore.convert(events[0], tmp_path / "e.zarr", "events")
     assert not (tmp_path / "e.zarr").exists()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_faults_of_restore_and_draw_name_the_plugin(
+    events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore_events import Events
+
+    store = tmp_path / "e.zarr"
+    unistore.convert(events[0], store, "events")
+    monkeypatch.setattr(Events, "restore", misses_a_key)
+    monkeypatch.setattr(Events, "draw", misses_a_key)
+    problems = unistore.verify(store, against=events[0]).problems
+    assert {problem.kind for problem in problems} == {"plugin"}
+    assert "unistore_events.Events failed: KeyError" in str(problems[0])
+    with pytest.raises(InputError, match=FAILED.format("KeyError")):
+        unistore.export(store, tmp_path / "exported")
+    assert "unistore_events.Events failed: KeyError" in unistore.inspect(store).to_html()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_what_fails_while_values_are_read_is_of_the_file(
+    events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore.converters.seam import formats
+
+    def damaged(*arguments: Any) -> Any:
+        raise ValueError("invalid code lengths set")
+
+    monkeypatch.setattr(formats._Rows, "__getitem__", damaged)
+    with pytest.raises(
+        InputError, match=r"e0\.h5: cannot be read: ValueError: invalid code lengths"
+    ) as caught:
+        unistore.convert(events[0], tmp_path / "e.zarr", "events")
+    assert {problem.kind for problem in caught.value.problems} == {"damaged"}
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("columns", r"\.wav: pcm: row \d+ is .*expected 500 or more"),
+        ("per_source", r"sources/rate: row 0 is 8000, expected 50000 or more"),
+        ("per_sample", r"clips/length: row 0 is 8000, expected 9000 or more"),
+    ],
+)
+@pytest.mark.usefixtures("in_this_process")
+def test_values_below_the_bounds_of_a_schema_are_not_sealed(
+    part: str,
+    message: str,
+    recordings: tuple[Path, dict[str, np.ndarray]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from unistore_audio import Audio
+
+    bounded = {
+        "columns": {"pcm": plugin.Column(kinds="i", axes=("channel",), least=500)},
+        "per_source": {"rate": plugin.Column(kinds="i", least=50_000)},
+        "per_sample": {"length": plugin.Column(kinds="i", least=9000)},
+    }
+    whole = Audio.cut
+
+    def cut(self: Audio, opened: plugin.Opened) -> Iterator[plugin.Cut]:
+        for one in whole(self, opened):
+            yield one._replace(numbers={"length": one.rows})
+
+    monkeypatch.setattr(Audio, "cut", cut)
+    monkeypatch.setattr(Audio, "schema", replace(Audio.schema, **{part: bounded[part]}))
+    families.cache_clear()
+    with pytest.raises(UnistoreError, match=message):
+        unistore.convert(recordings[0], tmp_path / "a.zarr", "audio")
+    assert not (tmp_path / "a.zarr").exists()
 
 
 @pytest.mark.parametrize("wrong", ["flip", "order", "scale", "offset"])
@@ -272,7 +364,7 @@ def test_a_forward_only_file_is_opened_once_for_its_values(
             yield plugin.Opened({"pcm": plugin.Array(tapes[-1])}, opened.facts, forward_only=True)
 
     monkeypatch.setattr(Wav, "open", forward)
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", 32 << 10)
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", 32 << 10)
     unistore.convert(folder, tmp_path / "tape.zarr", "audio")
     assert len([tape for tape in tapes if tape._at]) == len(pcm), "each file's values are read once"
     stored = unistore.Store(tmp_path / "tape.zarr").array("frames/pcm").read()
@@ -308,3 +400,46 @@ def test_files_beside_a_source_are_read_inside_of_the_given_folders_alone(
     (sources / "a.txt").symlink_to(tmp_path / "secret.txt")
     with pytest.raises(InputError, match=r"a\.wav: needs a\.txt, outside the given paths"):
         unistore.convert(sources, tmp_path / "b.zarr", "audio")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Two logs: of b, sensor "rain" is missing, and "heat" has another dtype."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for name, fields in (("a", {"heat": "<f4", "rain": "<i2"}), ("b", {"heat": "<f8"})):
+        np.save(folder / f"{name}.time.npy", np.arange(5))
+        values = np.zeros(5, [*fields.items()])
+        for field in fields:
+            values[field] = np.arange(5) * 3 + ord(name)
+        np.save(folder / f"{name}.values.npy", values)
+    return folder
+
+
+def test_columns_that_depend_on_files_in_groups(logs: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"2 sources: columns differ:(.*\n)*.*rain +int16 +-"):
+        unistore.convert(logs, tmp_path / "a.zarr", "sensors")
+    report = unistore.convert(logs, tmp_path / "a.zarr", "sensors", columns="union")
+    store = unistore.Store(tmp_path / "a.zarr")
+    first, second = (np.load(logs / f"{name}.values.npy") for name in "ab")
+    assert store.array("readings/heat").read().tolist() == [*first["heat"], *second["heat"]]
+    assert store.array("readings/rain").read().tolist() == [*first["rain"], *[0] * 5]
+    assert store.array("readings/rain").attributes["missing_in"] == [1]
+    assert store.array("readings/heat").attributes["source_dtype"] == {"<f4": [0], "<f8": [1]}
+    assert store.array("readings/time").attributes["units"] == "us"
+    assert store.text("sources/path") == ["a", "b"]
+    for note in (
+        "logs of sensors: 10 readings of time, heat, rain from 4 files",
+        "2 logs in pairs",
+        "a and others: came in a drawer",
+    ):
+        assert note in report.notes
+    common = unistore.convert(logs, tmp_path / "b.zarr", "sensors", columns="intersection")
+    assert any("not in every source" in note and "data/rain" in note for note in common.notes)
+    assert not unistore.Store(tmp_path / "b.zarr").has("readings/rain")
+
+
+def test_a_group_that_is_not_whole_is_a_problem(logs: Path, tmp_path: Path) -> None:
+    (logs / "b.time.npy").unlink()
+    with pytest.raises(InputError, match=r"b\.values\.npy: has no time beside it"):
+        unistore.convert(logs, tmp_path / "a.zarr", "sensors")

@@ -69,5 +69,5 @@ class Audio(plugin.Family):
         for lo in range(0, frames, step):
             yield plugin.Cut(min(step, frames - lo))
 
-    def typical_rows(self, heads: list[plugin.Head]) -> int:
-        return max(1, round(self.seconds * heads[0].facts["rate"]))
+    def typical_rows(self, head: plugin.Head) -> int:
+        return max(1, round(self.seconds * head.facts["rate"]))

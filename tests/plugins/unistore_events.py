@@ -49,7 +49,7 @@ class Events(plugin.Family):
         for number, count in enumerate(counts.tolist()):
             yield plugin.Cut(count, {"start": first + number * self.window})
 
-    def typical_rows(self, heads: list[plugin.Head]) -> int:
+    def typical_rows(self, head: plugin.Head) -> int:
         return 20_000
 
     def draw(self, sample: Mapping[str, np.ndarray], axes: object) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from unistore.errors import Problem
-from unistore.schemas.array_spec import SAMPLES, ArrayInfo, ArraySpec, Limit
-from unistore.schemas.array_specs import BYTES, GENERAL, ArraySpecs
+from unistore.schemas.array_specs import BYTES, GENERAL, SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
 
 PINGS = ArraySpec(dtypes=("uint16",), rows=(SAMPLES, 0))
 OTHERS = ArraySpec(rows=("rows/echo", 0))

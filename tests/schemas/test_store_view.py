@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from unistore.converters.registry import get_family
+from unistore.schemas.indices import ArrayView, StoreView
 from unistore.schemas.rules import View
-from unistore.schemas.store_view import ArrayView, StoreView
 from unistore.store.reader import Store
 
 

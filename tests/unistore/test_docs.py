@@ -14,9 +14,12 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 import yaml
 
+import unistore
 from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +111,29 @@ RUN = (
     "README.md",
     *(f"docs/{name}.md" for name in ("loader", "loading", "migrate", "training", "verify-and-export")),
 )
+
+
+def test_a_store_is_read_without_unistore(stores: Path) -> None:
+    """The page's code gives the values of the sources."""
+    code = blocks(ROOT / "docs" / "without-unistore.md", "python")
+    assert "import unistore" not in code
+    names: dict[str, Any] = {}
+    with chdir(stores):
+        exec(compile(code, "without-unistore.md", "exec"), names)
+        rows = names["clouds"]["points/source_row"][names["lo_3"] : names["hi_3"]]
+    with h5py.File(stores / "clouds" / "thin_a.h5") as file:
+        xyz = np.stack([file[f"data/{axis}"][:] for axis in "xyz"], axis=1)
+        assert np.array_equal(names["points"], xyz[rows])
+        assert names["segments"][names["third"]].tolist() == file["data/intensity"][:][rows].tolist()
+    image = np.load(stores / "volumes" / "totalseg_b_hu.npy")
+    assert np.array_equal(names["image"], image)
+    assert np.array_equal(names["bone"], (image >= -450) & (image <= 1050))
+    counts = unistore.Store(stores / "recordings.zarr").array("frames/voxel/5").read()[2]
+    assert np.array_equal(names["spikes"].sum(axis=0), counts.sum(axis=0))
+    with h5py.File(stores / "episodes" / "run.hdf5") as file:
+        assert np.array_equal(names["actions"], file["actions"][:30])
+    held_out = unistore.Dataset(stores / "arrays.zarr", split="val")
+    assert np.array_equal(names["validation"]["label"], [sample["label"] for sample in held_out])
 
 
 FRAMEWORKS = {"lightning": "training", "accelerate": "training", "rerun": "inspect"}
@@ -223,3 +249,11 @@ def test_files_that_a_guide_names_are_there(document: Path) -> None:
         r"`((?:tests|benchmarks|examples|unistore|converters|schemas)/[\w./-]+)`", document.read_text()
     )
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_promise_of_security_is_held_by_a_test_of_the_suite() -> None:
+    promises = (ROOT / "docs" / "security.md").read_text().split("## What is promised")[1].split("\n## ")[0]
+    rows = [line for line in promises.splitlines() if line.startswith("| ")][1:]
+    tests = [re.findall(r"`(tests/[\w./-]*test_\w+\.py)`", row) for row in rows]
+    assert len(rows) > 10
+    assert [row for row, held_by in zip(rows, tests, strict=True) if not held_by] == []

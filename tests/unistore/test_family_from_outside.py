@@ -34,7 +34,7 @@ FORMAT, FAMILY = (ROOT / "docs" / f"write-a-{what}.md" for what in ("format", "f
 SAMPLES = 50
 PINGS = {"train/a.bin": (96, 700), "train/b.bin": (192, 1), "train/c.bin": (96, 431), "val/d.bin": (200, 300)}
 """Sample rate and pings of each file."""
-SMALL = "import unistore.conversion.layout; unistore.conversion.layout.SHARD = 32 << 10"
+SMALL = "import unistore.conversion.plan; unistore.conversion.plan.SHARD = 32 << 10"
 """So that a conversion has many steps."""
 
 pytestmark = pytest.mark.timeout(120)

@@ -6,19 +6,26 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 import unistore
+from tests.cases import Case
+from tests.golden import SOURCES, STORES
 from unistore.store.manifest import Entry
 from unistore.zarr3.codecs import codecs_document
-from unistore.zarr3.presets import PRESETS, compressor_of
+from unistore.zarr3.writer import PRESETS, compressor_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"
 DATA = Path(__file__).parents[1] / "data"
 TEXT = DOCUMENT.read_text()
+SCHEMA = json.loads((DOCUMENT.parent / "format" / "schema.json").read_text())
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+MakeCase = Callable[[str], tuple[Case, Path]]
 FAMILIES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "rows": (["rows/autzen_returns.h5"], {}),
     "point_cloud": (["pointcloud/thin_a.h5", "pointcloud/thin_b.h5"], {"voxel_size": (20.0,)}),
@@ -43,23 +50,19 @@ def section(number: int) -> str:
 def test_its_code_runs(stores: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "clouds.zarr").symlink_to(stores["point_cloud"])
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 2
-    done = [
-        subprocess.run(
-            [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        for block in blocks
-    ]
-    assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
-    assert "points of thin_a.h5, segment 3" in done[0].stdout
-    assert "files intact" in done[1].stdout
+    (block,) = blocks
+    done = subprocess.run(
+        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "files intact" in done.stdout
 
 
 def test_its_check_finds_damage(stores: dict[str, Path], tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(stores["point_cloud"], tmp_path / "clouds.zarr")
-    block = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)[1]
+    (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     for name in ("zarr.json", "unistore-manifest.jsonl", "points/xyz/c/0/0", "splits/zarr.json"):
         path = tmp_path / "clouds.zarr" / name
         whole = path.read_bytes()
@@ -118,6 +121,59 @@ def test_it_names_every_member_of_the_root_and_every_attribute(stores: dict[str,
         if path.parent != stores[family]:
             for name in document["attributes"]:
                 assert f"`{name}`" in TEXT, f"{path.parent.name}: {name}"
+
+
+def root_of(store: Path) -> Any:
+    return json.loads((store / "zarr.json").read_text())
+
+
+def assert_described(root: Any) -> None:
+    """Every attribute is what the schema says, and none is unknown to it."""
+    assert [error.message for error in VALIDATOR.iter_errors(root)] == []
+    for path, document in root["consolidated_metadata"]["metadata"].items():
+        known = SCHEMA["$defs"][document["node_type"]]["properties"]
+        assert set(document["attributes"]) <= set(known), path
+    assert set(root["attributes"]["unistore"]) <= set(SCHEMA["$defs"]["root"]["properties"])
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_schema_describes_golden_stores(name: str) -> None:
+    assert_described(root_of(STORES / f"{name}.zarr"))
+
+
+def test_the_schema_describes_every_store(case_name: str, make_case: MakeCase) -> None:
+    root = root_of(make_case(case_name)[1])
+    assert_described(root)
+    (convention,) = root["attributes"]["zarr_conventions"]
+    project = DOCUMENT.parents[1]
+    assert (project / convention["spec_url"]).samefile(DOCUMENT)
+    assert json.loads((project / convention["schema_url"]).read_text()) == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("attributes/unistore/seal/digest", "no digest"),
+        ("attributes/unistore/format_version", 2),
+        ("attributes/zarr_conventions", []),
+        ("consolidated_metadata/metadata/points\\xyz/attributes/ragged", {"offset": "segments/offsets"}),
+        ("consolidated_metadata/metadata/points\\xyz/attributes/quantised/rule", "q / scale"),
+        ("consolidated_metadata/metadata/splits/attributes/names", ["train", "train"]),
+    ],
+)
+def test_the_schema_refuses(stores: dict[str, Path], path: str, value: Any) -> None:
+    root = root_of(stores["point_cloud"])
+    *way, last = (part.replace("\\", "/") for part in path.split("/"))
+    node = root
+    for part in way:
+        node = node[part]
+    assert node[last] != value
+    node[last] = value
+    assert not VALIDATOR.is_valid(root)
 
 
 def test_it_names_every_member_of_a_manifest_line() -> None:

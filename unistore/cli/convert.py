@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,21 +12,14 @@ from unistore.cli.convert_options import DETECT, ConvertCommand, FamilyGroup, ad
 from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.conversion.executors.worker_process import CONVERSION, start_early
 from unistore.errors import UnistoreError
-from unistore.system.sizes import count_of, parse_bytes, size
+from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
     from unistore.conversion.preview import Preview
     from unistore.conversion.report import Report
-    from unistore.conversion.split_rule import SplitRule
+    from unistore.conversion.settings import Settings
     from unistore.converters.survey import Detection
 
-SPLIT = ("split", "split_by", "split_seed", "split_from", "group_by")
-"""Options of every conversion that assign splits."""
-COMMON = (
-    *("codec", *SPLIT, "on_error"),
-    *("overwrite", "restart", "work", "workers", "scheduler", "memory"),
-)
-"""Options of every conversion that are not passed to the converter."""
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3
 """Exit code of a conversion that left something out because of problems."""
@@ -62,47 +54,37 @@ def _detect_command(sources: Sequence[str]) -> str:
 
 def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
-    start_early([*given["sources"], *given.get("follow_links_to", ())], family, [CONVERSION])
-    from unistore.conversion.convert import convert as run
-    from unistore.conversion.convert import make_converter, source_paths
-    from unistore.conversion.split_rule import parse_split
+    given_paths = [*given["sources"], *given.get("follow_links_to", ())]
+    start_early(given_paths, family, [CONVERSION], decodes=not given["dry_run"])
+    from unistore.conversion.convert import convert_with, make_converter, source_paths
+    from unistore.conversion.settings import Settings
 
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
-    common = {name: given.pop(name) for name in COMMON}
+    settings = Settings(**{field.name: given.pop(field.name) for field in fields(Settings)})
     paths = source_paths([*sources, *given.pop("follow_links_to", ())])
-    is_named = family is not None
-    chosen: Any = family or _detect(sources)
-    family = family or chosen.family
-    rule = parse_split(*(common[name] for name in SPLIT))
+    chosen: str | Detection = family or _detect(sources)
+    claims = None if isinstance(chosen, str) else chosen.claims
+    family = chosen if isinstance(chosen, str) else chosen.family
     if dry_run:
         from unistore.conversion.preview import preview
 
-        limit = None if common["memory"] is None else parse_bytes(common["memory"], "--memory")
-        shown = preview(
-            make_converter(family, given),
-            paths,
-            codec=common["codec"],
-            split=rule,
-            on_error=common["on_error"],
-            is_named=is_named,
-            workers=common["workers"] if common["scheduler"] is None else None,
-            memory=limit,
-        )
+        converter = make_converter(family, given)
+        shown = preview(converter, paths, settings, is_named=claims is None, claims=claims)
         if as_json:
             say_json(shown.to_json(), indent=1)
         else:
-            say(preview_text(shown, destination, common["memory"]))
+            say(preview_text(shown, destination, settings))
         return SKIPPED if shown.scan.options.get("skipped") else 0
-    again = common["overwrite"] or common["restart"]
-    if not again and _is_up_to_date(family, paths, destination, common["codec"], rule, given):
+    again = settings.overwrite or settings.restart
+    if not again and _is_up_to_date(family, given, paths, destination, settings, claims):
         if as_json:
             say_json({"destination": destination, "up_to_date": True})
         else:
             say_done(f"{destination}: up to date: {SAME}")
         return 0
     with progress_bar() as bar:
-        report = run(paths, destination, chosen, progress=bar, **common, **given)
+        report = convert_with(settings, paths, destination, chosen, given, bar)
     if as_json:
         say_json(asdict(report))
     else:
@@ -110,15 +92,13 @@ def _convert(family: str | None, **given: Any) -> int:
     return SKIPPED if report.skipped else 0
 
 
-def _is_up_to_date(
-    family: str, paths: Sequence[Path], destination: str, codec: str, split: SplitRule | None, options: Any
-) -> bool:
+def _is_up_to_date(family: str, options: Any, *arguments: Any) -> bool:
     """Whether this very command made the store that stands there; what is wrong is told by the conversion."""
     from unistore.conversion.convert import make_converter
-    from unistore.conversion.finished import is_up_to_date
+    from unistore.conversion.runner import is_up_to_date
 
     try:
-        return is_up_to_date(make_converter(family, options), paths, destination, codec=codec, split=split)
+        return is_up_to_date(make_converter(family, options), *arguments)
     except (UnistoreError, OSError):
         return False
 
@@ -153,9 +133,9 @@ def detect(**given: Any) -> int:
     return _convert(None, **given)
 
 
-def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
+def preview_text(shown: Preview, destination: str, settings: Settings) -> str:
     """What would be written, and the memory that it takes."""
-    from unistore.converters.verdicts import counted_scan, verdict_counts
+    from unistore.converters.survey import counted_scan, verdict_counts
 
     lines = [
         f"would write {destination}: {shown.scan.family.replace('_', ' ')}",
@@ -174,7 +154,7 @@ def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
     peak, step = shown.peak, size(shown.estimate.step)
     processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
     if peak.workers < peak.wanted:
-        processes += f" (of {peak.wanted} requested: no more fit into {memory})"
+        processes += f" (of {peak.wanted} requested: no more fit into {settings.memory})"
     lines.append(f"  uncompressed {size(shown.raw_bytes)}")
     lines.append(f"  peak memory about {size(peak.bytes)}: {processes}, {step} for the largest step of each")
     lines += [f"  note: {note}" for note in shown.scan.notes]
@@ -183,7 +163,7 @@ def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
 
 def report_text(report: Report) -> str:
     """What was written, and how often labels are."""
-    from unistore.converters.verdicts import verdict_counts
+    from unistore.converters.survey import verdict_counts
     from unistore.report.values import label_lines, sample_noun
 
     samples = count_of(report.samples, sample_noun(report.sample_table))

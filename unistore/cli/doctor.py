@@ -30,7 +30,7 @@ def command(
     Shows cores, memory, shared memory and their limits; of a store also its location, whether it fits into
     the page cache, and how fast it is read (about a second of short random reads). With --measure numbers
     of workers, batch sizes and a cache are tried for --seconds each: samples/s, what a batch is waited for
-    (mean, deviation, longest, the first one), memory.
+    (mean, longest, the first one), memory.
     """
     from unistore import doctor
     from unistore.report.suggestions import parse_kind

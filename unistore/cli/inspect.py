@@ -68,7 +68,7 @@ def command(
         check_target(target, overwrite=overwrite)
     if sample is not None:
         return _sample(path, sample, plot, as_json=as_json)
-    start_early([path])
+    start_early([path], decodes=False)
     from unistore.report.inspection import inspect
 
     found = inspect(path)

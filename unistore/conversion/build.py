@@ -1,23 +1,111 @@
-"""The build folder of an unfinished conversion, locked while a process works in it."""
+"""The build folder of an unfinished conversion, locked while a process works in it, and that of a folder."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from unistore.conversion.journal import Journal
-from unistore.conversion.lock import Lock
-from unistore.conversion.own_folder import check_own, check_plain
-from unistore.conversion.target import Target
+from unistore.conversion.lock import Lock, check_own, check_plain
+from unistore.conversion.target import Folder, Target
 from unistore.errors import ConversionError, InputError, StoreError
+from unistore.store.names import build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.durable import sync_folder
+
+# The journal of a conversion: one fsynced JSON line for each finished step, to continue after a kill.
+
+
+class Journal:
+    """Append-only record of finished steps.
+
+    An unfinished last line of a killed process is removed when the journal is opened.
+
+    Parameters
+    ----------
+    path
+        The file; created if absent.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: dict[str, list[tuple[int, int]]] = {}
+        self._bytes = 0
+        if path.exists():
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if not line.endswith(b"\n"):
+                        break
+                    try:
+                        self._index(_record(line), len(line))
+                    except (ValueError, RecursionError) as error:
+                        msg = f"{path}: line {number} of the journal is damaged; start over with --restart"
+                        raise ConversionError(msg) from error
+        self._file = path.open("a+b", buffering=0)
+        try:
+            self._file.truncate(self._bytes)
+            sync_folder(path.parent)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _index(self, record: Mapping[str, Any], length: int) -> None:
+        self._lines.setdefault(record["step"], []).append((self._bytes, length))
+        self._bytes += length
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no record."""
+        return not self._bytes
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Write and fsync one record; a partly written record is removed before the error is raised."""
+        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            error.filename = str(self.path)
+            self._file.truncate(self._bytes)
+            raise
+        self._index(record, len(line))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def of(self, step: str) -> list[dict[str, Any]]:
+        """All records of one kind of step, in order."""
+        return list(self.each(step))
+
+    def each(self, step: str) -> Iterator[dict[str, Any]]:
+        """Iterate over the records of one kind of step, reading one at a time: together they may be large."""
+        if step not in self._lines:
+            return
+        with self.path.open("rb") as file:
+            for at, length in list(self._lines[step]):
+                file.seek(at)
+                yield json.loads(file.read(length))
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """Parse a line; ValueError unless it is an object with a step, and batch and round are integers."""
+    record = json.loads(line)
+    named = isinstance(record, dict) and isinstance(record.get("step"), str)
+    if not named or not all(isinstance(record.get(key, 0), int) for key in ("batch", "round")):
+        msg = "not a step"
+        raise ValueError(msg)
+    return cast("dict[str, Any]", record)
+
 
 SOURCES_PER_RECORD = 1000
 """Sources in one record of the journal."""
@@ -252,3 +340,78 @@ def _short(value: Any) -> str:
 def _is_transient(error: InputError) -> bool:
     """Whether the same command may succeed later: a source could not be read."""
     return any(problem.kind == "unreadable" for problem in error.problems)
+
+
+class FolderBuild(Build):
+    """Build folder of a conversion to a folder; see `Build`.
+
+    It also holds ``store/``, which becomes the destination, and ``old/`` while a store is being replaced.
+    """
+
+    overlap_message = "the destination and a source overlap; choose another destination"
+
+    def __init__(self, destination: Path, *, restart: bool = False) -> None:
+        super().__init__(str(destination), build_folder(destination), local="store", restart=restart)
+        self.output_path = destination
+        self._old = self.folder / "old"
+
+    @property
+    def target(self) -> Folder:
+        """The folder that becomes the destination."""
+        return Folder(self.local)
+
+    def check(self, *, overwrite: bool) -> None:
+        """Refuse a destination that exists, unless it is an empty folder; see `Build.check`."""
+        destination = self.output_path
+        if not os.path.lexists(destination):
+            return
+        if destination.is_symlink():
+            msg = f"{destination}: is a link and will not be touched: give the path that it points to"
+            raise InputError(msg)
+        if destination.is_dir() and not any(destination.iterdir()):
+            return
+        if _is_store(destination):
+            if overwrite:
+                return
+            msg = f"{destination}: a finished store is there already; --overwrite replaces it"
+            raise InputError(msg)
+        msg = f"{destination}: exists, is not a unistore store and will not be touched: choose another path"
+        raise InputError(msg)
+
+    def move_into_place(self) -> None:
+        """Rename the sealed store to the destination, moving an older one to ``old/`` first."""
+        if self.output_path.exists():
+            self.output_path.rename(self._old)
+        self.local.rename(self.output_path)
+        sync_folder(self.folder)
+        sync_folder(self.output_path.parent)
+
+    def _destination_digest(self) -> str | None:
+        return None if self.local.exists() else super()._destination_digest()
+
+    def _open(self) -> None:
+        self._recover()
+        super()._open()
+
+    def _recover(self) -> None:
+        """Recover from a kill between two renames."""
+        if not self._old.exists():
+            return
+        if not os.path.lexists(self.output_path):
+            self._old.rename(self.output_path)
+        elif _is_store(self.output_path):
+            shutil.rmtree(self._old)
+        else:
+            msg = (
+                f"{self._old}: the store that was to be replaced, and {self.output_path} holds something "
+                "else now: move one of them away"
+            )
+            raise ConversionError(msg)
+
+
+def _is_store(path: Path) -> bool:
+    try:
+        Store(path)
+    except (StoreError, OSError):
+        return False
+    return True

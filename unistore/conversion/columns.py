@@ -1,4 +1,4 @@
-"""Columns of a task as blocks: whole rows, or for large rows (volumes) some planes at a time.
+"""Columns of a task as blocks, whole rows or (of large rows) some planes at a time, and their shards.
 
 Writing, comparing and repairing use the same blocks. The bytes of a shard do not depend on the block size:
 chunks and blocks are both in C order.
@@ -6,7 +6,7 @@ chunks and blocks are both in C order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
@@ -16,9 +16,19 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.plan import ArrayPlan, TablePlan
+from unistore.conversion.target import Files
 from unistore.converters.protocol import Converter
 from unistore.schemas.tables import IndexValues
-from unistore.zarr3.writer import content_digest, little_endian_bytes
+from unistore.store.manifest import Entry
+from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.writer import (
+    OrderedMap,
+    array_metadata,
+    content_digest,
+    iter_shard_buffers,
+    little_endian_bytes,
+    serial_map,
+)
 
 LARGE = 32 << 20
 """Rows of more bytes are read some planes at a time, if the converter can."""
@@ -54,6 +64,25 @@ def planes_at_once(array: ArrayPlan) -> int:
 def plane_bytes(array: ArrayPlan) -> int:
     """Bytes of one plane along axis 1."""
     return max(1, prod(array.shape[2:])) * np.dtype(array.field.dtype).itemsize
+
+
+class WatchedColumns(Mapping[str, NDArray[Any]]):
+    """Memory that a converter reads columns into; `untouched` names those that it never looked at."""
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        self._columns = columns
+        self.untouched = set(columns)
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        values = self._columns[column]
+        self.untouched.discard(column)
+        return values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
 
 
 class Column(Protocol):
@@ -181,3 +210,38 @@ class IndexRows:
     def piece(self, number: int) -> str:
         """Not available: index arrays are not read from single sources."""
         raise NotImplementedError
+
+
+def metadata_of(array: ArrayPlan) -> ArrayMetadata:
+    """Zarr metadata of a planned array."""
+    return array_metadata(
+        array.shape,
+        np.dtype(array.field.dtype),
+        array.chunk,
+        array.shard,
+        array.codec,
+        fill=array.field.fill,
+        attributes=array.field.described,
+        dimension_names=array.field.axes,
+    )
+
+
+def shard_key(array: ArrayPlan, number: int) -> str:
+    """Key of the shard that begins at row ``number * shard[0]``; shards span whole rows."""
+    return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
+
+
+def write_column(files: Files, number: int, column: Column, ordered_map: OrderedMap = serial_map) -> Entry:
+    """Encode a column's rows block by block and write them as shard `number` of its array."""
+    array = column.array
+    metadata = metadata_of(array)
+    at = (number, *(0 for _ in array.shape[1:]))
+    blocks = (block for _, block in column)
+    written = files.put(shard_key(array, number), iter_shard_buffers(metadata, at, blocks, ordered_map))
+    return Entry(
+        key=written.key,
+        bytes=written.bytes,
+        checksum=written.checksum,
+        rows=column.rows,
+        content=column.content,
+    )

@@ -5,30 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.conversion.build import Build
-from unistore.conversion.estimate import estimate, provisional_tables
 from unistore.conversion.executors.local import Executor, Job
-from unistore.conversion.fingerprint import Fingerprints, sizes_of
 from unistore.conversion.finish import seal, source_digests
 from unistore.conversion.job import DeriveJob, ShardJob, source_batches
-from unistore.conversion.keys import Keys, source_keys, task_keys
-from unistore.conversion.memory import largest_need, reading_memory
+from unistore.conversion.keys import Fingerprints, Keys, sizes_of, source_keys, task_keys
+from unistore.conversion.memory import check_space, estimate, largest_need, provisional_tables, reading_memory
 from unistore.conversion.part_job import PartJob, parts_of
 from unistore.conversion.plan import Plan, json_digest
-from unistore.conversion.planning import Planned, plan_conversion
+from unistore.conversion.planning import Planned, choose_codecs, plan_conversion
 from unistore.conversion.report import Report
 from unistore.conversion.row_cache import RowCache
 from unistore.conversion.schema_checks import bounded_columns, check_plan
-from unistore.conversion.space import check_space
+from unistore.conversion.settings import Settings
 from unistore.conversion.spill import Spill, SpilledBatch
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.target import Folder
-from unistore.conversion.trial import choose_codecs
 from unistore.converters.protocol import Converter, Scan
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.schemas.tables import Table
@@ -36,10 +34,10 @@ from unistore.system.progress import Progress
 
 T = TypeVar("T")
 MAX_PROBLEMS = 50
-"""Problems after which the conversion fails without looking for more, unless it is `exhaustive`."""
+"""Problems after which the conversion fails without looking for more, unless bad sources are skipped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Conversion:
     """A running conversion.
 
@@ -49,30 +47,24 @@ class Conversion:
         The converter, its scan, and the state of the source files.
     build
         The entered build folder, with the journal.
-    memory
-        Limit in bytes for all processes; None: no limit.
-    budget
-        Bytes that one step may use to be faster.
+    settings
+        Of the conversion. With ``on_error="skip"`` the problems of all sources are collected, however many.
     executor, progress
         Where steps run, and progress callbacks.
     round
         How often sources were left out before; steps of earlier rounds are reused if their keys are the same.
-    exhaustive
-        Whether to collect the problems of all sources, however many there are.
     """
 
     converter: Converter
     scan: Scan
     fingerprints: Fingerprints
     build: Build
-    memory: int | None
-    budget: int
+    settings: Settings
     executor: Executor
     progress: Progress
     round: int = 0
-    exhaustive: bool = False
 
-    def execute(self, codec: str, split: SplitRule | None) -> Report:
+    def execute(self, split: SplitRule | None) -> Report:
         """Derive, finalize, write every shard, seal, move into place.
 
         Raises
@@ -82,15 +74,14 @@ class Conversion:
         ConversionError
             If writing failed, or a source changed meanwhile.
         """
-        estimate(self.converter, self.scan, self.budget).check(self.memory)
+        estimate(self.converter, self.scan, self.settings.budget).check(self.settings.limit)
         if isinstance(self.build.target, Folder):
             tables = provisional_tables(self.scan)
             check_space(self.build.output_path, self.build.folder, tables, self.progress)
-        keys, sizes = source_keys(self.scan, self.fingerprints), sizes_of(self.fingerprints)
-        planned, spill, row_cache = self._plan(keys, sizes, codec, split)
+        planned, spill, row_cache = self.plan(split)
         plan = planned.plan
         check_plan(plan, planned.attributes["samples"]["count"], planned.arrays)
-        resumed = self._write_shards(keys, planned, spill, row_cache)
+        resumed = self.write_shards(planned, self.job(plan, planned.spilled, spill, row_cache))
         sealed = seal(
             self.build.target,
             plan,
@@ -105,7 +96,7 @@ class Conversion:
             samples=int(planned.attributes["samples"]["count"]),
             sample_table=plan.sample_table,
             sources=len(self.scan.sources),
-            source_bytes=int(sizes.sum()),
+            source_bytes=int(self.sizes.sum()),
             raw_bytes=plan.raw_bytes,
             stored_bytes=sealed["bytes"],
             files=sealed["files"] + 2,
@@ -121,23 +112,38 @@ class Conversion:
         self.build.remove()
         return report
 
-    def _plan(
-        self, keys: Keys, sizes: NDArray[np.int64], codec: str, split: SplitRule | None
+    @cached_property
+    def keys(self) -> Keys:
+        """Key of each source."""
+        return source_keys(self.scan, self.fingerprints)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Bytes of the files of each source."""
+        return sizes_of(self.fingerprints)
+
+    def plan(
+        self, split: SplitRule | None, codecs: Mapping[str, str] | None = None
     ) -> tuple[Planned, Spill, RowCache]:
-        """Derive, finalize, plan; a method of its own so that its temporary arrays are freed."""
-        spill = self._derive(keys, sizes)
+        """Derive, finalize, plan; `codecs` are those that the codec ``"auto"`` chose before, by path."""
+        codec = self.settings.codec
+        spill = self._derive()
         row_cache = RowCache()
         finalized = self.converter.finalize(self.scan, spill if self.scan.is_derived else ())
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
-            job = self._job(plan, spilled, spill, row_cache)
+            if codecs is not None:
+                return codecs
+            job = self.job(plan, spilled, spill, row_cache)
             self._read_parts(job)
             folder = self.build.spill / "trial"
-            return choose_codecs(job, self.executor, folder, bad_sources=self.exhaustive)
+            return choose_codecs(job, self.executor, folder, bad_sources=self.settings.skips)
 
-        planned = plan_conversion(self.converter, self.scan, finalized, codec, split, spill, sizes, choose)
-        if codec != "auto":
-            self._read_parts(self._job(planned.plan, planned.spilled, spill, row_cache))
+        planned = plan_conversion(
+            self.converter, self.scan, finalized, codec, split, spill, self.sizes, choose
+        )
+        if codec != "auto" and codecs is None:
+            self._read_parts(self.job(planned.plan, planned.spilled, spill, row_cache))
         return planned, spill, row_cache
 
     def _read_parts(self, job: ShardJob) -> None:
@@ -146,11 +152,12 @@ class Conversion:
         parts = [part for table in plan.tables for part in parts_of(job, table, workers)]
         reading = PartJob(job, self.build.spill / "parts")
         if parts:
-            self._run_steps("reading", reading, parts, plan.task_bytes, lambda _: {})
+            self.run_steps("reading", reading, parts, plan.task_bytes, lambda _: {})
         for part in parts:
             job.row_cache.add(reading.rows(part))
 
-    def _job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill, row_cache: RowCache) -> ShardJob:
+    def job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill, row_cache: RowCache) -> ShardJob:
+        """Job that writes the shards of a plan."""
         return ShardJob(
             converter=self.converter,
             scan=self.scan,
@@ -164,21 +171,21 @@ class Conversion:
             row_cache=row_cache,
         )
 
-    def _derive(self, keys: Keys, sizes: NDArray[np.int64]) -> Spill:
+    def _derive(self) -> Spill:
         """Derive the sources, unless done already; returns their spilled rows and facts."""
         if not self.scan.is_derived:
             return Spill(self.build.spill, 0)
-        spill = self._derived_before(keys)
+        spill, sizes = self._derived_before(self.keys), self.sizes
         job = DeriveJob(
             converter=self.converter,
             scan=self.scan,
             fingerprints=self.fingerprints,
-            keys=keys,
+            keys=self.keys,
             spill=self.build.spill / f"{self.round}",
-            budget=self.budget,
+            budget=self.settings.budget,
         )
         todo = source_batches(spill.missing, sizes)
-        self._run_steps(
+        self.run_steps(
             "reading", job, todo, lambda batch: int(sizes[list(batch)].sum()), lambda _: {"round": self.round}
         )
         for batch in todo:
@@ -201,7 +208,7 @@ class Conversion:
             spill.add(batch, number[known].tolist(), known.tolist())
         return spill
 
-    def _write_shards(self, source_keys: Keys, planned: Planned, spill: Spill, row_cache: RowCache) -> int:
+    def write_shards(self, planned: Planned, job: ShardJob) -> int:
         """Write the shards that are missing; returns the number of tasks that were done before."""
         journal, plan, digest = self.build.journal, planned.plan, planned.attributes["plan_digest"]
         before = [record for record in journal.of("plan") if record["round"] == self.round]
@@ -214,16 +221,10 @@ class Conversion:
         if not before:
             tasks = len(plan.tasks())
             journal.append({"step": "plan", "digest": digest, "tasks": tasks, "round": self.round})
-        keys = task_keys(plan, source_keys)
+        keys = task_keys(plan, self.keys)
         done = self._done_tasks(plan, keys)
         todo = [task for task in plan.tasks() if task.id not in done]
-        self._run_steps(
-            "writing",
-            self._job(plan, planned.spilled, spill, row_cache),
-            todo,
-            plan.task_bytes,
-            lambda task: {"of": keys[task.id]},
-        )
+        self.run_steps("writing", job, todo, plan.task_bytes, lambda task: {"of": keys[task.id]})
         return len(done)
 
     def _done_tasks(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
@@ -240,7 +241,7 @@ class Conversion:
                 done.add(task.id)
         return done
 
-    def _run_steps(
+    def run_steps(
         self,
         stage: str,
         job: Job[T],
@@ -250,14 +251,14 @@ class Conversion:
     ) -> None:
         """Run steps, journal each with the fields from `about`, raise all problems together."""
         if items:
-            largest_need(job, items, self.memory)
+            largest_need(job, items, self.settings.limit)
         self.progress.begin(stage, sum(size(item) for item in items))
         problems: dict[Problem, None] = {}
         with closing(self.executor.run(job, items)) as steps:
             for item, outcome in steps:
                 if outcome.problems:
                     problems.update(dict.fromkeys(outcome.problems))
-                    if len(problems) >= MAX_PROBLEMS and not self.exhaustive:
+                    if len(problems) >= MAX_PROBLEMS and not self.settings.skips:
                         break
                 if outcome.record:
                     self.build.journal.append({**outcome.record, **about(item)})

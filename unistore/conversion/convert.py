@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,32 +13,27 @@ from typing import TYPE_CHECKING, Any, cast
 from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.asking import asking
 from unistore.conversion.executors.worker_process import CONVERSION
-from unistore.conversion.memory import step_budget
 from unistore.conversion.runner import Report, run
-from unistore.conversion.signatures import typed
-from unistore.conversion.split_rule import parse_split
-from unistore.converters.instead import nothing_found
+from unistore.conversion.settings import Settings
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family, is_own
-from unistore.converters.survey import Detection, Survey, read_problem, survey
+from unistore.converters.survey import Claims, Detection, nothing_found, survey
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
-from unistore.system.arguments import MAX_WORKERS, Arguments
+from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
-from unistore.system.sizes import parse_bytes
-from unistore.zarr3.presets import CODECS
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from unistore.conversion.executors.local import Executor
+    from unistore.conversion.executors.dask_executor import Dask
+    from unistore.conversion.executors.processes import Processes
 
 PathLike = str | os.PathLike[str]
 
 
-@typed
 def convert(
     sources: PathLike | Iterable[PathLike],
     destination: PathLike,
@@ -142,66 +137,66 @@ def convert(
     check.path("destination", destination)
     if not isinstance(family, Detection):
         check.text("family", family, none=True)
-    check.one_of("--codec", codec, CODECS)
-    check.one_of("--on-error", on_error, ("fail", "skip"))
-    check.integer("--workers", workers, most=MAX_WORKERS)
-    check.flag("--overwrite", overwrite)
-    check.flag("--restart", restart)
-    check.path("--work", work, none=True)
-    check.expect(
-        "--scheduler",
-        scheduler,
-        isinstance(scheduler, str) or hasattr(scheduler, "submit"),
-        "an address, as in tcp://host:8786, or a distributed.Client",
-        none=True,
-    )
-    check.expect(
-        "--split", split, isinstance(split, (str, Mapping)), "shares, as in train=0.8,val=0.2", none=True
-    )
-    check.text("--split-by", split_by)
-    check.integer("--split-seed", split_seed)
-    check.path("--split-from", split_from, none=True)
-    check.text("--group-by", group_by, none=True)
     check.raise_problems()
-    rule = parse_split(split, split_by, split_seed, split_from, group_by)
-    limit = None if memory is None else parse_bytes(memory, "--memory")
+    settings = Settings(
+        codec=codec,
+        split=split,
+        split_by=split_by,
+        split_seed=split_seed,
+        split_from=split_from,
+        group_by=group_by,
+        overwrite=overwrite,
+        restart=restart,
+        work=work,
+        workers=workers,
+        scheduler=scheduler,
+        memory=memory,
+        on_error=on_error,
+    )
     paths = source_paths(sources)
-    is_named = isinstance(family, str)
-    named = family.family if isinstance(family, Detection) else family
-    chosen = named or implied_family(options) or detect_family(paths).family
+    if family is None:
+        family = implied_family(options) or detect_family(paths)
+    return convert_with(settings, paths, destination, family, options, progress)
 
-    def start(executor: Executor, callbacks: Progress) -> Report:
+
+def convert_with(
+    settings: Settings,
+    paths: Sequence[Path],
+    destination: PathLike,
+    family: str | Detection,
+    options: Mapping[str, Any],
+    progress: Progress | bool | None = None,
+) -> Report:
+    """Convert sources of a family with its options; see `convert`."""
+    name = family if isinstance(family, str) else family.family
+    converter = make_converter(name, options)
+    with resolve_progress(progress) as callbacks, _executor(settings, name, callbacks) as executor:
         return run(
-            make_converter(chosen, options),
+            converter,
             paths,
             destination,
-            codec=codec,
-            split=rule,
-            overwrite=overwrite,
-            restart=restart,
-            work=None if work is None else Path(work),
-            memory=limit,
-            budget=step_budget(limit, workers if scheduler is None else None),
-            on_error=on_error,
+            settings,
             executor=executor,
-            is_named=is_named,
+            is_named=isinstance(family, str),
+            claims=None if isinstance(family, str) else family.claims,
             progress=callbacks,
         )
 
-    with resolve_progress(progress) as callbacks:
-        if scheduler is not None:
-            from unistore.conversion.executors.dask_executor import Dask
 
-            with Dask(scheduler, memory=limit, tell=callbacks.tell) as cluster:
-                return start(cluster, callbacks)
-        imports = _imports(get_family(chosen))
-        if workers == 0:
-            with Apart(limit, imports=imports, tell=callbacks.tell) as apart:
-                return start(apart, callbacks)
-        from unistore.conversion.executors.processes import Processes
+def _executor(
+    settings: Settings, family: str, progress: Progress
+) -> AbstractContextManager[Apart | Dask | Processes]:
+    """Return what runs the steps, to be entered."""
+    if settings.scheduler is not None:
+        from unistore.conversion.executors.dask_executor import Dask
 
-        with Processes(workers, memory=limit, imports=imports, tell=callbacks.tell) as processes:
-            return start(processes, callbacks)
+        return Dask(settings.scheduler, memory=settings.limit, tell=progress.tell)
+    imports = _imports(get_family(family))
+    if settings.workers == 0:
+        return Apart(settings.limit, imports=imports, tell=progress.tell)
+    from unistore.conversion.executors.processes import Processes
+
+    return Processes(settings.workers, memory=settings.limit, imports=imports, tell=progress.tell)
 
 
 def _imports(family: Family) -> tuple[str, ...]:
@@ -257,16 +252,15 @@ def detect_family(paths: Sequence[Path]) -> Detection:
     check_exist(paths)
     with Apart() as executor:
         surveyed = survey(paths, asking(executor))
-    unreadable = [problem for seen in surveyed.files if (problem := read_problem(seen)) is not None]
-    if unreadable:
-        raise InputError(unreadable)
+    if surveyed.unreadable:
+        raise InputError(list(surveyed.unreadable.values()))
     found = surveyed.detected()
     if len(found) > 1:
-        raise InputError(several_families(paths, surveyed))
+        raise InputError(several_families(surveyed))
     if not found:
         if refused := surveyed.refused():
             raise InputError(refused)
-        raise InputError(nothing_found(paths, surveyed))
+        raise InputError(nothing_found(surveyed))
     return found[0]
 
 
@@ -282,27 +276,29 @@ def implied_family(options: Iterable[str]) -> str | None:
     return having[0] if len(having) == 1 else None
 
 
-def several_families(paths: Sequence[Path], surveyed: Survey) -> Problem:
-    """Problem of paths that hold sources of several families."""
-    listed, given = ", ".join(map(str, paths)), list(map(str, paths))
+def several_families(surveyed: Claims) -> Problem:
+    """Return the problem of paths that hold sources of several families."""
+    paths = list(map(str, surveyed.roots))
     commands = []
     for family, count in surveyed.counts().items():
-        words = ["unistore", "convert", get_family(family).command, *given, "DST"]
-        words += exclude_words(family, paths, surveyed)
+        words = ["unistore", "convert", get_family(family).command, *paths, "DST"]
+        words += exclude_words(family, surveyed)
         commands.append(f"{count} of {family.replace('_', ' ')}: {shlex.join(words)}")
     each = "\n    ".join(commands)
     return Problem(
-        listed,
+        ", ".join(paths),
         f"holds files of several families:\n    {each}\n   ",
         "convert each by itself, into a store of its own",
         "family",
     )
 
 
-def exclude_words(family: str, paths: Sequence[Path], surveyed: Survey) -> list[str]:
-    """Words of a command line that leave out what the family would refuse as plain arrays."""
-    names = surveyed.general_only(family, paths)
-    return [word for name in names for word in ("--exclude", name)]
+def exclude_words(family: str, surveyed: Claims) -> list[str]:
+    """Return words of a command line that leave out what the family would refuse as plain arrays."""
+    words = []
+    for name in surveyed.general_only(family):
+        words += ["--exclude", name]
+    return words
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:

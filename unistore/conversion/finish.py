@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import IndexRows
+from unistore.conversion.build import Journal
+from unistore.conversion.columns import IndexRows, metadata_of, write_column
 from unistore.conversion.job import source_digest
-from unistore.conversion.journal import Journal
 from unistore.conversion.plan import ArrayPlan, Plan
-from unistore.conversion.shards import metadata_of, write_column
 from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.splits import Codes
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Files, Target
 from unistore.converters.protocol import Finalized, Scan
-from unistore.converters.verdicts import TAKEN
+from unistore.converters.registry import get_family
+from unistore.converters.survey import TAKEN
 from unistore.errors import ConversionError
+from unistore.schemas.array_specs import relations
 from unistore.schemas.tables import Field, IndexValues, lazy_text_arrays
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
@@ -202,10 +204,14 @@ def metadata_documents(
         Attributes of groups below the root, by path.
     """
     documents: dict[str, bytes] = {}
-    paths = [array.field.path for array in plan.arrays()]
+    axes = {array.field.path: array.field.axes for array in plan.arrays()}
+    related = relations(axes, get_family(plan.family).part("specs"))
     for array in plan.arrays():
-        documents[array.field.path] = _json(metadata_of(array).to_json())
-    for path in sorted({*_parents(paths), *groups}):
+        path = array.field.path
+        metadata = metadata_of(array)
+        described = replace(metadata, attributes={**metadata.attributes, **related.get(path, {})})
+        documents[path] = _json(described.to_json())
+    for path in sorted({*_parents(axes), *groups}):
         own = dict(groups.get(path, {}))
         documents[path] = _json({"zarr_format": 3, "node_type": "group", "attributes": own})
     found = {f"{path}/{ROOT}": document for path, document in documents.items()}

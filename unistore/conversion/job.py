@@ -13,26 +13,23 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.blocks import BlockPool
-from unistore.conversion.columns import Column, InMemory, Planes, in_planes
-from unistore.conversion.executors.local import Outcome
-from unistore.conversion.fingerprint import Fingerprints, check_unchanged, reading
-from unistore.conversion.keys import Keys
+from unistore.conversion.columns import Column, InMemory, Planes, WatchedColumns, in_planes, write_column
+from unistore.conversion.executors.local import Job, Outcome
+from unistore.conversion.keys import Fingerprints, Keys, check_unchanged, reading
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask, json_digest
 from unistore.conversion.row_cache import RowCache
 from unistore.conversion.schema_checks import broken_rows
-from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Folder, Target
 from unistore.converters.common.exclusion import with_source
 from unistore.converters.protocol import Converter, Facts, Scan
-from unistore.errors import InputError, Problem, first_few
-from unistore.schemas.array_spec import ArraySpec
+from unistore.errors import ConversionError, InputError, Problem, first_few
+from unistore.schemas.array_specs import ArraySpec
 from unistore.schemas.tables import Table
-from unistore.zarr3.threads import OrderedMap, serial_map
-from unistore.zarr3.writer import content_digest
+from unistore.store.manifest import Entry
+from unistore.zarr3.writer import EncoderThreads, OrderedMap, content_digest, serial_map
 
 MIN_BATCHES = 32
 """Least number of batches, if there are as many sources."""
@@ -47,7 +44,7 @@ AHEAD = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeriveJob:
+class DeriveJob(Job[Sequence[int]]):
     """Derive sources: ``job(numbers)`` spills rows and facts of a batch; its folder has the first number."""
 
     converter: Converter
@@ -89,11 +86,11 @@ class DeriveJob:
         return f"reading {first_few([self.scan.sources.names[source] for source in sources], SHOWN)}"
 
     def bare(self) -> DeriveJob:
-        """See `SlicedJob`: without sources."""
+        """Return the job without sources."""
         return replace(self, scan=self.scan.only(()), fingerprints=self.fingerprints.only(()), keys={})
 
     def slice(self, sources: Sequence[int]) -> dict[str, Any]:
-        """See `SlicedJob`: the sources' own part of the scan."""
+        """Return the sources' own part of the scan."""
         return {
             "scan": self.scan.only(sources),
             "fingerprints": self.fingerprints.only(sources),
@@ -131,7 +128,7 @@ def source_batches(sources: Sequence[int], sizes: NDArray[np.int64]) -> list[tup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardJob:
+class ShardJob(Job[ShardTask]):
     """Write shards: ``job(task)`` writes one shard of every column of the task's table."""
 
     converter: Converter
@@ -145,8 +142,6 @@ class ShardJob:
     """From `reading_memory`."""
     bounded: Mapping[str, ArraySpec] = field(default_factory=dict)
     """From `bounded_columns`."""
-    blocks: BlockPool = field(default_factory=BlockPool, compare=False)
-    """Reused memory for rows."""
     row_cache: RowCache = field(default_factory=RowCache, compare=False)
     """Rows that were read already."""
     known: Sequence[Piece] | None = None
@@ -154,11 +149,19 @@ class ShardJob:
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Read the task's rows from its sources, encode, write."""
-        return self.threaded(task, serial_map)
+        return self._write(task, serial_map)
 
-    def threaded(self, task: ShardTask, ordered_map: OrderedMap) -> Outcome:
-        """Run the step; see `ThreadedJob`."""
-        table = task.table
+    def threaded(self, task: ShardTask, threads: int) -> Outcome:
+        """Run the step with so many threads, which encode."""
+        if threads < 2:
+            return self(task)
+        encoders = EncoderThreads(threads)
+        try:
+            return self._write(task, encoders.ordered_map)
+        finally:
+            encoders.stop()
+
+    def _write(self, task: ShardTask, ordered_map: OrderedMap) -> Outcome:
         try:
             columns = self.columns(task, ordered_map)
             with self.target.together() as together:
@@ -169,19 +172,20 @@ class ShardJob:
                 ]
         except InputError as error:
             return Outcome(problems=error.problems)
-        record = {
+        return Outcome(self.record(task, files, columns))
+
+    def record(self, task: ShardTask, files: Sequence[Entry], columns: Sequence[Column]) -> dict[str, Any]:
+        """Record of a task for the journal, after iteration of all its columns."""
+        return {
             "step": "shard",
             "task": task.id,
             "files": [file.to_json() for file in files],
             "pieces": self.pieces(task, columns),
             "statistics": statistics_of(columns),
         }
-        blocks = {column.array.column: column.block for column in columns if isinstance(column, InMemory)}
-        self.blocks.release(table, blocks)
-        return Outcome(record)
 
     def bare(self) -> ShardJob:
-        """See `SlicedJob`: without sources."""
+        """Return the job without sources."""
         tables = tuple(replace(table, source_rows=()) for table in self.plan.tables)
         return replace(
             self,
@@ -192,7 +196,7 @@ class ShardJob:
         )
 
     def slice(self, task: ShardTask) -> dict[str, Any]:
-        """See `SlicedJob`: the sources that its rows come from."""
+        """Return the sources that its rows come from."""
         pieces = self.pieces_of(task)
         numbers = range(pieces[0].source, pieces[-1].source + 1)
         return {
@@ -274,13 +278,7 @@ class ShardJob:
 
     def _blank(self, task: ShardTask) -> dict[str, NDArray[Any]]:
         return {
-            array.column: self.blocks.acquire(
-                task.table,
-                array.column,
-                (task.hi - task.lo, *array.shape[1:]),
-                array.field.dtype,
-                array.field.fill,
-            )
+            array.column: _filled((task.hi - task.lo, *array.shape[1:]), array.field.dtype, array.field.fill)
             for array in self.plan.table(task.table).arrays
         }
 
@@ -291,7 +289,10 @@ class ShardJob:
         name = self.scan.sources.names[number]
         try:
             with reading(name, self.fingerprints[number]):
-                self.converter.read_planes(self.scan, table, number, lo, hi, {column: block})
+                watched = WatchedColumns({column: block})
+                self.converter.read_planes(self.scan, table, number, lo, hi, watched)
+                if lo == 0:  # planes behind the end of a smaller volume are fill
+                    self._check_all_read(name, table, watched)
         except InputError as error:
             raise InputError(_problems(error, name)) from error
         if problems := list(broken_rows(self.plan, self.bounded, name, table, 0, {column: block})):
@@ -307,13 +308,28 @@ class ShardJob:
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
         spilled = self.spilled.get(table)
         if spilled is None:
-            self.converter.read(self.scan, table, source, lo, hi, out)
+            watched = WatchedColumns(out)
+            self.converter.read(self.scan, table, source, lo, hi, watched)
+            self._check_all_read(self.scan.sources.names[source], table, watched)
             return
         for column, target in out.items():
             at = 0
             for rows in self.spill.read(table, column, source, lo, hi):
                 self.converter.pack(self.scan, spilled, column, source, rows, target[at : at + len(rows)])
                 at += len(rows)
+
+    def _check_all_read(self, name: str, table: str, watched: WatchedColumns) -> None:
+        """Refuse to store fill for columns that the converter forgot."""
+        if watched.untouched:
+            kind, forgotten = type(self.converter), ", ".join(sorted(watched.untouched))
+            reader = f"{kind.__module__}.{kind.__qualname__}"
+            msg = f"{name}: {reader} did not read {forgotten} of table {table!r}; please report it"
+            raise ConversionError(msg)
+
+
+def _filled(shape: tuple[int, ...], dtype: str, fill: float | bool) -> NDArray[Any]:
+    """Make an array of a value; pages of zeros are touched by whoever writes them."""
+    return np.zeros(shape, dtype) if fill == 0 else np.full(shape, fill, dtype)
 
 
 def statistics_of(columns: Sequence[Column]) -> dict[str, Any]:

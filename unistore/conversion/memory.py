@@ -1,22 +1,28 @@
-"""Memory of a conversion: what its steps need, and whether a limit suffices.
+"""Memory and disk space of a conversion: one upper bound for each step, and whether a limit suffices.
 
-The need of a step is known before it starts: the source's own estimate for deriving it, the rows of a shard
-and their encoded form for writing it. Layout and bytes never depend on memory.
+The bound is known before a step starts, and that of the largest step before any data is read: the source's
+own bound for deriving it, the rows of a shard and their encoded form for writing it. Layout and bytes never
+depend on memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+import os
+import shutil
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.conversion.columns import in_planes, plane_bytes, planes_at_once
 from unistore.conversion.executors.local import Job
-from unistore.conversion.plan import TablePlan
+from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Converter, Scan, Source
 from unistore.errors import InputError, Problem
+from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
 from unistore.zarr3.writer import MAX_PENDING_BYTES
 
@@ -154,3 +160,105 @@ def shard_memory(converter: Converter, table: TablePlan, reading: int, *, stream
         return rows_bytes + 2 * largest  # spilled rows may change dtype
     encoded = min(largest, MAX_PENDING_BYTES) if converter.reads_planes and streams else largest
     return rows_bytes + encoded + reading
+
+
+class Peak(NamedTuple):
+    """Peak memory of all processes of a conversion together."""
+
+    bytes: int
+    workers: int  # that fit into the limit; 0: the converting process runs the steps itself
+    wanted: int  # workers without the limit, at most one a step
+
+
+class Estimate(NamedTuple):
+    """The largest step of a conversion. Tables whose rows depend on values count with their most rows."""
+
+    step: int  # bytes beyond `PROCESS`
+    steps: int  # most steps that can run at once
+    largest: str  # description of the largest step
+
+    def check(self, limit: int | None) -> None:
+        """Refuse a limit that a process with the largest step would break; see `check_fits`."""
+        check_fits(limit, self.step, self.largest)
+
+    def peak(self, limit: int | None, workers: int | None) -> Peak:
+        """Return what all processes hold together under a limit in bytes; refuses one that is too little.
+
+        `workers` are as asked for; None: those of a cluster, of which one process counts.
+        """
+        self.check(limit)
+        wanted = min(workers or 0, self.steps)
+        count = most_workers(limit, wanted, self.step)
+        if count:
+            return Peak(PROCESS + count * (PROCESS + self.step), count, wanted)
+        return Peak(PROCESS + self.step, 0, wanted)
+
+
+def estimate(converter: Converter, scan: Scan, budget: int) -> Estimate:
+    """Find the largest step of a conversion, with a budget for a step as of `step_budget`."""
+    bounds = [(0, "nothing")]
+    steps = 0
+    if scan.is_derived and len(scan.sources):
+        deriving = derive_memory(scan, budget)
+        largest = int(deriving.argmax())
+        bounds.append((int(deriving[largest]), f"reading {scan.sources.names[largest]}"))
+        steps = len(scan.sources)
+    possible = [plan_table(table, [rows]) for table, rows in scan.possible]
+    shards = 0
+    for table in (*provisional_tables(scan), *possible):
+        need = scan_memory(scan) + shard_memory(converter, table, reading_memory(scan))
+        bounds.append((need, f"a shard of table {table.name!r}"))
+        shards += -(-table.rows // table.shard_rows)
+    step, what = max(bounds, key=lambda bound: bound[0])
+    return Estimate(step, max(steps, shards), what)
+
+
+def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
+    """Plans of the tables of a scan; spilled ones with their estimated rows."""
+    plans = []
+    for table in scan.tables:
+        rows = scan.sources.rows(table.name)
+        if table.spilled:
+            rows = [scan.estimated_rows.get(table.name, 0)]
+        plans.append(plan_table(table, rows))
+    return tuple(plans)
+
+
+def predicted_bytes(tables: Iterable[TablePlan]) -> int:
+    """Upper bound: uncompressed bytes of all tables; spilled ones twice, as they are written twice."""
+    return sum(table.rows * table.row_bytes * (1 + table.spilled) for table in tables)
+
+
+def check_space(
+    destination: Path, build: Path, tables: Iterable[TablePlan], progress: Progress = NO_PROGRESS
+) -> None:
+    """Warn if the free space may not suffice, by the progress or else as a `UserWarning`.
+
+    The files that an earlier run left in the folder `build` count as free space.
+    """
+    existing = destination.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    room = shutil.disk_usage(existing).free + _folder_bytes(build)
+    needed = predicted_bytes(tables)
+    if room >= needed:
+        return
+    line = (
+        f"{destination}: the disk has room for {size(room)}; uncompressed, this takes up to {size(needed)} "
+        "(free space there, or choose another destination; if it fills up, the same command continues once "
+        "there is room)"
+    )
+    if progress is NO_PROGRESS:
+        warnings.warn(line, stacklevel=2)
+    else:
+        progress.tell(f"warning: {line}")
+
+
+def _folder_bytes(folder: Path) -> int:
+    """Bytes of the files in a folder."""
+    total = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            path = Path(above, name)
+            total += path.lstat().st_size if path.exists() else 0
+    return total

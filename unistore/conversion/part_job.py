@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.columns import InMemory, in_planes
-from unistore.conversion.executors.local import Executor, Outcome
+from unistore.conversion.executors.local import Executor, Job, Outcome
 from unistore.conversion.job import MIN_BATCHES, ShardJob
 from unistore.conversion.plan import ShardTask, TablePlan
 from unistore.conversion.row_cache import StoredRows
@@ -25,7 +25,7 @@ MAX_PIECES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class PartJob:
+class PartJob(Job[ShardTask]):
     """Read parts of shards: ``job(part)`` writes the rows of all columns of a part into a file.
 
     Nothing is recorded in the journal: a continued conversion reads parts again.
@@ -44,7 +44,6 @@ class PartJob:
             return Outcome(problems=error.problems)
         rows = {column.array.column: column.block for column in columns if isinstance(column, InMemory)}
         self.rows(part).write(rows)
-        self.job.blocks.release(part.table, rows)
         return Outcome()
 
     def rows(self, part: ShardTask) -> StoredRows:
@@ -55,11 +54,11 @@ class PartJob:
         return StoredRows(part.table, part.lo, part.hi, path, row_bytes)
 
     def bare(self) -> PartJob:
-        """See `SlicedJob`."""
+        """See `Job`."""
         return replace(self, job=self.job.bare())
 
     def slice(self, part: ShardTask) -> dict[str, Any]:
-        """See `SlicedJob`."""
+        """See `Job`."""
         return {"job": replace(self.job.bare(), **self.job.slice(part))}
 
     def describe(self, part: ShardTask) -> str:

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from unistore.conversion.estimate import Estimate, Peak, estimate, provisional_tables
 from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.asking import asking
-from unistore.conversion.fingerprint import fingerprints_of, sizes_of
-from unistore.conversion.memory import step_budget
+from unistore.conversion.keys import fingerprints_of, sizes_of
+from unistore.conversion.memory import Estimate, Peak, estimate, provisional_tables
 from unistore.conversion.plan import Plan, TablePlan
 from unistore.conversion.planning import plan_of
-from unistore.conversion.skipping import check_mode, entry_of, scan_valid_sources, with_skipped
+from unistore.conversion.settings import DEFAULTS, Settings
+from unistore.conversion.skipping import entry_of, scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
 from unistore.conversion.splits import assign_splits, prepare_splits
 from unistore.converters.protocol import Converter, Finalized, Scan
-from unistore.converters.verdicts import counted_scan
+from unistore.converters.survey import Claims, counted_scan
 
 _MAX_NAMES = 1_000_000
 """Most samples that are assigned to splits only to tell their shares."""
@@ -102,37 +102,36 @@ class Preview:
 def preview(
     converter: Converter,
     paths: Sequence[Path],
+    settings: Settings = DEFAULTS,
     *,
-    codec: str = "auto",
-    split: SplitRule | None = None,
-    on_error: str = "fail",
     is_named: bool = False,
-    workers: int | None = 0,
-    memory: int | None = None,
+    claims: Claims | None = None,
 ) -> Preview:
     """Scan and plan without writing anything.
 
     Parameters
     ----------
-    codec, split, on_error, is_named
+    settings, is_named, claims
         As in `run`; problems that only values show are not known yet.
-    workers, memory
-        As in `unistore.convert`; None workers: those of a cluster.
 
     Raises
     ------
     InputError
         With every problem of every source, or if the memory is too small.
     """
-    check_mode(on_error)
-    with Apart(memory) as executor:
+    with Apart(settings.limit) as executor:
         _, scan, problems = scan_valid_sources(
-            converter, paths, skip=on_error == "skip", ask=asking(executor), is_named=is_named
+            converter,
+            paths,
+            skip=settings.skips,
+            ask=asking(executor),
+            is_named=is_named,
+            claims=claims,
         )
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
-    rule = prepare_splits(split, paths, scan)
-    plan = plan_of(scan, codec, rule, provisional_tables(scan))
-    found = estimate(converter, scan, step_budget(memory, workers))
+    rule = prepare_splits(settings.rule, paths, scan)
+    plan = plan_of(scan, settings.codec, rule, provisional_tables(scan))
+    found = estimate(converter, scan, settings.budget)
     return Preview(
         scan=replace(scan, notes=(*scan.notes, *_split_notes(converter, scan, rule))),
         plan=plan,
@@ -140,7 +139,7 @@ def preview(
         source_bytes=int(sizes_of(fingerprints_of(scan)).sum()),
         raw_bytes=plan.raw_bytes,
         estimate=found,
-        peak=found.peak(memory, workers),
+        peak=found.peak(settings.limit, settings.wanted_workers),
     )
 
 

@@ -4,29 +4,128 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from unistore.conversion.build import Build
+from unistore.conversion.build import Build, FolderBuild
 from unistore.conversion.conversion import Conversion
-from unistore.conversion.destination import open_build
+from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.asking import asking
 from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.failure import writing_failed
-from unistore.conversion.fingerprint import Fingerprint, Fingerprints, fingerprints_of
-from unistore.conversion.memory import PROCESS, STEP_BUDGET
+from unistore.conversion.keys import Fingerprint, Fingerprints, fingerprints_of, sizes_of
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.report import Report
-from unistore.conversion.skipping import Skipping, check_mode, check_resumed, scan_valid_sources
+from unistore.conversion.settings import DEFAULTS, Settings
+from unistore.conversion.skipping import Skipping, check_resumed, scan_valid_sources
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
-from unistore.errors import InputError, Problem
+from unistore.converters.survey import Claims
+from unistore.errors import InputError, Problem, StoreError
+from unistore.remote.storage import local_path
+from unistore.remote.url import require_local_path
+from unistore.store.names import ROOT, build_folder
+from unistore.store.reader import Store
 from unistore.system.packed import view
 from unistore.system.progress import NO_PROGRESS, Progress
+
+# Whether a finished store is up to date with its sources.
+
+
+def is_up_to_date(
+    converter: Converter,
+    paths: Sequence[Path],
+    destination: str,
+    settings: Settings,
+    claims: Claims | None = None,
+) -> bool:
+    """Whether the store in a folder was made from these sources, with these options and versions.
+
+    Sources must have the same names and sizes, and no file or folder under the given paths (lists of splits
+    included) may have a modification or status change time after the seal. Values are not read.
+
+    Raises
+    ------
+    InputError
+        If the sources cannot be scanned.
+    """
+    folder = local_path(destination)
+    if folder is None or build_folder(Path(os.path.abspath(folder))).exists():  # noqa: PTH100  links stay links
+        return False
+    try:
+        store = Store(folder)
+        sealed = (folder / ROOT).stat().st_mtime_ns
+    except (StoreError, OSError):
+        return False
+    recorded = store.attributes
+    if recorded.get("skipped") or recorded.get("created_with") != versions():
+        return False
+    with Apart() as executor:
+        scan = scan_valid_sources(converter, paths, skip=False, ask=asking(executor), claims=claims)[1]
+    rule = prepare_splits(settings.rule, paths, scan)
+    options = json.loads(json.dumps(plan_options(scan, settings.codec, rule)))
+    before = dict(recorded.get("options", {}))
+    for each in (options, before):
+        each.pop("found", None)  # known only from the values of the sources
+    if (scan.family, options) != (recorded["family"], before):
+        return False
+    names, sizes = list(scan.sources.names), sizes_of(fingerprints_of(scan)).tolist()
+    if names != store.text("sources/path") or sizes != store.array("sources/bytes").read().tolist():
+        return False
+    return all(changed < sealed for path in paths for changed in _change_times(path))
+
+
+def _change_times(path: Path) -> Iterator[int]:
+    """Time of the last change of a path and of everything below it, in ns."""
+    yield _change_time(path)
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            yield _change_time(Path(folder, name))
+
+
+def _change_time(path: Path) -> int:
+    state = path.stat()
+    return max(state.st_mtime_ns, state.st_ctime_ns)
+
+
+# `open_build`: the build folder for a destination.
+
+
+def open_build(
+    destination: str | os.PathLike[str], *, work: str | os.PathLike[str] | None = None, restart: bool = False
+) -> Build:
+    """Build for a folder (or ``file://`` URL), or for a URL of an object store; not entered yet.
+
+    Parameters
+    ----------
+    destination
+        Path or URL.
+    work
+        For an object store: folder that holds the build folder; None: the current one.
+    restart
+        Discard an unfinished conversion.
+
+    Raises
+    ------
+    InputError
+        If the destination is a URL that cannot be written to, or `work` is given for a folder.
+    """
+    if work is not None:
+        require_local_path(work, "the folder of --work")
+    folder = local_path(destination)
+    if folder is None:
+        from unistore.conversion.object_build import ObjectBuild
+
+        return ObjectBuild(os.fspath(destination), work=None if work is None else Path(work), restart=restart)
+    if work is not None:
+        msg = f"--work {work}: only for an object store; beside {folder} the store can be renamed when done"
+        raise InputError(msg)
+    return FolderBuild(Path(os.path.abspath(folder)), restart=restart)  # noqa: PTH100  links stay links
+
 
 __all__ = ["Report", "run"]
 
@@ -35,43 +134,20 @@ def run(
     converter: Converter,
     paths: Sequence[Path],
     destination: str | os.PathLike[str],
+    settings: Settings = DEFAULTS,
     *,
-    codec: str = "auto",
-    split: SplitRule | None = None,
-    overwrite: bool = False,
-    restart: bool = False,
-    work: Path | None = None,
-    memory: int | None = None,
-    budget: int = STEP_BUDGET,
-    on_error: str = "fail",
     executor: Executor | None = None,
     is_named: bool = False,
+    claims: Claims | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`.
 
     Parameters
     ----------
-    codec
-        ``"auto"``, or a preset for all columns: ``"fast"``, ``"balanced"``, ``"small"``, ``"none"``.
-    split
-        How samples are assigned to splits; None: the sources name them.
-    overwrite
-        Replace a store at the destination once the new one is sealed.
-    restart
-        Forget an unfinished conversion to this destination.
-    work
-        For a destination in an object store: folder that holds the build folder; None: the current one.
-    memory
-        Limit in bytes for all processes together; None: not limited.
-    budget
-        Bytes that one step may use to be faster, within `memory`; see `memory.step_budget`.
-    on_error
-        ``"fail"``: any problem refuses the conversion. ``"skip"``: sources (or episodes) with problems are
-        left out; see `unistore.conversion.skipping`.
     executor
         Where steps and the scan run; by default in this process.
-    is_named
+    is_named, claims
         As in `unistore.converters.scanning.scan_sources`.
 
     Raises
@@ -81,48 +157,46 @@ def run(
     ConversionError
         If writing failed, a source changed meanwhile, or another converter is at work.
     """
-    opened = open_build(destination, work=work, restart=restart)
+    opened = open_build(destination, work=settings.work, restart=settings.restart)
     if not opened.folder.exists():
-        opened.check(overwrite=overwrite)
+        opened.check(overwrite=settings.overwrite)
     _check_no_overlap(paths, opened)
-    check_mode(on_error)
     executor = executor or Serial()
     ask = asking(executor)
-    first = scan_valid_sources(converter, paths, skip=on_error == "skip", ask=ask, is_named=is_named)
-    rule = prepare_splits(split, paths, first[1])
+    first = scan_valid_sources(
+        converter, paths, skip=settings.skips, ask=ask, is_named=is_named, claims=claims
+    )
+    rule = prepare_splits(settings.rule, paths, first[1])
     fingerprints = fingerprints_of(first[1])
     try:
         with opened as build:
-            build.begin(
-                _identity(converter, first, codec, rule), _source_states(first[1], fingerprints), paths
-            )
-            check_resumed(on_error, build.journal)
+            identity = _identity(converter, first, settings.codec, rule)
+            build.begin(identity, _source_states(first[1], fingerprints), paths)
+            check_resumed(build.journal, skips=settings.skips)
             if (report := build.finished_report()) is not None:
                 build.remove()
                 return Report(**report)
-            build.check(overwrite=overwrite)
+            build.check(overwrite=settings.overwrite)
             build.discard_on_input_error()
             skipping = Skipping(first, paths, build.journal, ask, is_named=is_named)
             while True:
                 chosen, scan = skipping.scan()
                 if scan.sources is not first[1].sources:
-                    rule = prepare_splits(split, paths, scan)
+                    rule = prepare_splits(settings.rule, paths, scan)
                 conversion = Conversion(
                     converter=chosen,
                     scan=scan,
                     fingerprints=fingerprints if scan.sources is first[1].sources else fingerprints_of(scan),
                     build=build,
-                    memory=memory,
-                    budget=budget if memory is None else min(budget, memory - PROCESS),
+                    settings=settings,
                     executor=executor,
                     progress=progress,
                     round=skipping.round,
-                    exhaustive=on_error == "skip",
                 )
                 try:
-                    return conversion.execute(codec, rule)
+                    return conversion.execute(rule)
                 except InputError as error:
-                    if on_error != "skip" or not all(problem.source for problem in error.problems):
+                    if not settings.skips or not all(problem.source for problem in error.problems):
                         raise
                     skipping.add(error.problems)
     except OSError as error:

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from unistore.conversion.plan import Plan
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, Problem
-from unistore.schemas.array_spec import ArrayInfo, ArraySpec
-from unistore.schemas.array_specs import ArraySpecs
+from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs
 from unistore.schemas.tables import Field, IndexValues
 
 _CURE = "correct the file, or the schema of the family"

@@ -14,36 +14,30 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast
 
-from unistore.conversion.journal import Journal
+from unistore.conversion.build import Journal
 from unistore.converters.asking import Ask, ask_here
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import Converter, Scan
-from unistore.converters.scanning import scan_sources
+from unistore.converters.scanning import claims_for, scan_sources
+from unistore.converters.survey import Claims
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.store.names import file_name_problem
 
-OnError = Literal["fail", "skip"]
 STEP = "skip"
 
 
-def check_mode(on_error: str) -> None:
-    """Raise InputError unless it is 'fail' or 'skip'."""
-    if on_error not in get_args(OnError):
-        msg = f"--on-error {on_error}: expected one of {', '.join(get_args(OnError))}"
-        raise InputError(msg)
-
-
-def check_resumed(on_error: str, journal: Journal) -> None:
-    """Refuse to continue with 'fail' a conversion that has left sources out.
+def check_resumed(journal: Journal, *, skips: bool) -> None:
+    """Refuse to continue without ``--on-error skip`` a conversion that has left sources out.
 
     Raises
     ------
     ConversionError
         Naming these sources.
     """
-    if on_error == "fail" and (records := journal.of(STEP)):
+    records = journal.of(STEP)
+    if records and not skips:
         names = skipped_sources(
             {"left_out": each["source"]} for record in records for each in record["problems"]
         )
@@ -62,6 +56,7 @@ def scan_valid_sources(
     skip: bool,
     ask: Ask = ask_here,
     is_named: bool = False,
+    claims: Claims | None = None,
 ) -> tuple[Converter, Scan, list[Problem]]:
     """Scan; with `skip`, repeat without the sources that have problems until there are none.
 
@@ -73,7 +68,7 @@ def scan_valid_sources(
         Problems whose sources are left out from the start.
     skip
         Whether to leave sources out; else problems are raised.
-    ask, is_named
+    ask, is_named, claims
         As in `scan_sources`.
 
     Returns
@@ -86,12 +81,13 @@ def scan_valid_sources(
     InputError
         With every problem, if leaving sources out does not solve them.
     """
+    claims = claims_for(converter, paths, claims)
     problems = list(skipped)
     must_exclude = [name for name in converter.exclude if name not in {each.source for each in problems}]
     while True:
         chosen = _without(converter, problems)
         try:
-            scan = scan_sources(chosen, paths, must_exclude, ask, is_named=is_named)
+            scan = scan_sources(chosen, paths, must_exclude, ask, is_named=is_named, claims=claims)
             _check_names(scan)
             return chosen, scan, problems
         except InputError as error:

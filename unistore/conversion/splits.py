@@ -1,22 +1,410 @@
-"""The split of every sample: from the sources, from a list, or by shares of the samples."""
+"""The split of every sample: from the sources, from a list, or by shares of sources or samples."""
 
 from __future__ import annotations
 
 import base64
+import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.repeated import Repeated
-from unistore.conversion.split_rule import SOURCE, SplitRule
-from unistore.conversion.split_units import Units
+from unistore.conversion.split_lists import MAX_SPLITS, SplitList, sample_names
+from unistore.conversion.split_rule import EXACT, SOURCE, RecordedSplits, SplitRule
 from unistore.converters.protocol import Finalized, Scan
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem, first_few, printable
 from unistore.system.sizes import count_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeated:
+    """``np.repeat(values, counts, axis=0)`` without its memory; supports slices along axis 0.
+
+    Attributes
+    ----------
+    values
+        Value of each run, (runs, …).
+    counts
+        Rows of each run, 0 or more, (runs,) int64.
+    """
+
+    values: NDArray[Any]
+    counts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+        return (len(self), *self.values.shape[1:])
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        lo, hi, step = rows.indices(len(self))
+        bounds = np.concatenate(([0], np.cumsum(self.counts))).clip(lo, max(lo, hi))
+        return np.repeat(self.values, np.diff(bounds), axis=0)[::step]
+
+
+_UNASSIGNED = -1
+_SEEDS = 100
+"""Seeds that are tried for a cure, with at most so many names."""
+_TRIED_NAMES = 2000
+
+
+def positions(names: Iterable[str], count: int, seed: int = 0) -> NDArray[np.uint64]:
+    """Position of each name from 0 to 2⁶⁴ - 1, its xxh3-64, (count,)."""
+    hashes = (xxhash.xxh3_64_intdigest(name.encode(), seed) for name in names)
+    return np.fromiter(hashes, np.uint64, count)
+
+
+def splits_at(position: NDArray[np.uint64], shares: Sequence[float]) -> NDArray[np.uint8]:
+    """Number of the share that each position falls into, of shares that follow each other."""
+    ends = [min(int(end * 2**64), 2**64 - 1) for end in accumulate(shares)]
+    return np.searchsorted(np.array(ends[:-1], np.uint64), position, side="right").astype(np.uint8)
+
+
+class UnitSplits(NamedTuple):
+    """Splits of units."""
+
+    codes: NDArray[np.uint8]  # (units,)
+    names: tuple[str, ...]  # by code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """What is assigned to splits: the sources, or the samples.
+
+    Attributes
+    ----------
+    kind
+        ``"source"``, or the name of a sample.
+    sizes
+        Samples of each unit, (units,).
+    names
+        Makes the name of each unit.
+    wholes
+        Makes the name of what each unit is a part of and must not be divided, the unit itself as a rule.
+    first
+        Number of the first unit of the same whole, (units,).
+    values
+        Value of each unit in the column that it is grouped by.
+    excluded
+        Names that the conversion leaves out.
+    """
+
+    kind: str
+    sizes: NDArray[np.int64]
+    names: Callable[[], Iterable[str]]
+    wholes: Callable[[], Iterable[str]]
+    first: NDArray[np.int64]
+    values: Sequence[Any] | None = None
+    excluded: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_sources(cls, scan: Scan, sizes: NDArray[np.int64]) -> Units:
+        """Return the sources, of `sizes` samples each."""
+        names = scan.sources.names
+        wholes = scan.units or names
+        return cls(
+            kind=SOURCE,
+            sizes=sizes,
+            names=lambda: names,
+            wholes=lambda: wholes,
+            first=_first_of_units(scan),
+            excluded=_excluded(scan),
+        )
+
+    @classmethod
+    def of_samples(
+        cls, scan: Scan, finalized: Finalized, rule: SplitRule, values: Sequence[Any] | None
+    ) -> Units:
+        """Return the samples."""
+        owner = finalized.sample_source
+        if finalized.sample_runs is not None:
+            owner = np.repeat(owner, finalized.sample_runs)
+        if rule.method in ("exact", ""):
+            owner = _first_of_units(scan)[owner]
+
+        def names() -> Iterator[str]:
+            return sample_names(scan.sources.names, owner, finalized.sample_names)
+
+        return cls(
+            kind=rule.by,
+            sizes=np.ones(len(owner), np.int64),
+            names=names,
+            wholes=names,
+            first=np.arange(len(owner)),
+            values=values,
+            excluded=_excluded(scan),
+        )
+
+    def assign(self, rule: SplitRule) -> UnitSplits:
+        """Assign each unit to a split.
+
+        Raises
+        ------
+        InputError
+            If a split gets no samples, a list and the units have other names, or a group is divided.
+        """
+        if isinstance(rule.taken, RecordedSplits):
+            return UnitSplits(self._recorded(rule.taken), rule.taken.names)
+        if rule.taken is not None:
+            return self._from_list(rule, rule.taken)
+        codes = self._hashed(rule, rule.seed) if rule.method == "hash" else self._exact(rule)
+        self._check_filled(rule, codes)
+        return UnitSplits(codes, tuple(rule.shares))
+
+    def reached(self, rule: SplitRule, splits: UnitSplits) -> str:
+        """Return one line about the samples, and units, that each split got."""
+        count = len(splits.names)
+        samples = np.bincount(splits.codes, self.sizes, count)
+        units = np.bincount(splits.codes, minlength=count)
+        total = int(self.sizes.sum())
+        single = bool((self.sizes == 1).all())
+        parts = []
+        for code, name in enumerate(splits.names):
+            share = 100 * samples[code] / max(1, total)
+            text = f"{name} {share:.3g} %"
+            if not single:
+                text += f" ({count_of(int(units[code]), self.kind)})"
+            parts.append(text)
+        noun = self.kind if single else "sample"
+        method = "exact"
+        if rule.method == "hash":
+            method = f"--split-seed {rule.seed}"
+        elif rule.method == "list":
+            method = "as listed"
+        return f"splits of {count_of(total, noun)}: {', '.join(parts)} ({method})"
+
+    def _hashed(self, rule: SplitRule, seed: int) -> NDArray[np.uint8]:
+        position = positions(self._keys(rule), len(self.sizes), seed)
+        return splits_at(position, list(rule.shares.values()))
+
+    def _keys(self, rule: SplitRule) -> Iterable[str]:
+        """Return the name of each unit that is hashed: its own, or that of its group."""
+        if self.values is not None:
+            return (f"{rule.column}={value}" for value in self.values)
+        names = _full_names(self.wholes(), rule.below)
+        if rule.group_by is None:
+            return names
+        return _groups(names, rule.group_by)
+
+    def _exact(self, rule: SplitRule) -> NDArray[np.uint8]:
+        names = self.names()
+        count = len(self.sizes)
+        number = self.first
+        if rule.group_by is not None:
+            numbers: dict[str, int] = {}
+            in_order = [numbers.setdefault(key, len(numbers)) for key in self._keys(rule)]
+            number = np.array(in_order)
+            names = numbers
+            count = len(numbers)
+        sizes = np.bincount(number, self.sizes, count).astype(np.int64)
+        codes = _furthest_below(positions(names, count), sizes, list(rule.shares.values()))
+        return codes[number]
+
+    def _check_filled(self, rule: SplitRule, codes: NDArray[np.uint8]) -> None:
+        """Refuse splits without samples."""
+        is_former = not rule.method
+        if is_former or not self.sizes.any():
+            return
+        samples = np.bincount(codes, self.sizes, len(rule.shares))
+        empty = [name for name, size in zip(rule.shares, samples, strict=True) if not size]
+        if not empty:
+            return
+        message = f"none of {count_of(len(self.sizes), self.kind)} falls into {first_few(empty)}"
+        cure = "give more of them, or fewer splits"
+        if rule.method == "hash":
+            seed = self._filling_seed(rule)
+            exact = f"--split {EXACT}{rule.text}, which moves samples when data is added"
+            cure = f"{seed}, or {exact}"
+        raise InputError(Problem(f"--split {rule.text}", message, cure, "split"))
+
+    def _filling_seed(self, rule: SplitRule) -> str:
+        """Return as a cure a seed with which every split gets samples, if one is quickly found."""
+        seeds = range(_SEEDS) if len(self.sizes) <= _TRIED_NAMES else ()
+        for seed in seeds:
+            codes = self._hashed(rule, seed)
+            samples = np.bincount(codes, self.sizes, len(rule.shares))
+            if samples.all():
+                return f"--split-seed {seed} fills all"
+        return "another --split-seed"
+
+    def _from_list(self, rule: SplitRule, split_list: SplitList) -> UnitSplits:
+        """Return splits by a list, of units that it lacks by their group, or else by shares."""
+        names = tuple(dict.fromkeys((*split_list.splits.values(), *rule.shares)))
+        if len(names) > MAX_SPLITS:
+            raise InputError(split_list.problem(f"has more than {MAX_SPLITS} splits", "name fewer"))
+        codes = self._listed(rule, split_list, names)
+        is_grouped = rule.group_by is not None or len(np.unique(self.first)) < len(self.first)
+        if is_grouped:
+            codes = self._of_groups(rule, split_list, names, codes)
+        missing = codes == _UNASSIGNED
+        if missing.any():
+            if not rule.shares:
+                raise InputError(self._not_listed(split_list, missing))
+            code_of_share = np.array([names.index(name) for name in rule.shares])
+            hashed = code_of_share[self._hashed(rule, rule.seed)]
+            codes = np.where(missing, hashed, codes)
+        # splits of a store may have no source any more
+        present, numbered = np.unique(codes, return_inverse=True)
+        return UnitSplits(numbered.astype(np.uint8), tuple(names[code] for code in present))
+
+    def _not_listed(self, split_list: SplitList, missing: NDArray[np.bool_]) -> Problem:
+        pairs = zip(self.names(), missing.tolist(), strict=True)
+        names = [name for name, is_missing in pairs if is_missing]
+        cure = "list them, or give --split train=0.8,val=0.2 for those that are not listed"
+        return split_list.problem(f"does not name {first_few(names, 5)}", cure)
+
+    def _listed(self, rule: SplitRule, split_list: SplitList, names: tuple[str, ...]) -> NDArray[np.int64]:
+        """Return the code of each unit by its name in the list, or that of its source, or -1."""
+        below = rule.below if split_list.from_store else ""
+        code_of = {name: code for code, name in enumerate(names)}
+        codes = np.full(len(self.sizes), _UNASSIGNED)
+        used = set()
+        units = zip(_full_names(self.names(), below), _full_names(self.wholes(), below), strict=True)
+        for number, (name, whole) in enumerate(units):
+            key = name
+            if key not in split_list.splits:
+                key = whole if self.kind == SOURCE else name.rpartition(": ")[0]
+            if key in split_list.splits:
+                codes[number] = code_of[split_list.splits[key]]
+                used.add(key)
+        self._check_used(split_list, used)
+        return codes
+
+    def _check_used(self, split_list: SplitList, used: set[str]) -> None:
+        """Refuse a list with a name that is not here, and a store with no name that is."""
+        if split_list.from_store and used:
+            return
+        unknown = []
+        for name in split_list.splits:
+            source = name.partition(": ")[0]
+            if name not in used and self.excluded.isdisjoint((name, source)):
+                unknown.append(printable(name))
+        if not unknown:
+            return
+        cure = f"{self.kind}s are named as 'unistore inspect' shows them, below their common folder"
+        if self.kind == SOURCE and any(": " in name for name in unknown):
+            cure = "to name single samples, add --split-by"
+        raise InputError(split_list.problem(f"names what is not here: {first_few(unknown, 5)}", cure))
+
+    def _of_groups(
+        self,
+        rule: SplitRule,
+        split_list: SplitList,
+        names: tuple[str, ...],
+        codes: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Return codes in which units that the list lacks have the split of their group."""
+        keys = list(self._keys(rule))
+        splits = [(key, names[code]) for key, code in zip(keys, codes, strict=True) if code >= 0]
+        if rule.group_by is not None and self.values is None:
+            splits += _splits_of_groups(rule, rule.group_by, split_list)
+        code_of_group: dict[str, int] = {}
+        for key, split in splits:
+            code = code_of_group.setdefault(key, names.index(split))
+            if names[code] != split:
+                message = f"has {key} in {names[code]} and in {split}"
+                cure = "one group is in one split: change the list or --group-by"
+                raise InputError(split_list.problem(message, cure))
+        return np.array([code_of_group.get(key, _UNASSIGNED) for key in keys])
+
+    def _recorded(self, recorded: RecordedSplits) -> NDArray[np.uint8]:
+        """Return the codes that a store records.
+
+        Zeros if they are of other sources, which the comparison of a store with its sources names.
+        """
+        count = len(self.sizes)
+        try:
+            raw = zlib.decompressobj().decompress(recorded.codes, count + 1)
+        except zlib.error:
+            raw = b""
+        codes = np.frombuffer(raw, np.uint8)
+        if len(codes) != count or (codes >= len(recorded.names)).any():
+            return np.zeros(count, np.uint8)
+        return codes
+
+
+def _splits_of_groups(rule: SplitRule, group_by: str, split_list: SplitList) -> Iterator[tuple[str, str]]:
+    """Return group and split of each name in a list: a group keeps its split when members have gone."""
+    pattern = re.compile(group_by)
+    below = "" if split_list.from_store else rule.below
+    names = _full_names(split_list.splits, below)
+    for name, split in zip(names, split_list.splits.values(), strict=True):
+        match = pattern.search(name)
+        if match is not None:
+            yield _group_of(match), split
+
+
+def _excluded(scan: Scan) -> frozenset[str]:
+    return frozenset(scan.options.get("exclude", ()))
+
+
+def _furthest_below(
+    position: NDArray[np.uint64], sizes: NDArray[np.int64], shares: Sequence[float]
+) -> NDArray[np.uint8]:
+    """Visit units in the order of their positions; assign each to the split furthest below its share."""
+    order = np.argsort(position, kind="stable")
+    assigned = [0] * len(shares)
+    total = 0
+    codes = bytearray()
+    for size in sizes[order].tolist():  # Python ints are faster than numpy scalars
+        total += size
+        missing = [share * total - have for share, have in zip(shares, assigned, strict=True)]
+        code = missing.index(max(missing))
+        codes.append(code)
+        assigned[code] += size
+    by_unit = np.empty(len(sizes), np.uint8)
+    by_unit[order] = np.frombuffer(codes, np.uint8)
+    return by_unit
+
+
+def _first_of_units(scan: Scan) -> NDArray[np.int64]:
+    """For each source, the first source that belongs together with it, (sources,)."""
+    if not scan.units:
+        return np.arange(len(scan.sources))
+    first: dict[str, int] = {}
+    return np.array([first.setdefault(unit, number) for number, unit in enumerate(scan.units)])
+
+
+def _full_names(names: Iterable[str], below: str) -> Iterable[str]:
+    if not below:
+        return names
+    return (f"{below}/{name}" for name in names)
+
+
+def _groups(names: Iterable[str], pattern: str) -> Iterator[str]:
+    """The group of each name."""
+    compiled = re.compile(pattern)
+    without: list[str] = []
+    for name in names:
+        match = compiled.search(name)
+        if match is None:
+            without.append(name)
+        else:
+            yield _group_of(match)
+    if without:
+        message = f"does not match {first_few(without, 5)}"
+        cure = "give a pattern that matches every name, as in 'patient_\\d+|phantom'"
+        raise InputError(Problem(f"--group-by {pattern}", message, cure, "option"))
+
+
+def _group_of(match: re.Match[str]) -> str:
+    group = match.group(match.re.groups)
+    return match.group() if group is None else group
+
 
 Codes: TypeAlias = NDArray[np.uint8] | Repeated
 """Split code of each sample, (samples,) uint8."""

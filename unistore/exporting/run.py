@@ -13,8 +13,7 @@ from unistore.conversion.failure import named, refusal
 from unistore.converters.common.exported import File
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError
-from unistore.exporting.temporary_folder import temporary_folder
-from unistore.exporting.writing import FileNames, write
+from unistore.exporting.writing import FileNames, temporary_folder, write
 from unistore.progress import resolve_progress
 from unistore.remote.storage import local_path
 from unistore.remote.url import require_local_path

@@ -1,11 +1,11 @@
-"""Compare a store with its sources, as its converter reads them now and as other libraries read them."""
+"""Compare a store with its sources: as converted now, and as restored beside what other libraries read."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.executors.asking import StepJob, T, run_in_order
-from unistore.conversion.executors.local import Executor, Outcome
+from unistore.conversion.executors.asking import T, run_in_order
+from unistore.conversion.executors.local import Executor, Job, Outcome
 from unistore.conversion.failure import WritingError, named, refusal
-from unistore.conversion.fingerprint import Fingerprints, reading
 from unistore.conversion.finish import merged_statistics, source_digests
 from unistore.conversion.job import ShardJob, statistics_of
-from unistore.conversion.plan import ShardTask
-from unistore.converters.common.originals import Compared, difference
+from unistore.conversion.keys import Fingerprints, reading
+from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
+from unistore.conversion.planning import Planned
+from unistore.converters.common.difference import difference
+from unistore.converters.files.comparison import Compared, Restore, compare_source
 from unistore.converters.protocol import Scan
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError
@@ -28,6 +30,7 @@ from unistore.integrity.recorded import (
     RecordedConversion,
     differences,
     is_later,
+    later_arrays,
     plan_recorded_conversion,
 )
 from unistore.schemas.tables import IndexValues
@@ -58,6 +61,8 @@ class Receipt:
     left_out
         What the sources hold and the store does not: sources that were skipped, and what the compared files
         have besides.
+    libraries
+        What read the files: ``"numpy"``, ``"h5py"``, ``"OpenCV"``; ``"unistore"`` where none of these does.
     """
 
     values: int
@@ -65,6 +70,7 @@ class Receipt:
     stored_values: int
     sample: float
     left_out: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -72,7 +78,9 @@ class Receipt:
         part = "" if self.sample >= 1 else f" (a sample of {100 * self.sample:g} %)"
         if not self.files:  # the family has no second way to read its sources
             return f"as converted: {self.stored_values:,} stored values equal{part}"
-        equal = f"{self.values:,} values of {self.files:,} files equal{part}"
+        verb = "reads" if len(self.libraries) == 1 else "read"
+        readers = f"as {' and '.join(self.libraries)} {verb} them"
+        equal = f"{self.values:,} values of {self.files:,} files equal, {readers}{part}"
         if not self.left_out:
             return f"lossless: {equal}"
         return f"{equal}; in the sources and not in the store: {', '.join(self.left_out)}"
@@ -87,6 +95,7 @@ class _Found:
     values: int = 0
     files: set[Path] = field(default_factory=set)
     left_out: set[str] = field(default_factory=set)
+    libraries: set[str] = field(default_factory=set)
 
 
 def compare(
@@ -95,8 +104,8 @@ def compare(
     """Compare a sound store with its sources.
 
     First every array, derived ones included, is compared with what the converter makes of the sources now.
-    Then the datasets of the sources, read by h5py, numpy and OpenCV alone, are compared with the values
-    restored from the store.
+    Then the files of the sources, as h5py, numpy and OpenCV read them, are compared with what the family
+    restores from the store.
 
     The files of the store must be as they were written. `sample` is the share of the shards, and of the
     sources, to compare. There is no receipt if anything differs.
@@ -116,10 +125,11 @@ def compare(
             listed = "\n  ".join(lines)
             msg = f"{store.path}: these are not the sources that it was made from:\n  {listed}"
             raise InputError(msg)
+        conversion = replace(conversion, planned=_in_shards_of(store, conversion.planned))
         comparison = _Comparison(store, conversion, sample, progress, executor, found)
         comparison.compare_arrays()
-    if not found.problems and get_family(store.family).originals:
-        comparison.compare_originals()
+    if not found.problems and get_family(store.family).restore:
+        comparison.compare_files()
     if found.problems:
         return found.problems, None
     found.left_out |= {str(entry["left_out"]) for entry in store.attributes["options"].get("skipped", ())}
@@ -129,8 +139,23 @@ def compare(
         stored_values=found.stored_values,
         sample=sample,
         left_out=tuple(sorted(found.left_out)),
+        libraries=tuple(sorted(found.libraries, key=str.lower)),
     )
     return [], receipt
+
+
+def _in_shards_of(store: Store, planned: Planned) -> Planned:
+    """Return a plan with the shards of a store: the digests of the sources are of their parts in each."""
+    tables: list[TablePlan] = []
+    for table in planned.plan.tables:
+        shards = [store.array(array.field.path).shard_shape for array in table.arrays]
+        arrays = map(_with_shard, table.arrays, shards)
+        tables.append(replace(table, arrays=tuple(arrays)))
+    return replace(planned, plan=replace(planned.plan, tables=tuple(tables)))
+
+
+def _with_shard(array: ArrayPlan, shard: tuple[int, ...]) -> ArrayPlan:
+    return replace(array, shard=shard)
 
 
 @contextmanager
@@ -146,7 +171,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class _ShardStep:
+class _ShardStep(Job[ShardTask]):
     """Compare one shard of every column of a table with the rows that the sources give now."""
 
     store: Store
@@ -173,22 +198,24 @@ class _ShardStep:
 
 
 @dataclass(frozen=True)
-class _OriginalStep:
-    """Compare the datasets of one source."""
+class _SourceStep(Job[int]):
+    """Compare the files of one source with what is restored of it."""
 
     store: Store
     scan: Scan
     fingerprints: Fingerprints
 
     @cached_property
-    def _originals(self) -> Any:
-        return get_family(self.store.family).part("originals")(self.store, self.scan)
+    def _restore(self) -> Restore:
+        restore: Restore = get_family(self.store.family).part("restore")(self.store, self.scan)
+        return restore
 
     def __call__(self, number: int) -> Outcome:
+        source = self.scan.sources[number]
+        compared: list[Compared]
         try:
-            with reading(self.scan.sources.names[number], self.fingerprints[number]):
-                compared: list[Compared] = list(self._originals.compare(number))
-                left_out = self._originals.left_out(number)
+            with reading(source.name, self.fingerprints[number]):
+                compared, left_out = compare_source(source.name, source.path, self._restore(number))
         except InputError as error:
             return Outcome(problems=error.problems)
         return Outcome({"compared": compared, "left_out": left_out})
@@ -214,7 +241,7 @@ class _Comparison:
         store, found, planned = self.store, self.found, self.conversion.planned
         plan = planned.plan
         tasks = plan.tasks()
-        step = _ShardStep(store, self.conversion.job(Path()))
+        step = _ShardStep(store, self.conversion.job())
         records: list[dict[str, Any]] = []
         for record in self._run("comparing", step, tasks, plan.task_bytes):
             found.stored_values += record["values"]
@@ -224,7 +251,9 @@ class _Comparison:
         complete = len(records) == len(tasks)
         digests = source_digests(plan, records) if complete else np.zeros((len(plan.sources), 16), np.uint8)
         # not compared: the size of a source's file, which may differ where its values do not
-        skipped = {"sources/bytes"} if complete else {"sources/bytes", "sources/digest"}
+        skipped = {"sources/bytes", *later_arrays(store, planned)}
+        if not complete:
+            skipped.add("sources/digest")
         for described, values in planned.index(digests):
             if described.path not in skipped and not is_later(store, described.path):
                 _compare_block(store, described.path, (0,), values, found)
@@ -232,22 +261,23 @@ class _Comparison:
             message = "its statistics are not those of the sources"
             found.problems.append(Problem("zarr.json", message, _CURE, "source"))
 
-    def compare_originals(self) -> None:
-        """Compare the datasets of the sources, or of a sample of the sources."""
+    def compare_files(self) -> None:
+        """Compare the files of the sources, or of a sample of the sources."""
         found, scan, fingerprints = self.found, self.conversion.planned.scan, self.conversion.fingerprints
         sizes = [sum(file.size for file in fingerprint) for fingerprint in fingerprints]
-        step = _OriginalStep(self.store, scan, fingerprints)
+        step = _SourceStep(self.store, scan, fingerprints)
         for record in self._run("receipt", step, range(len(sizes)), sizes.__getitem__):
             for compared in record["compared"]:
                 found.values += compared.values
                 found.files.add(compared.file)
+                found.libraries.add(compared.library)
                 if compared.difference is not None:
                     message = f"{compared.difference} (store, source)"
                     found.problems.append(Problem.at(compared.location, message, _CURE, "source"))
             found.left_out |= set(record["left_out"])
 
     def _run(
-        self, stage: str, step: StepJob[T], items: Sequence[T], nbytes: Callable[[T], int]
+        self, stage: str, step: Job[T], items: Sequence[T], nbytes: Callable[[T], int]
     ) -> Iterator[dict[str, Any]]:
         """Run a step for the items, or a sample of them; yield the records of those that could be read."""
         chosen = [items[number] for number in self._sampled(len(items))]

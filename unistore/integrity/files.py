@@ -12,10 +12,10 @@ from typing import Any
 import xxhash
 
 from unistore.conversion.executors.asking import run_in_order
-from unistore.conversion.executors.local import Executor, Outcome, Serial
+from unistore.conversion.executors.local import Executor, Job, Outcome, Serial
 from unistore.conversion.lock import owner_of
 from unistore.errors import Location, Problem, StoreError
-from unistore.exporting.temporary_folder import temporary_folder_path
+from unistore.exporting.writing import temporary_folder_path
 from unistore.remote.storage import local_path, open_storage
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, ROOT
@@ -106,7 +106,7 @@ def read_root(path: str) -> RootDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class _FilesStep:
+class _FilesStep(Job[Sequence[Entry]]):
     """Check files of a store against their manifest entries."""
 
     path: str

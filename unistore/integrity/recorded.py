@@ -10,51 +10,81 @@ from typing import Any
 
 import numpy as np
 
+from unistore.conversion.build import FolderBuild
+from unistore.conversion.conversion import Conversion
 from unistore.conversion.convert import recorded_converter
-from unistore.conversion.executors.asking import T, asking, run_in_order
+from unistore.conversion.executors.asking import T, asking
 from unistore.conversion.executors.local import Executor
-from unistore.conversion.fingerprint import Fingerprints, fingerprints_of, sizes_of
-from unistore.conversion.job import DeriveJob, ShardJob, source_batches
-from unistore.conversion.keys import source_keys
-from unistore.conversion.planning import Planned, plan_conversion, versions
+from unistore.conversion.job import ShardJob
+from unistore.conversion.keys import Fingerprints, fingerprints_of
+from unistore.conversion.planning import Planned, versions
+from unistore.conversion.row_cache import RowCache
+from unistore.conversion.settings import Settings
+from unistore.conversion.skipping import with_skipped
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.target import Folder
-from unistore.converters.protocol import Converter
+from unistore.converters.common.exported import VALUE
+from unistore.converters.files.hdf5.attributes import attribute_label
 from unistore.converters.scanning import scan_sources
-from unistore.errors import InputError, Problem, StoreError, printable
+from unistore.errors import InputError, StoreError, printable
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
-from unistore.zarr3.presets import compressor_of
+from unistore.zarr3.writer import compressor_of
 
 _SHOWN = 5
 _TEXT = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
+
+
+@dataclass(frozen=True, slots=True)
+class SeededFolder(Folder):
+    """A folder to write shards to, beside shards of `sizes_beside` that are somewhere else."""
+
+    sizes_beside: Mapping[str, int]
+
+    def sizes(self) -> Mapping[str, int]:
+        """Sizes of the files by key, those beside included."""
+        return {**self.sizes_beside, **Folder.sizes(self)}
+
+
+class RecordedBuild(FolderBuild):
+    """Build folder of a conversion that is made once more.
+
+    Attributes
+    ----------
+    sound
+        Sizes of the shards by key that the store has already.
+    """
+
+    def __init__(self, work: Path) -> None:
+        super().__init__(work / "store")
+        self.sound: dict[str, int] = {}
+
+    @property
+    def target(self) -> Folder:
+        """Folder of the shards that the store lacks."""
+        return SeededFolder(self.local, self.sound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedConversion:
     """The conversion that made a store, planned from the sources as they are now."""
 
-    converter: Converter
-    """With the store's options."""
+    conversion: Conversion
+    build: RecordedBuild
     planned: Planned
-    fingerprints: Fingerprints
-    """State of the source files when it was planned."""
-    spill: Spill
-    """Spilled rows and facts of the sources."""
+    spill: Spill  # rows and facts of the sources
 
-    def job(self, root: Path) -> ShardJob:
-        """Job that makes the shards and writes them below `root`."""
-        return ShardJob(
-            converter=self.converter,
-            scan=self.planned.scan,
-            fingerprints=self.fingerprints,
-            spill=self.spill,
-            target=Folder(root),
-            plan=self.planned.plan,
-            spilled=self.planned.spilled,
-        )
+    @property
+    def fingerprints(self) -> Fingerprints:
+        """State of the source files when it was planned."""
+        return self.conversion.fingerprints
+
+    def job(self) -> ShardJob:
+        """Job that makes the shards."""
+        planned = self.planned
+        return self.conversion.job(planned.plan, planned.spilled, self.spill, RowCache())
 
 
 def plan_recorded_conversion(
@@ -62,7 +92,7 @@ def plan_recorded_conversion(
 ) -> RecordedConversion:
     """Scan and derive the sources, and plan their conversion with the options of a store.
 
-    `attributes` is the root's ``unistore`` object; in `work`, derived tables spill their rows.
+    `attributes` is the root's ``unistore`` object; the build folder is in `work`.
 
     Raises
     ------
@@ -74,43 +104,32 @@ def plan_recorded_conversion(
     try:
         options: Mapping[str, Any] = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
-        codec, split = options["codec"], SplitRule.recorded(options)
+        codec = options["codec"]
+        split = SplitRule.recorded(options)
         codecs = dict(options["found"]["codecs"]) if codec == "auto" else {}
         for chosen in codecs.values():
             compressor_of(str(chosen), np.dtype(np.uint8))
     except (KeyError, TypeError, ValueError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
-    scan = scan_sources(converter, sources, (), asking(executor))
-    if "skipped" in options:  # reasons given to the conversion
-        scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
-    fingerprints = fingerprints_of(scan)
-    sizes = sizes_of(fingerprints)
-    spill = Spill(work / "spill", len(scan.sources) if scan.is_derived else 0)
-    if scan.is_derived:
-        derive = DeriveJob(
+    scan = with_skipped(scan_sources(converter, sources, (), asking(executor)), options.get("skipped", ()))
+    with RecordedBuild(work) as build:
+        conversion = Conversion(
             converter=converter,
             scan=scan,
-            fingerprints=fingerprints,
-            keys=source_keys(scan, fingerprints),
-            spill=work / "spill",
+            fingerprints=fingerprints_of(scan),
+            build=build,
+            settings=Settings(codec=codec, split=split, on_error="skip"),
+            executor=executor,
+            progress=progress,
         )
-        progress.begin("reading", int(sizes.sum()))
-        problems: list[Problem] = []
-        for batch, outcome in run_in_order(executor, derive, source_batches(range(len(sizes)), sizes)):
-            problems += outcome.problems
-            spill.add(str(batch[0]), batch, range(len(batch)))
-            progress.advance(int(sizes[list(batch)].sum()))
-        if problems:
-            raise InputError(problems)
-    finalized = converter.finalize(scan, spill if scan.is_derived else ())
-    planned = plan_conversion(converter, scan, finalized, codec, split, spill, sizes, lambda *_: codecs)
-    # verdicts are those of the store: other files beside the sources may have come or gone
+        planned, spill, _ = conversion.plan(split, codecs)
+    # Other files beside the sources may have come or gone: the verdicts on them are those of the store.
     own = {name: value for name, value in planned.attributes.items() if name != "verdicts"}
     if "verdicts" in attributes:
         own["verdicts"] = attributes["verdicts"]
     planned = replace(planned, attributes=own)
-    return RecordedConversion(converter=converter, planned=planned, fingerprints=fingerprints, spill=spill)
+    return RecordedConversion(conversion=conversion, build=build, planned=planned, spill=spill)
 
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
@@ -135,8 +154,9 @@ def differences(store: Store, planned: Planned) -> list[str]:
     if lines := lines or _attribute_lines(store, planned):
         return lines
     forms = {array.field.path: f"{array.field.dtype} {array.shape}" for array in plan.arrays()}
+    later = later_arrays(store, planned)
     for path in sorted({*forms, *store.paths()}):
-        if is_later(store, path):
+        if path in later or is_later(store, path):
             continue
         if path not in forms or not store.has(path):
             lines.append(f"array {path}: only {'the store' if store.has(path) else 'now'} has it")
@@ -156,6 +176,29 @@ def is_later(store: Store, path: str) -> bool:
     return path.startswith(f"{SOURCE_FILES}/") and not store.has(path)
 
 
+def later_arrays(store: Store, planned: Planned) -> set[str]:
+    """Return paths of arrays that hold more now than when a store was made: single values of HDF5 files."""
+    before, after = _attribute_texts(store, planned)
+    return set(_TEXT) if _hold_single_values(after) and not _hold_single_values(before) else set()
+
+
+def _hold_single_values(texts: Sequence[str]) -> bool:
+    # Not parsed: a store that is repaired may hold any text. In JSON such an entry is the first of its path.
+    return any(': {"": ' in text for text in texts)
+
+
+def _attribute_texts(store: Store, planned: Planned) -> tuple[list[str], list[str]]:
+    """Attributes of the sources as a store has them, empty if it is damaged, and as they are now."""
+    nothing = ["{}"] * len(planned.scan.sources)
+    now = {described.path: values[:] for described, values in planned.arrays if described.path in _TEXT}
+    after = text_values(*(now[path] for path in _TEXT)) if now else nothing
+    try:
+        before = store.text(HDF5_ATTRIBUTES) if store.has(f"{HDF5_ATTRIBUTES}/data") else nothing
+    except (StoreError, UnicodeDecodeError):
+        before = []
+    return before, after
+
+
 def _source_lines(store: Store, planned: Planned) -> list[str]:
     try:
         before = store.text("sources/path")
@@ -171,19 +214,21 @@ def _source_lines(store: Store, planned: Planned) -> list[str]:
 
 def _attribute_lines(store: Store, planned: Planned) -> list[str]:
     """One line for each attribute of an HDF5 source that differs from the store's."""
-    now = {described.path: values[:] for described, values in planned.arrays if described.path in _TEXT}
     names = [source.name for source in planned.scan.sources]
+    before, after = _attribute_texts(store, planned)
+    if not before:
+        return []  # the store's text is damaged: the comparison of its arrays says so
     try:
-        before = store.text(HDF5_ATTRIBUTES) if store.has(f"{HDF5_ATTRIBUTES}/data") else ["{}"] * len(names)
-        after = text_values(*(now[path] for path in _TEXT)) if now else ["{}"] * len(names)
+        later = later_arrays(store, planned)
         lines = [
-            f"source {name}: attribute {attribute} of {path or '/'}"
+            f"source {name}: {attribute_label(path, attribute)}"
             for name, one, two in zip(names, before, after, strict=True)
             if one != two
             for path, attribute in _differing(_by_path_and_name(one), _by_path_and_name(two))
+            if attribute != VALUE or not later
         ]
-    except (StoreError, ValueError, TypeError, AttributeError):
-        return []  # the store's text is damaged: the comparison of its arrays says so
+    except (ValueError, TypeError, AttributeError):
+        return []
     more = [f"and {len(lines) - _SHOWN} further attributes"] if len(lines) > _SHOWN else []
     return [printable(line) for line in lines[:_SHOWN]] + more
 

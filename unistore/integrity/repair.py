@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
+from unistore.conversion.columns import Column, InMemory, Planes, in_planes, metadata_of, shard_key
 from unistore.conversion.convert import source_paths
-from unistore.conversion.executors.local import Executor
+from unistore.conversion.executors.local import Executor, Job, Outcome
 from unistore.conversion.failure import named, refusal
-from unistore.conversion.finish import merged_statistics, root_document
+from unistore.conversion.finish import seal, source_digests
+from unistore.conversion.job import ShardJob
+from unistore.conversion.keys import task_keys
+from unistore.conversion.plan import ArrayPlan, Plan, ShardTask
 from unistore.errors import ConversionError, InputError, StoreError, first_few
-from unistore.exporting.temporary_folder import temporary_folder, temporary_folder_path
+from unistore.exporting.writing import temporary_folder, temporary_folder_path
 from unistore.integrity.files import CheckedFiles, check_file, check_files
 from unistore.integrity.recorded import (
     RecordedConversion,
@@ -22,19 +32,170 @@ from unistore.integrity.recorded import (
     encoder_differences,
     plan_recorded_conversion,
 )
-from unistore.integrity.regenerate import Regenerated, StoreFile, entry_of_file, regenerate, store_files
-from unistore.integrity.root_repair import repaired_root
-from unistore.integrity.steps import make_executor
-from unistore.integrity.verify import Verified, verify_with
+from unistore.integrity.verify import Verified, make_executor, verify_with
 from unistore.progress import resolve_progress
 from unistore.remote.storage import local_path
-from unistore.store.manifest import MANIFEST_LIMIT, Entry, make_seal, manifest_bytes
+from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_manifest, root_head, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_WORKERS, Arguments
 from unistore.system.progress import Progress
+from unistore.zarr3.array import Array
+from unistore.zarr3.documents import DocumentError
 from unistore.zarr3.durable import sync_folder, write_file
-from unistore.zarr3.local import LocalStorage
+from unistore.zarr3.storage import LocalStorage
+from unistore.zarr3.writer import content_digest
+
+# Repair one wrong byte of a root document: try values until the document has the digest that it carries.
+#
+# No other file has the options of a store, so that the root cannot be made again from the sources alone.
+
+_SIGNATURE = re.compile(rb'"root": "([0-9a-f]{32})"')
+_AFTER_HEAD = b' "attributes": {'
+_ZEROS = b"0" * 32
+_TAIL = 80
+"""The signature is within so many bytes of the end."""
+_MAX_HASHED = 2 * 10**11
+"""Bytes to hash at most: about ten seconds."""
+
+Candidates = Callable[[int], list[int]]
+"""Gives the values that a byte may have had."""
+
+
+def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
+    """The root document as it was signed, if only one byte was changed; otherwise None.
+
+    The part of it that repeats other documents is taken from `documents`, which are by key.
+    """
+    head = _head(document, documents)
+    document = head + document[len(head) :]
+    if root_is_intact(document):
+        return document
+    repaired = _repaired_before(document, len(head), _one_bit) or _repaired_signature(document)
+    return repaired or _repaired_before(document, len(head), _any_value)
+
+
+def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
+    """First part of the root, made from `documents`; empty if it does not fit what follows it."""
+    try:
+        head = root_head(documents)
+    except DocumentError:
+        return b""
+    follows = document[len(head) :][: len(_AFTER_HEAD)]
+    return head if sum(a != b for a, b in zip(follows, _AFTER_HEAD, strict=False)) <= 1 else b""
+
+
+def _repaired_before(document: bytes, first: int, candidates: Candidates) -> bytes | None:
+    """Change one byte from `first` on, outside the signature, so that the digest is that of the signature."""
+    found = list(_SIGNATURE.finditer(document, first))
+    if not found or (len(document) - first) ** 2 * len(candidates(0)) > _MAX_HASHED:
+        return None
+    lo, hi = found[-1].span(1)
+    unsigned = bytearray(document[first:lo] + _ZEROS + document[hi:])
+    wanted = bytes.fromhex(document[lo:hi].decode())
+    head = xxhash.xxh3_128(document[:first])
+    for at, value in enumerate(unsigned):
+        for other in candidates(value):
+            unsigned[at] = other
+            digest = head.copy()
+            digest.update(unsigned)
+            if digest.digest() == wanted:
+                whole = document[:first] + unsigned
+                return whole[:lo] + document[lo:hi] + whole[hi:]
+        unsigned[at] = value
+    return None
+
+
+def _repaired_signature(document: bytes) -> bytes | None:
+    """Change one byte of the signature itself, near the end of the document."""
+    for at in range(max(0, len(document) - _TAIL), len(document)):
+        for value in range(256):
+            changed = document[:at] + bytes([value]) + document[at + 1 :]
+            if root_is_intact(changed):
+                return changed
+    return None
+
+
+def _one_bit(value: int) -> list[int]:
+    return [value ^ (1 << bit) for bit in range(8)]
+
+
+def _any_value(value: int) -> list[int]:
+    return [other for other in range(256) if other != value]
+
+
+def shard_keys(plan: Plan, task: ShardTask) -> list[str]:
+    """Return the key of each shard that a task writes."""
+    arrays = plan.table(task.table).arrays
+    return [shard_key(array, task.number) for array in arrays if not array.is_empty]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoundShards(Job[ShardTask]):
+    """Make the journal's record of a task from the shards that a store has of it.
+
+    Attributes
+    ----------
+    folder
+        The store.
+    entries
+        Lines of the manifest by key, of which sizes and checksums are right.
+    are_read
+        Whether shards are decoded for their rows, digests and statistics. If not, rows and digests of shards
+        are those of `entries`, and the record's digests of sources and statistics mean nothing.
+    """
+
+    folder: Path
+    job: ShardJob
+    entries: Mapping[str, Entry]
+    are_read: bool
+
+    def __call__(self, task: ShardTask) -> Outcome:
+        """Return the record, as the task itself would."""
+        files = {key: self.entries[key] for key in shard_keys(self.job.plan, task)}
+        if not self.are_read:
+            return Outcome(self.job.record(task, list(files.values()), ()))
+        columns = self._columns(task)
+        for column in columns:
+            deque(column, maxlen=0)  # digests are made while a column is iterated
+            if not column.array.is_empty:
+                key = shard_key(column.array, task.number)
+                files[key] = replace(files[key], rows=column.rows, content=column.content)
+        return Outcome(self.job.record(task, list(files.values()), columns))
+
+    def describe(self, task: ShardTask) -> str:
+        """Describe the task for messages."""
+        return self.job.describe(task)
+
+    def need(self, task: ShardTask) -> int:
+        """Return the peak bytes of a task, which are at most those of writing it."""
+        return self.job.need(task)
+
+    def _columns(self, task: ShardTask) -> list[Column]:
+        table = self.job.plan.table(task.table)
+        if in_planes(self.job.converter, table):
+            rows = range(task.lo, task.hi)
+            return [
+                Planes(array, task.lo, [partial(self._read_planes, array, row) for row in rows])
+                for array in table.arrays
+            ]
+        return [self._in_memory(array, task) for array in table.arrays]
+
+    def _in_memory(self, array: ArrayPlan, task: ShardTask) -> InMemory:
+        block = self._array(array).read(task.lo, task.hi)
+        digests = [
+            content_digest(block[piece.at :][: piece.hi - piece.lo]) for piece in self.job.pieces_of(task)
+        ]
+        return InMemory(array, (task.lo, task.hi), block, np.array(digests, "S32"))
+
+    def _read_planes(self, array: ArrayPlan, row: int, lo: int, hi: int, block: NDArray[Any]) -> None:
+        beyond = array.shape[2:]
+        self._array(array).read_box([row, lo, *(0 for _ in beyond)], [row + 1, hi, *beyond], block)
+
+    def _array(self, array: ArrayPlan) -> Array:
+        # The form is that of the plan, as the document of the array may be damaged.
+        return Array(LocalStorage(self.folder), array.field.path, metadata_of(array))
+
 
 _AGAIN = "convert the sources again with --overwrite"
 
@@ -123,31 +284,63 @@ class _Repair:
     def run(self, sources: Sequence[Path]) -> list[str]:
         """Write what is damaged and move it into place; returns its keys."""
         known = self._with_repaired_root()
-        if known.is_intact:
-            return self._move([], None, known.root.document)
-        conversion = self._planned_conversion(known, sources)
-        files = store_files(conversion)
-        # A store of an older unistore has not all files that one has now.
-        own = known.entries if known.manifest_intact else files
-        damaged = sorted(key for key in files if key in own and key not in known.sound)
-        root_lost = not known.root.intact
-        work = self.work / "store"
-        result = regenerate(
-            conversion, files, set(damaged), work, self.progress, self.executor, run_all=root_lost
-        )
-        entries = self._entries(known, files, result)
-        manifest = manifest_bytes(entries.values())
         document = None if self.checked.root.intact else known.root.document
-        if root_lost:
-            statistics = merged_statistics(conversion.planned.plan, result.records)
-            documents = {key: file.document for key, file in files.items() if file.array is None}
-            sealed = make_seal(entries.values(), manifest)
-            document = root_document(conversion.planned.attributes, statistics, sealed, documents)
-        elif xxhash.xxh3_128_hexdigest(manifest) != known.root.seal["digest"]:
-            raise _values_differ(damaged)
+        if known.is_intact:
+            return self._move(Path(), [], document)
+        recorded = self._planned_conversion(known, sources)
+        with recorded.build:
+            self._continue(recorded, known)
+        made = recorded.build.local
+        damaged = self._damaged_files(known, made)
+        if not known.root.intact:
+            document = (made / ROOT).read_bytes()
+        return self._move(made, damaged, document)
+
+    def _continue(self, recorded: RecordedConversion, known: CheckedFiles) -> None:
+        """Convert again, but for the tasks of which every shard is sound."""
+        conversion, planned, journal = recorded.conversion, recorded.planned, recorded.build.journal
+        plan = planned.plan
+        job = recorded.job()
+        digests = {key for key in known.entries if key.startswith("sources/digest/c/")}
+        sound = SoundShards(
+            folder=self.folder,
+            job=job,
+            entries=known.entries,
+            # What a damaged manifest or root says no more of the values is read from the values.
+            are_read=not (known.manifest_intact and digests <= known.sound),
+        )
+        recorded.build.sound.update({key: known.entries[key].bytes for key in known.sound})
+        done = [task for task in plan.tasks() if known.sound.issuperset(shard_keys(plan, task))]
+        keys = task_keys(plan, conversion.keys)
+        conversion.run_steps("checking", sound, done, plan.task_bytes, lambda task: {"of": keys[task.id]})
+        conversion.write_shards(planned, job)
+        index = planned.index(source_digests(plan, journal.each("shard")))
+        seal(recorded.build.target, plan, journal, index, planned.attributes, planned.groups)
+
+    def _damaged_files(self, known: CheckedFiles, made: Path) -> list[str]:
+        """Keys of the files to replace, the manifest last; refuses files that are not those of the store."""
+        manifest = (made / MANIFEST).read_bytes()
+        digest = xxhash.xxh3_128_hexdigest(manifest)
+        entries = {entry.key: entry for entry in parse_manifest(manifest, str(made))}
+        # A store of an older unistore has not all files that one has now.
+        keys = [key for key in entries if key in known.entries or not known.manifest_intact]
+        damaged = [key for key in keys if key not in known.sound]
+        if known.manifest_intact:
+            differing = [key for key in damaged if entries[key] != known.entries[key]]
+        elif known.root.intact:
+            differing = [] if digest == known.root.seal["digest"] else damaged
+        else:
+            before = known.entries
+            differing = [
+                key for key in known.sound if key in entries and entries[key].checksum != before[key].checksum
+            ]
+        if differing:
+            raise _values_differ(differing)
+        if not known.manifest_intact:
+            entries[MANIFEST] = Entry(key=MANIFEST, bytes=len(manifest), checksum=digest)
+            damaged.append(MANIFEST)
         storage = LocalStorage(self.folder)
-        damaged = [key for key in damaged if check_file(storage, result.entries[key]) is not None]
-        return self._move(damaged, None if known.manifest_intact else manifest, document)
+        return [key for key in damaged if check_file(storage, entries[key]) is not None]
 
     def _with_repaired_root(self) -> CheckedFiles:
         """The check's result, with the root document as it was signed if only one byte of it was changed."""
@@ -176,58 +369,35 @@ class _Repair:
         if not isinstance(attributes.get("plan_digest"), str):
             msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
             raise StoreError(msg)
-        conversion = plan_recorded_conversion(attributes, sources, self.work, self.progress, self.executor)
-        if conversion.planned.plan.digest != attributes["plan_digest"]:
+        recorded = plan_recorded_conversion(attributes, sources, self.work, self.progress, self.executor)
+        if recorded.planned.plan.digest != attributes["plan_digest"]:
             lines = encoder_differences(attributes)
             if self.checked.root.intact:
-                lines += differences(Store(self.folder), conversion.planned)
+                lines += differences(Store(self.folder), recorded.planned)
             # Without a difference, an older unistore described the same arrays in other words: what is
             # written again is compared with the manifest.
             if lines or not (self.checked.root.intact and known.manifest_intact):
                 listed = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
                 msg = f"{self.folder}: these sources, read by this unistore, would not become it:\n  {listed}"
                 raise InputError(msg)
-        return conversion
+        return recorded
 
-    def _entries(
-        self, known: CheckedFiles, files: Mapping[str, StoreFile], result: Regenerated
-    ) -> dict[str, Entry]:
-        """Entries of the manifest, or of a new one if the manifest is damaged."""
-        if known.manifest_intact:
-            entries = dict(known.entries)
-        else:
-            entries = {
-                key: result.entries.get(key) or entry_of_file(self.folder, file, known.entries[key])
-                for key, file in files.items()
-            }
-        differing = [key for key, entry in result.entries.items() if entries.get(key) != entry]
-        differing += [
-            key
-            for key, content in result.content_digests.items()
-            if key in entries and entries[key].content != content
-        ]
-        if differing:
-            raise _values_differ(differing)
-        return entries
-
-    def _move(self, keys: Sequence[str], manifest: bytes | None, document: bytes | None) -> list[str]:
-        """Move the files into the store: data, then the manifest, and the root last. Returns their keys."""
+    def _move(self, made: Path, keys: Sequence[str], document: bytes | None) -> list[str]:
+        """Move files into the store, and write the root last. Returns the keys."""
         storage = LocalStorage(self.folder)
         for key in keys:
             storage.path(key)  # raises if a folder on the way is a link out of the store
         for key in keys:
-            target = self.folder.joinpath(*key.split("/"))
+            target = self.folder / key
             target.parent.mkdir(parents=True, exist_ok=True)
-            (self.work / "store").joinpath(*key.split("/")).replace(target)
-        parents = {"/".join(key.split("/")[:depth]) for key in keys for depth in range(key.count("/") + 1)}
+            (made / key).replace(target)
+        parents = {parent for key in keys for parent in Path(key).parents}
         for parent in sorted(parents, reverse=True):
             sync_folder(self.folder / parent)
-        done = list(keys)
-        for key, content in ((MANIFEST, manifest), (ROOT, document)):
-            if content is not None:
-                write_file(self.folder, key, [content])
-                done.append(key)
-        return done
+        if document is None:
+            return list(keys)
+        write_file(self.folder, ROOT, [document])
+        return [*keys, ROOT]
 
 
 def _values_differ(keys: Sequence[str]) -> ConversionError:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import check_exist, source_paths
+from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.local import Executor
+from unistore.conversion.executors.processes import Processes
 from unistore.converters.registry import find_family
 from unistore.errors import Problem, StoreError, UnsupportedError, first_few
 from unistore.integrity.compare import Receipt, compare
 from unistore.integrity.files import CheckedFiles, check_files, is_warning
-from unistore.integrity.rules import RULES, run_rules
-from unistore.integrity.steps import make_executor
-from unistore.integrity.structure import check_structure, index_problem
+from unistore.integrity.structure import RULES, check_structure, index_problem, run_rules
 from unistore.progress import resolve_progress
 from unistore.remote.storage import open_storage
 from unistore.schemas.rules import View
@@ -27,6 +27,11 @@ from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.array import Array
 from unistore.zarr3.storage import Storage
+
+
+def make_executor(workers: int) -> Apart | Processes:
+    """Return the executor for so many worker processes; 0: this process, and one for foreign libraries."""
+    return Processes(workers, imports=("unistore.integrity.verify",)) if workers else Apart()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import torch.utils.data._utils.worker as torch_worker
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from unistore.loader.collating import STACKING
-from unistore.system.malloc import keep_freed_memory
+from unistore.system.machine import keep_freed_memory
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

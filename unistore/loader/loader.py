@@ -8,6 +8,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -15,18 +16,73 @@ from typing import Any, Literal, Self
 from unistore.data.presentation import as_tensors, pin
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
-from unistore.loader.cached import check_cacheable
+from unistore.loader.cached import cache_file, cached, check_cacheable
 from unistore.loader.fetch import choose_fetch
-from unistore.loader.iteration import Iteration, Requests
-from unistore.loader.options import Placement, refuse_torch_options, resolve_placement, workers_for
-from unistore.loader.ordering import drops_last, sequence_for
-from unistore.loader.production import BatchConfig, Producer
-from unistore.loader.setup import make_producer
-from unistore.loader.state import Progress, dataset_digest
-from unistore.loader.stats import Stats, report
+from unistore.loader.iteration import BatchConfig, Iteration, Producer, Requests
+from unistore.loader.ordering import (
+    Placement,
+    drops_last,
+    refuse_torch_options,
+    resolve_placement,
+    sequence_for,
+    workers_for,
+)
+from unistore.loader.state import Progress, Stats, dataset_digest, report
+from unistore.loader.thread import ReadingThread
+from unistore.memory.slabs import SlabRing
 from unistore.order.sequences import RankShare
 from unistore.order.shuffles import NAMED
 from unistore.system.arguments import Arguments, checked_epoch
+from unistore.system.machine import available_memory
+
+# Starts the producer of batches: worker processes with shared slabs, or a thread with private ones.
+
+HELD_BATCHES = 4
+"""Batches that the consumer may hold before further ones are copied."""
+MEMORY_DIVISOR = 4
+"""Slabs take at most a quarter of the available memory."""
+
+
+def make_producer(
+    config: BatchConfig, placement: Placement, *, cache: int | None, round_robin: bool
+) -> Producer:
+    """Start a producer.
+
+    Parameters
+    ----------
+    config
+        What batches are made of.
+    placement
+        Start method and prefetching.
+    cache
+        Capacity of the cache in bytes; None: no cache.
+    round_robin
+        Whether workers take batches in turn.
+    """
+    dataset = config.dataset
+    fetch = choose_fetch(dataset, config.collate, config.seed)
+    file = None if cache is None else cache_file(dataset, fetch, cache)
+    ring = SlabRing(
+        in_flight=placement.prefetch * max(1, config.workers),
+        held=HELD_BATCHES,
+        budget=available_memory() // MEMORY_DIVISOR,
+        least=max(1, config.workers),
+        shared=config.workers > 0,
+    )
+    producer: Producer
+    if config.workers > 0:
+        # needs sockets that carry descriptors, and poll: not on every platform
+        from unistore.loader.worker_pool import WorkerPool
+
+        shared = replace(config, cache=file)
+        producer = WorkerPool(shared, placement.start_method, ring, round_robin=round_robin)
+    else:
+        if file is not None:
+            fetch = cached(dataset, fetch, file.region(file.descriptor))
+        producer = ReadingThread(fetch, dataset, ring)
+    if file is not None:
+        weakref.finalize(producer, file.close)
+    return producer
 
 
 class Loader:
@@ -47,8 +103,8 @@ class Loader:
         Samples of a batch, on this rank.
     shuffle
         False: in order. ``"full"``: a random permutation. ``"blocks"``: groups of samples that share chunks
-        are shuffled, see `unistore.order.blocks`. True: blocks where a full shuffle would decode more than 8
-        samples for each that it delivers, which a warning says; else full. ``"sources"``: one source file
+        are shuffled, see `unistore.order.shuffles`. True: blocks where a full shuffle would decode more than
+        8 samples for each that it delivers, which a warning says; else full. ``"sources"``: one source file
         after the other, in random order, the samples of each shuffled.
     sampler
         Which samples an epoch has, and their order: a sequence (`unistore.order.sequences.EpochSequence`),
@@ -286,7 +342,7 @@ class Loader:
             self._current = self._requests = None
 
     def stats(self) -> dict[str, int | float]:
-        """Return totals since the loader was made, see `unistore.loader.stats.Stats`."""
+        """Return totals since the loader was made, see `unistore.loader.state.Stats`."""
         return self._stats.as_dict()
 
     @property

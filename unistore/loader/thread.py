@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from unistore.errors import SampleError
 from unistore.loader.fetch import Fetch, batch_error, fetch_batch
-from unistore.loader.production import Arrival, Request
+from unistore.loader.iteration import Arrival, Request
 from unistore.memory.segments import Arena
 from unistore.memory.slabs import SlabRing
 
@@ -61,7 +61,7 @@ class _BatchMaker:
 
 
 class ReadingThread:
-    """Makes batches on a thread of this process, see `unistore.loader.production.Producer`.
+    """Makes batches on a thread of this process, see `unistore.loader.iteration.Producer`.
 
     Slabs are private memory here, reused so that batches need no new pages.
 

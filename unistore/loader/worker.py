@@ -16,12 +16,10 @@ import numpy as np
 
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cached import cached
-from unistore.loader.channel import Channel
 from unistore.loader.environment import prepare_process, set_worker_info
-from unistore.loader.failures import Failure, caused, in_one_line, pack_failure
-from unistore.loader.fetch import choose_fetch, fetch_batch
-from unistore.loader.production import Arrival, BatchConfig
-from unistore.loader.wire import decode, encode
+from unistore.loader.fetch import Failure, caused, choose_fetch, fetch_batch, in_one_line, pack_failure
+from unistore.loader.iteration import Arrival, BatchConfig
+from unistore.loader.wire import Channel, decode, encode
 from unistore.memory.segments import Arena, Segment, SharedGrowth
 from unistore.order.seeding import seed_worker
 

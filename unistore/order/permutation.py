@@ -7,12 +7,109 @@ indices is needed, and an epoch starts, or resumes at any position, at once.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.order.randomness import below, mix, words
+# Random numbers as pure functions of (seed, epoch, index), the same in every process and worker.
+#
+# Few numbers for each sample of a batch are hashed together (`words`, `below`); many numbers for one sample
+# come from a counter-based generator (`generator`).
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
+_U64 = (1 << 64) - 1
+_MASK_RATIO = 32
+"""Up to this ratio of population to draws, a mask over the population is faster than sorting the draws."""
+
+
+@cache
+def _key_type() -> type:
+    """Class of what hands Philox its key; given as ``key=``, numpy reads entropy that it does not use.
+
+    It is made with its first use, as numpy.random takes time to import.
+    """
+
+    class PhiloxKey(np.random.bit_generator.ISeedSequence):
+        def __init__(self, words: NDArray[np.uint64]) -> None:
+            self._words = words
+
+        def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[np.uint64]:  # noqa: ARG002
+            return self._words
+
+    return PhiloxKey
+
+
+def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output function (Steele, Lea and Flood 2014): a bijection that scatters 64-bit words."""
+    z = values ^ (values >> _S30)
+    z *= _M1
+    z ^= z >> _S27
+    z *= _M2
+    z ^= z >> _S31
+    return z
+
+
+def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
+    """``count`` random words for each of B samples, (B, count) uint64.
+
+    Row i depends on (seed modulo 2**64, epoch[i], index[i]) alone; `epoch` and `index` are (B,) int64.
+    """
+    state = mix(np.asarray(epoch, np.int64).astype(np.uint64) + mix(np.array([seed & _U64], np.uint64)))
+    state = mix(state + _GOLDEN + np.asarray(index, np.int64).astype(np.uint64) * _GOLDEN)
+    steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
+    return mix(state[:, None] + steps)
+
+
+def below(draws: NDArray[np.uint64], bound: NDArray[Any] | int) -> NDArray[np.int64]:
+    """Integers in ``[0, bound)`` from random words, for bounds < 2**32 (Lemire 2019, multiply and shift)."""
+    scaled = (draws >> _S32) * np.asarray(bound, np.int64).astype(np.uint64)
+    found: NDArray[np.int64] = (scaled >> _S32).astype(np.int64)
+    return found
+
+
+def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
+    """Counter-based generator (Philox 4x64) of one sample."""
+    key = np.array([seed & _U64, 0], np.uint64)  # Philox would convert a list of large integers to float64
+    counter = np.array([0, 0, epoch & _U64, index], np.uint64)
+    philox = np.random.Philox(_key_type()(key), counter=counter)
+    return np.random.Generator(philox)
+
+
+def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """An exactly uniform subset of ``range(total)``, ascending.
+
+    The cost depends on the smaller of the subset and its complement. A few more draws than needed are made
+    with replacement; repetitions are removed, and then a uniform choice of the surplus. By symmetry, every
+    subset of a size is equally likely at each step. Returns (count,) int64, strictly ascending.
+    """
+    wanted = min(count, total - count)
+    masked = total <= _MASK_RATIO * wanted
+    dtype = np.uint32 if total <= 1 << 32 else np.uint64
+    mask, chosen, found = np.zeros(total if masked else 0, np.bool_), np.empty(0, dtype), 0
+    while found < wanted:
+        # n draws of N leave N (1 - exp(-n / N)) different ones in expectation, with a spread below sqrt(n)
+        missing, free = wanted - found, total - found
+        draws = math.ceil(-total * math.log1p(-missing / free) + 4 * math.sqrt(missing))
+        drawn = rng.integers(0, total, draws, dtype=dtype)
+        if masked:
+            mask[drawn.astype(np.intp)] = True
+            found = int(np.count_nonzero(mask))
+        else:
+            chosen = np.sort(np.concatenate((chosen, drawn)))
+            chosen = chosen[np.concatenate(([True], chosen[1:] != chosen[:-1]))]
+            found = len(chosen)
+    surplus = np.empty(0, np.int64)
+    if found > wanted:
+        surplus = rng.choice(found, found - wanted, replace=False, shuffle=False)
+    if masked and wanted < count:
+        mask[np.flatnonzero(mask)[surplus]] = False
+        return np.flatnonzero(~mask)
+    kept = np.delete(np.flatnonzero(mask) if masked else chosen, surplus).astype(np.int64)
+    return kept if wanted == count else np.delete(np.arange(total), kept)
 
 
 class At(NamedTuple):

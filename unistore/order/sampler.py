@@ -101,7 +101,7 @@ class SequenceSampler:
     Parameters
     ----------
     sequence
-        `unistore.order.sequences.Shuffled`, `unistore.order.blocks.BlockShuffle`, …
+        `unistore.order.sequences.Shuffled`, `unistore.order.shuffles.BlockShuffle`, …
     batch_size
         Of the DataLoader; decides which positions of a step belong to this rank.
     rank, world_size

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.order.randomness import generator, words
+from unistore.order.permutation import generator, words
 
 SAMPLE_SALT = 0x6A09E667F3BCC908
 """Keeps what a transform draws apart from what the sample itself was drawn with."""

@@ -17,8 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
-from unistore.order.permutation import Permutation
-from unistore.order.randomness import words
+from unistore.order.permutation import Permutation, words
 
 
 class EpochSequence(Protocol):
@@ -171,7 +170,7 @@ class Subset(EpochSequence):
     Attributes
     ----------
     lanes
-        Of a block shuffle, see `unistore.order.blocks`; None: no block shuffle.
+        Of a block shuffle, see `unistore.order.shuffles`; None: no block shuffle.
     """
 
     def __init__(self, sequence: EpochSequence, samples: NDArray[np.integer]) -> None:

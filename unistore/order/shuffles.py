@@ -3,15 +3,213 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Literal
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
-from unistore.order.blocks import GROUP, LANES, BlockShuffle, uniform_blocks
+from unistore.order.permutation import Permutation, words
 from unistore.order.sequences import EpochSequence, Shuffled, Subset
+from unistore.system.arguments import MAX_COUNT, is_integer
+
+# Block shuffle: nearly as mixed as a full shuffle, but every chunk is decoded once.
+#
+# Samples that share chunks form a **block**. Every epoch shuffles the blocks, divides them into **groups**
+# and shuffles the samples inside each group: the decoded chunks of a group fit into the reader's cache, and
+# are not needed again after the group. Several groups are open at a time, one per **lane**. The lanes take
+# turns of ``deal`` samples: with one batch per turn, workers and ranks that take batches in turn keep to
+# their own lanes and never decode each other's chunks. Small rows take one lane: a row's share of its chunk
+# costs little to decode in every worker, and all open blocks are mixed.
+
+GROUP, LANES = 16, 4
+"""Default number of blocks in a group, and of groups open at a time."""
+SMALL_ROWS = 32
+"""Blocks of at least so many samples, on average, take one lane."""
+
+
+def uniform_blocks(length: int, block: int) -> NDArray[np.int64]:
+    """Offsets (n + 1,) int64 of blocks of ``block`` samples; the last one may be shorter."""
+    return np.append(np.arange(0, length, block, dtype=np.int64), length).astype(np.int64)
+
+
+class BlockShuffle:
+    """Every sample once per epoch; samples that share chunks stay close together.
+
+    Memory is one number per block. Nothing depends on the number of workers or ranks.
+
+    Parameters
+    ----------
+    offsets
+        (n + 1,) int64: block b holds samples ``offsets[b]:offsets[b + 1]``.
+    seed
+        Seed of the orders.
+    group
+        Blocks shuffled together. Larger groups mix better; ``group * lanes`` decoded blocks must be cached.
+    lanes
+        Groups open at a time: a multiple of workers * ranks keeps each of them on its own chunks.
+    deal
+        Samples per turn of a lane: the batch size.
+
+    Raises
+    ------
+    ValueError
+        If offsets do not ascend from 0, or a count is below 1.
+    """
+
+    def __init__(
+        self,
+        offsets: NDArray[np.integer],
+        seed: int = 0,
+        *,
+        group: int = GROUP,
+        lanes: int = LANES,
+        deal: int = 64,
+    ) -> None:
+        self.offsets = np.asarray(offsets, np.int64)
+        if len(self.offsets) < 1 or self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):
+            msg = "block offsets must ascend from 0"
+            raise ValueError(msg)
+        for name, value in (("group", group), ("lanes", lanes), ("deal", deal)):
+            if value < 1:
+                msg = f"{name} must be at least 1, got {value}"
+                raise ValueError(msg)
+        self.seed, self.group, self.lanes, self.deal = seed, group, lanes, deal
+        self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._open: tuple[int, int, _Lanes] | None = None
+
+    @classmethod
+    def within(
+        cls, offsets: NDArray[np.integer], open_blocks: int, seed: int = 0, *, deal: int = 64
+    ) -> BlockShuffle:
+        """The largest groups of one size with which all lanes together have at most `open_blocks` open."""
+        count = len(offsets) - 1
+        lanes = 1 if offsets[-1] >= SMALL_ROWS * count else LANES
+        width = max(1, open_blocks // lanes) * lanes
+        group = -(-count // (max(1, -(-count // width)) * lanes))
+        return cls(offsets, seed, group=max(1, group), lanes=lanes, deal=deal)
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def describe(self) -> dict[str, str | int]:
+        """See `unistore.order.sequences.EpochSequence.describe`."""
+        blocks = xxhash.xxh3_128_hexdigest(self.offsets.astype("<i8", copy=False).tobytes())
+        return {"kind": "blocks", "length": len(self), "blocks": blocks, "seed": self.seed, **self._tuning}
+
+    @property
+    def _tuning(self) -> dict[str, int]:
+        return {"group": self.group, "lanes": self.lanes, "deal": self.deal}
+
+    def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
+        """Takes over group, lanes and deal; see `unistore.order.sequences.EpochSequence.arranged`."""
+        tuning = self._tuning
+        for name in tuning:
+            if is_integer(value := description.get(name), 1, MAX_COUNT):
+                tuning[name] = int(value)
+        return BlockShuffle(self.offsets, self.seed, **tuning)
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """See `unistore.order.sequences.EpochSequence.indices`."""
+        _, bounds = self._order(epoch)
+        parts = []
+        while start < stop:
+            number = int(np.searchsorted(bounds, start, side="right")) - 1
+            end = min(stop, int(bounds[number + 1]))
+            if self._open is None or self._open[:2] != (epoch, number):
+                self._open = epoch, number, self._open_lanes(epoch, number)
+            parts.append(self._open[2](np.arange(start, end) - bounds[number]))
+            start = end
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def _order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Blocks in the epoch's order, and the first position of each set of ``lanes`` groups."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            count = len(self.offsets) - 1
+            blocks = Permutation(count, self.seed, epoch)(np.arange(count))
+            ends = np.concatenate(([0], np.cumsum(np.diff(self.offsets)[blocks])))
+            edges = np.append(np.arange(0, count, self.group * self.lanes), count)
+            self._epoch = epoch, blocks, ends[edges].astype(np.int64)
+            self._open = None
+        return self._epoch[1], self._epoch[2]
+
+    def _open_lanes(self, epoch: int, number: int) -> _Lanes:
+        """The set of ``lanes`` groups at a place of the epoch."""
+        width = self.group * self.lanes
+        blocks = self._order(epoch)[0][number * width : (number + 1) * width]
+        seeds = words(self.seed, np.array([epoch]), np.array([number]), self.lanes)[0].tolist()
+        firsts = range(0, len(blocks), self.group)
+        return _Lanes(
+            [
+                _Group(self.offsets, blocks[first : first + self.group], seed)
+                for first, seed in zip(firsts, seeds, strict=False)
+            ],
+            self.deal,
+        )
+
+
+class _Group:
+    """Samples of some blocks in random order, by position; one number a block in memory."""
+
+    def __init__(self, offsets: NDArray[np.int64], blocks: NDArray[np.int64], seed: int) -> None:
+        self._ends = np.cumsum(offsets[blocks + 1] - offsets[blocks])
+        self._shifts = offsets[blocks + 1] - self._ends
+        self._permutation = Permutation(int(self._ends[-1]), seed)
+
+    def __len__(self) -> int:
+        return self._permutation.length
+
+    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        drawn = self._permutation(positions)
+        return drawn + self._shifts[np.searchsorted(self._ends, drawn, side="right")]
+
+
+class _Lanes:
+    """Samples of lanes that take turns of ``deal`` samples until all are exhausted, by position."""
+
+    def __init__(self, lanes: list[_Group], deal: int) -> None:
+        self._lanes, self._deal = lanes, deal
+        rounds = np.arange(-(-max(map(len, lanes)) // deal) + 1)[:, None] * deal
+        turn_lengths = np.diff(np.minimum(rounds, list(map(len, lanes))), axis=0)
+        self._ends = np.cumsum(turn_lengths)
+
+    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        turns = np.searchsorted(self._ends, positions, side="right")
+        rounds, lanes = np.divmod(turns, len(self._lanes))
+        starts = np.where(turns > 0, self._ends[turns - 1], 0)
+        lane_positions = rounds * self._deal + positions - starts
+        samples = np.empty(len(positions), np.int64)
+        for number, lane in enumerate(self._lanes):
+            mask = lanes == number
+            samples[mask] = lane(lane_positions[mask])
+        return samples
+
+
+def mixing(order: BlockShuffle, window: int, epoch: int = 0, samples: int = 64) -> float:
+    """How well an order mixes.
+
+    Mean number of different blocks among ``window`` consecutive samples, relative to its expectation in a
+    full shuffle, where the window is a uniform draw without replacement from the epoch. 1 is a full shuffle
+    (sampling can exceed it slightly); ``1 / window`` (for blocks of at least a window) is sequential order.
+    Use the batch size as the window for the variety inside a batch, a multiple of it for that of successive
+    batches. Averaged over `samples` windows, spread evenly over the epoch.
+    """
+    total = len(order)
+    window = min(window, total)
+    starts = np.linspace(0, total - window, samples).astype(np.int64)
+    counted = []
+    for start in starts.tolist():
+        indices = order.indices(epoch, start, start + window)
+        counted.append(len(np.unique(np.searchsorted(order.offsets, indices, side="right"))))
+    # P(no sample of a block of m in a window of w out of N) = prod_{i<w} (N - m - i) / (N - i)
+    sizes, counts = np.unique(np.diff(order.offsets), return_counts=True)
+    steps = np.arange(window, dtype=np.float64)
+    missed = [np.prod(np.clip(total - size - steps, 0, None) / (total - steps)) for size in sizes.tolist()]
+    expected = float(np.sum(counts * (1.0 - np.array(missed))))
+    return float(np.mean(counted)) / expected
+
 
 ShuffleKind = Literal[True, "full", "blocks", "sources"]
 NAMED = ("full", "blocks", "sources")

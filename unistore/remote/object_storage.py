@@ -12,7 +12,7 @@ from typing import TypeVar
 from unistore.remote.client import ObjectClient
 from unistore.remote.url import Location
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
-from unistore.zarr3.threads import ordered_map
+from unistore.zarr3.writer import ordered_map
 
 T = TypeVar("T")
 U = TypeVar("U")

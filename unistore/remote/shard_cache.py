@@ -25,7 +25,7 @@ from pathlib import Path
 import xxhash
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.system import file_locks
+from unistore.system import own_files as file_locks
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 
 PART = ".part"

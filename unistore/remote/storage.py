@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from unistore.remote.url import file_path, is_url
-from unistore.zarr3.local import LocalStorage
-from unistore.zarr3.storage import Storage
+from unistore.zarr3.storage import LocalStorage, Storage
 
 
 def local_path(path: str | os.PathLike[str]) -> Path | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unistore.converters.verdicts import TAKEN, verdict_counts
+from unistore.converters.survey import TAKEN, verdict_counts
 from unistore.errors import Problem, printable
 from unistore.report.suggestions import format_options
 from unistore.report.text import Block, shortened
@@ -15,8 +15,7 @@ from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
     from unistore.report.sealed import ArrayReport, StoreReport
-    from unistore.report.sources import SourceReport
-    from unistore.report.unsealed import UnfinishedReport, ZarrReport
+    from unistore.report.sources import SourceReport, UnfinishedReport, ZarrReport
 
 SHOWN_ATTRIBUTES = 8
 SHOWN_PROBLEMS = 50

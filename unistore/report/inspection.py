@@ -13,8 +13,7 @@ from unistore.errors import InputError, Problem, first_few
 from unistore.remote.storage import local_path
 from unistore.report.blocks import source_blocks, store_blocks, unfinished_blocks, verdict_table, zarr_blocks
 from unistore.report.sealed import StoreReport, describe_store
-from unistore.report.text import Block, to_text
-from unistore.report.unsealed import (
+from unistore.report.sources import (
     BUILD_SUFFIX,
     UnfinishedReport,
     ZarrReport,
@@ -24,6 +23,7 @@ from unistore.report.unsealed import (
     is_zarr,
     stores_inside,
 )
+from unistore.report.text import Block, to_text
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of

@@ -34,7 +34,7 @@ from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.codecs import Blosc
-from unistore.zarr3.sharding import index_bytes
+from unistore.zarr3.metadata import index_bytes
 
 SHOWN_SOURCES = 5
 MAX_READ_ARRAYS = 64

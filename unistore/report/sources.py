@@ -2,19 +2,188 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import exclude_words, make_converter
+from unistore.conversion.lock import owner_of
 from unistore.conversion.preview import preview
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
-from unistore.converters.survey import Survey
-from unistore.errors import InputError, Problem
+from unistore.converters.survey import Claims
+from unistore.errors import InputError, Problem, StoreError
 from unistore.report.suggestions import convert_command
+from unistore.store.names import MANIFEST, build_folder
+from unistore.store.reader import Store
+from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
+from unistore.zarr3.storage import LocalStorage
+
+# Folders without a sealed store: conversions under way or stopped, and other Zarr hierarchies.
+
+BUILD_SUFFIX = build_folder(Path("x")).name.removeprefix("x")
+"""Suffix of the folder in which a conversion is under way."""
+_METADATA = ("zarr.json", ".zarray", ".zgroup")
+_MAX_ARRAYS = 50
+
+
+@dataclass(slots=True, kw_only=True)
+class UnfinishedReport:
+    """A conversion under way or stopped, from the journal of its build folder."""
+
+    destination: str
+    family: str | None
+    options: dict[str, Any]
+    sources: dict[str, Any]  # ``count``, and ``given``: the paths
+    sources_read: int
+    tasks_done: int
+    tasks: int | None
+    sealed: bool
+    written_bytes: int
+    at_work: str | None  # the process that holds the lock
+    replaces: str | None  # the store that it will replace
+    command: str  # that continues it
+
+
+@dataclass(slots=True, kw_only=True)
+class ZarrReport:
+    """A Zarr hierarchy that is not a store."""
+
+    zarr_format: int
+    arrays: list[dict[str, Any]]
+    more: bool  # whether there may be more than these
+
+
+def describe_unfinished(build: Path) -> UnfinishedReport:
+    """Describe a conversion; damaged lines of its journal are left out."""
+    steps = _steps(build / "journal.jsonl")
+    begun = steps["begin"][0] if steps["begin"] else {}
+    identity = _typed(begun, "identity", {})
+    family: str | None = _typed(identity, "family", "") or None
+    options = _typed(identity, "options", {})
+    paths = [path for path in _typed(begun, "paths", []) if isinstance(path, str)]
+    url = _typed(identity, "destination", "")  # empty: beside the build folder
+    local = build.with_name(build.name.removesuffix(BUILD_SUFFIX))
+    if url:
+        replaces = url if any(record.get("staged") for record in steps["place"]) else None
+        written = sum(map(_shard_bytes, steps["shard"]))
+    else:
+        replaces = next((str(path) for path in (local, build / "old") if _is_sealed(path)), None)
+        written = sum(file.stat().st_size for file in (build / "store").rglob("*") if file.is_file())
+    more = ["--work", str(build.parent)] if url else []
+    if replaces:
+        more.append("--overwrite")
+    destination = url or str(local)
+    derived = steps["derive"]
+    return UnfinishedReport(
+        destination=destination,
+        family=family,
+        options=options,
+        sources={"count": sum(len(_typed(record, "of", {})) for record in steps["sources"]), "given": paths},
+        sources_read=sum(
+            _typed(record, "sources", 0)
+            for record in derived
+            if record.get("round") == derived[-1].get("round")
+        ),
+        tasks_done=len({str(shard.get("task")) for shard in steps["shard"]}),
+        tasks=_typed(steps["plan"][0], "tasks", 0) or None if steps["plan"] else None,
+        sealed=bool(steps["sealed"]),
+        written_bytes=written,
+        at_work=owner_of(build / "lock"),
+        replaces=replaces,
+        command="" if family is None else convert_command(family, paths, destination, options, more),
+    )
+
+
+def _steps(journal: Path) -> defaultdict[str, list[dict[str, Any]]]:
+    """Read the records of a journal, by step."""
+    steps = defaultdict(list)
+    for line in journal.read_bytes().splitlines() if journal.exists() else ():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            steps[str(record.get("step"))].append(record)
+    return steps
+
+
+def _typed(record: Mapping[str, Any], name: str, default: Any) -> Any:
+    """Return a value of a record, or the default where it has another type: a journal may be damaged."""
+    value = record.get(name)
+    return value if isinstance(value, type(default)) else default
+
+
+def _shard_bytes(shard: Mapping[str, Any]) -> int:
+    files = _typed(shard, "files", [])
+    return sum(_typed(file, "bytes", 0) for file in files if isinstance(file, dict))
+
+
+def _is_sealed(path: Path) -> bool:
+    try:
+        Store(path)
+    except StoreError:
+        return False
+    return True
+
+
+def is_zarr(path: Path) -> bool:
+    """Whether a folder has Zarr metadata of version 2 or 3, readable or not."""
+    return any(os.path.lexists(path / name) for name in _METADATA)
+
+
+def is_store(path: Path) -> bool:
+    """Whether a Zarr hierarchy has unistore's attributes or manifest, finished or not.
+
+    Raises `StoreError` if its root document cannot be read.
+    """
+    root = path / "zarr.json"
+    if root.exists() and not os.access(root, os.R_OK):
+        msg = f"{root}: cannot be read (Permission denied); change the rights"
+        raise StoreError(msg)
+    return "unistore" in _typed(_document(root), "attributes", {}) or os.path.lexists(path / MANIFEST)
+
+
+def describe_zarr(path: Path) -> ZarrReport:
+    """Describe the first 50 arrays of a Zarr hierarchy."""
+    arrays: list[dict[str, Any]] = []
+    for folder, folders, files in os.walk(path):
+        folders.sort()
+        metadata = next((name for name in _METADATA if name in files), None)
+        if metadata is None:
+            folders.clear()  # chunks lie below
+            continue
+        document = _document(Path(folder, metadata))
+        if metadata == ".zarray" or document.get("node_type") == "array":
+            folders.clear()
+            name = Path(folder).relative_to(path).as_posix().removeprefix(".")
+            shape = document.get("shape")
+            dtype = str(document.get("data_type", document.get("dtype")))
+            arrays.append({"path": name, "shape": shape if is_list_of(shape, int) else None, "dtype": dtype})
+            if len(arrays) == _MAX_ARRAYS:
+                break
+    version = 3 if (path / "zarr.json").exists() else 2
+    return ZarrReport(zarr_format=version, arrays=arrays, more=len(arrays) == _MAX_ARRAYS)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Read a metadata document; empty if it cannot be read."""
+    try:
+        return parse_document(LocalStorage(path.parent).get(path.name))
+    except (StoreError, DocumentError):
+        return {}
+
+
+def stores_inside(path: Path) -> list[str]:
+    """Return names of the Zarr folders directly inside a folder."""
+    inside = path.iterdir() if path.is_dir() else ()
+    return sorted(entry.name for entry in inside if entry.is_dir() and is_zarr(entry))
+
 
 SHOWN_SOURCES = 5
 
@@ -52,7 +221,7 @@ class SourceReport:
     verdicts: list[dict[str, Any]]
 
 
-def describe_sources(path: Path, surveyed: Survey) -> tuple[SourceReport, Sequence[Problem]]:
+def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequence[Problem]]:
     """Scan and plan the sources at `path` without writing anything; returns every problem, too."""
     detected = surveyed.detected()
     if not detected:
@@ -69,7 +238,7 @@ def describe_sources(path: Path, surveyed: Survey) -> tuple[SourceReport, Sequen
                 detection.family,
                 path,
                 alone=len(detected) == 1,
-                more=exclude_words(detection.family, [path], surveyed),
+                more=exclude_words(detection.family, surveyed),
             ),
         )
         for detection in detected
@@ -78,7 +247,7 @@ def describe_sources(path: Path, surveyed: Survey) -> tuple[SourceReport, Sequen
     problems: Sequence[Problem] = ()
     if len(detected) == 1:
         try:
-            described = preview(make_converter(detected[0].family, {}), [path]).to_json()
+            described = preview(make_converter(detected[0].family, {}), [path], claims=surveyed).to_json()
         except InputError as error:
             problems = error.problems_at(str(path))
         else:

@@ -40,7 +40,7 @@ if __name__ == "__main__":
 _WIDTH = 74
 """Of comments, without their indent: lines fit into 80 columns."""
 
-KINDS = tuple(
+KINDS = sorted(
     name
     for name, module in unistore._HOME.items()
     if module.startswith("data.kinds.") and name != "ReplayBuffer"

@@ -14,8 +14,7 @@ from unistore.errors import CorruptionError
 from unistore.remote.shard_cache import ShardCache
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
-from unistore.zarr3.local import LocalStorage
-from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, Storage
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage
 
 MAX_ATTEMPTS = 5
 """Attempts to read a copy that other processes keep evicting; then the store is read instead."""

@@ -22,7 +22,10 @@ CONVENTION = {
     "uuid": "6d7f2a9e-9b0c-4f43-9f0e-4b1d6f0c7a51",
     "name": "unistore",
     "description": "Sealed training stores: tables of rows in sharded arrays, with a manifest of every file",
+    "schema_url": "docs/format/schema.json",
+    "spec_url": "docs/format.md",
 }
+"""Entry of the root's ``zarr_conventions``; its URLs are relative to the project."""
 
 
 def build_folder(destination: Path) -> Path:

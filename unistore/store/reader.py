@@ -15,8 +15,7 @@ from unistore.remote.storage import local_path, open_storage
 from unistore.remote.url import BUCKETS
 from unistore.schemas import indices
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
-from unistore.store.grammar import GrammarError, parse_root, parse_split_names
-from unistore.store.manifest import MANIFEST_LIMIT
+from unistore.store.manifest import MANIFEST_LIMIT, GrammarError, parse_root, parse_split_names
 from unistore.store.names import BUILD_MARK, FORMAT_VERSION, ROOT, build_folder
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.array import Array

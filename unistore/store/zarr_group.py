@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from unistore.errors import NoStoreError, StoreError, UnistoreError
 from unistore.remote.client import ObjectClient
 from unistore.remote.storage import local_path
-from unistore.zarr3.files import check_tree
-from unistore.zarr3.storage import DOCUMENT_LIMIT
+from unistore.zarr3.storage import DOCUMENT_LIMIT, check_tree
 
 if TYPE_CHECKING:
     import zarr

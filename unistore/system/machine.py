@@ -7,6 +7,8 @@ container, the path that the kernel reports often does not exist, and its own gr
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -78,12 +80,6 @@ def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[Memory
     return found
 
 
-def cgroup_version(process: Path = PROCESS, mounts: Path = MOUNTS) -> int | None:
-    """Cgroup version that limits CPU and memory here; None: no cgroups."""
-    found = {kind for controller in ("cpu", "memory") for kind, *_ in _groups(controller, process, mounts)}
-    return min(found, default=None)  # with both mounted, version 2 only tracks processes
-
-
 def _folders(controller: str, process: Path, mounts: Path) -> list[Path]:
     """Folders of this process's groups of a controller, its own first, then those above it."""
     found = []
@@ -130,3 +126,21 @@ def _page_cache(folder: Path) -> int:
 def _first_number(folder: Path, *names: str) -> int | None:
     words = (word for name in names for word in _words(folder / name))
     return next((int(word) for word in words if word.isdecimal()), None)  # others: "max"
+
+
+# Settings of malloc: freed memory is kept for reuse, as fresh pages cost as much as writing to them.
+
+THRESHOLD = 32 << 20
+"""Bytes of the largest block that is kept (the most that glibc allows), and of the free top of the heap."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep freed blocks of up to 32 MiB for reuse; does nothing with other C libraries.
+
+    By default, glibc maps blocks of 128 KiB and more anew until the first such block has been freed.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_TRIM_THRESHOLD, THRESHOLD)
+        mallopt(M_MMAP_THRESHOLD, THRESHOLD)

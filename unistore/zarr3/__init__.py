@@ -7,9 +7,8 @@ No threads, no event loop, no handle at construction; safe with threads and afte
 from __future__ import annotations
 
 from unistore.zarr3.array import Array
-from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.storage import Storage
+from unistore.zarr3.storage import LocalStorage, Storage
 
 __all__ = [
     "Array",

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.zarr3.chunks import ChunkReader
+from unistore.zarr3.chunks import ChunkReader, SharedChunks, SharedRows
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import (
     AxisPieces,
+    ChunkPool,
     Group,
     axis_pieces,
     gather,
@@ -23,8 +24,6 @@ from unistore.zarr3.gather import (
     group_rows,
 )
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.pool import ChunkPool
-from unistore.zarr3.shared import SharedChunks, SharedRows
 from unistore.zarr3.storage import AbsentError, Storage
 
 

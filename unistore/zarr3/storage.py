@@ -1,13 +1,23 @@
-"""The `Storage` protocol: objects of a store by key."""
+"""Objects of a store by key: the `Storage` protocol, and `LocalStorage` of a folder that follows no link."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import errno
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import StoreError
+from unistore.errors import CorruptionError, StoreError
+from unistore.zarr3.cache import renew_after_fork
 
 DOCUMENT_LIMIT = 256 << 20
 """Bytes of one object that is read whole, where the reader names no other limit."""
@@ -66,3 +76,322 @@ class SupportsReadInto(Protocol):
         self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
     ) -> Iterator[bytearray]:
         """Fill each target (C-contiguous); yield the `tail` bytes that follow, valid until the next."""
+
+
+# Files inside a store: regular ones. No link is followed, no pipe waited for, no device read.
+
+_FLAGS = os.O_RDONLY
+for _name in ("O_BINARY", "O_CLOEXEC", "O_NOCTTY", "O_NOFOLLOW", "O_NONBLOCK"):
+    _FLAGS |= getattr(os, _name, 0)
+
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class NotRegularError(StoreError):
+    """Where a store should have a regular file, or a folder, something else stands."""
+
+    def __init__(self, path: str | os.PathLike[str], mode: int) -> None:
+        kind = _KINDS.get(stat.S_IFMT(mode), "not a file")
+        cure = "; copy the store with its links followed (cp -rL), and open the copy"
+        msg = f"{os.fspath(path)}: is {kind}, and a store consists of regular files and folders"
+        super().__init__(msg + (cure if kind == "a link" else ""))
+
+
+def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Open a regular file for reading: its descriptor, and its size in bytes.
+
+    Raises `OSError`, or `NotRegularError` if something else stands there.
+    """
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):  # a link; a socket
+            raise NotRegularError(path, os.lstat(path).st_mode) from error
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise NotRegularError(path, status.st_mode)
+    return descriptor, status.st_size
+
+
+def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Read a whole regular file of at most `limit` bytes; raises as `open_regular`, or `StoreError`."""
+    descriptor, size = open_regular(path)
+    with os.fdopen(descriptor, "rb") as file:
+        if size > limit:
+            raise _too_large(path, size, limit)
+        return file.read(size)
+
+
+def check_tree(root: str | os.PathLike[str], documents: frozenset[str], limit: int) -> None:
+    """Look at everything below a folder, for readers that open files by themselves.
+
+    Raises
+    ------
+    OSError
+        If a folder cannot be listed.
+    StoreError
+        If something is not a regular file or folder, or a file named in `documents`, which is read whole, has
+        more than `limit` bytes.
+    """
+    folders = [os.fspath(root)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    raise NotRegularError(entry.path, entry.stat(follow_symlinks=False).st_mode)
+                elif entry.name in documents and (size := entry.stat().st_size) > limit:
+                    raise _too_large(entry.path, size, limit)
+
+
+def _too_large(path: str | os.PathLike[str], size: int, limit: int) -> StoreError:
+    return StoreError(f"{os.fspath(path)}: {size:,} bytes, expected at most {limit:,}")
+
+
+# `LocalStorage`: objects of a store in a local folder.
+
+try:
+    import resource
+except ImportError:  # Windows
+    _CAN_PREFETCH = False
+else:
+    _CAN_PREFETCH = hasattr(os, "posix_fadvise")
+PREFETCH_BYTES = 256 << 20
+"""Most bytes that are prefetched for one batch."""
+_PREADV = hasattr(os, "preadv")
+MAX_OPEN_FILES = 64
+"""Files that one `LocalStorage` keeps open."""
+_MAX_CHECKED_FOLDERS = 65536
+
+
+class DiskReadMonitor:
+    """Whether reads reach the disk; prefetching is a waste if all of it is in the page cache."""
+
+    def __init__(self) -> None:
+        self._blocks_read = -1
+
+    def has_read(self) -> bool:
+        """Whether this process has read from a disk since the last call; True for the first call."""
+        if not _CAN_PREFETCH:
+            return False
+        before = self._blocks_read
+        self._blocks_read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+        return before != self._blocks_read
+
+
+class LocalStorage:
+    """A folder, or a link to one. Files are opened by their first read; `MAX_OPEN_FILES` stay open.
+
+    It must hold regular files and folders only: links, pipes and devices raise `NotRegularError`.
+    """
+
+    fork_safe = True
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        self._folder = os.fspath(root)
+        self.renew()
+        renew_after_fork(self)
+
+    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str]]:
+        return type(self), (self._folder,)
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self._folder!r})"
+
+    def __str__(self) -> str:
+        return self._folder
+
+    def renew(self) -> None:
+        """Forget open files and take a fresh lock."""
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._disk_reads = DiskReadMonitor()
+        self._checked_folders: set[str] = set()
+
+    def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
+        """Whole object; see `Storage.get`."""
+        path = self.path(key)
+        try:
+            return read_regular(path, limit)
+        except OSError as error:
+            raise _read_error(path, error) from error
+
+    def size(self, key: str) -> int | None:
+        """Bytes of an object, or None; see `Storage.size`."""
+        path = self.path(key)
+        try:
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _read_error(path, error) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise NotRegularError(path, status.st_mode)
+        return status.st_size
+
+    def identity(self, key: str) -> tuple[int, ...]:
+        """See `SupportsFileIdentity.identity`."""
+        status = os.fstat(self._open(key).fd)
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+    def read_into(self, key: str, offset: int, out: memoryview) -> None:
+        """Fill `out`; see `Storage.read_into`."""
+        for raw in self.read_many([key], [offset], [len(out)]):
+            out[:] = raw
+
+    def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
+        """Read many ranges; see `Storage.read_many`."""
+        self._prefetch(keys, offsets, sizes)
+        held: str | None = None
+        for key, offset, size in zip(keys, offsets, sizes, strict=True):
+            if key is not held:
+                # this reference keeps the file open while it is read
+                file = self._open(key)
+                read = file.read
+                held = key
+            try:
+                raw = read(size, offset)
+                if len(raw) != size:
+                    raw = file.read_on(raw, size, offset)
+            except OSError as error:
+                raise _read_error(file.path, error) from error
+            yield raw
+            del raw
+
+    def read_many_into(
+        self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
+    ) -> Iterator[bytearray]:
+        """Read many ranges into memory; see `SupportsReadInto.read_many_into`."""
+        self._prefetch(keys, offsets, (target.nbytes + tail for target in targets))
+        held: str | None = None
+        behind = bytearray(tail)
+        for key, offset, target in zip(keys, offsets, targets, strict=True):
+            if key is not held:
+                file = self._open(key)
+                held = key
+            try:
+                file.read_into(target, behind, offset)
+            except OSError as error:
+                raise _read_error(file.path, error) from error
+            yield behind
+
+    def _prefetch(self, keys: Sequence[str], offsets: Sequence[int], sizes: Iterable[int]) -> None:
+        """Have the kernel read ranges while the first are decoded; errors are raised when they are read.
+
+        Its own readahead reads more than twice the bytes for random chunks, one chunk after the other.
+        """
+        if len(keys) < 2 or not self._disk_reads.has_read():
+            return
+        left = PREFETCH_BYTES
+        with contextlib.suppress(StoreError, OSError):
+            for key, offset, size in zip(keys, offsets, sizes, strict=True):
+                left -= size
+                if left < 0:
+                    return
+                os.posix_fadvise(self._open(key).fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def _open(self, key: str) -> _OpenFile:
+        with self._lock:
+            file = self._files.get(key)
+            if file is not None:
+                self._files.move_to_end(key)
+                return file
+        file = _OpenFile(self.path(key))
+        with self._lock:
+            file = self._files.setdefault(key, file)
+            while len(self._files) > MAX_OPEN_FILES:
+                self._files.popitem(last=False)  # closed with its last reference
+        return file
+
+    def path(self, key: str) -> str:
+        """Path of an object; `NotRegularError` if a folder above it is a link (each is looked at once)."""
+        folder = key.rpartition("/")[0]
+        if folder and folder not in self._checked_folders:
+            self._check_folders(folder)
+        return os.path.join(self._folder, key)  # noqa: PTH118 - a quarter of the time of pathlib
+
+    def _check_folders(self, folder: str) -> None:
+        path = self._folder
+        for part in folder.split("/"):
+            path = os.path.join(path, part)  # noqa: PTH118
+            try:
+                mode = os.lstat(path).st_mode
+            except OSError:
+                return  # raised when the object is opened
+            if stat.S_ISLNK(mode):
+                raise NotRegularError(path, mode)
+        if len(self._checked_folders) >= _MAX_CHECKED_FOLDERS:
+            self._checked_folders.clear()
+        self._checked_folders.add(folder)
+
+
+class _OpenFile:
+    """An open file, closed with its last reference, so that eviction never closes a file that is being read.
+
+    ``read(size, offset)`` gives up to `size` bytes.
+    """
+
+    __slots__ = ("fd", "path", "read")
+
+    def __init__(self, path: str) -> None:
+        self.fd = -1
+        self.path = path
+        try:
+            self.fd, _ = open_regular(path)
+        except OSError as error:
+            raise _read_error(path, error) from error
+        if hasattr(os, "pread"):
+            self.read = partial(os.pread, self.fd)
+        else:
+            self.read = partial(_seek_and_read, threading.Lock(), self.fd)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def read_into(self, target: NDArray[Any], behind: bytearray, offset: int) -> None:
+        """Fill `target` and what follows it."""
+        size = target.nbytes + len(behind)
+        done = os.preadv(self.fd, [target.data, behind], offset) if _PREADV else 0
+        if done != size:
+            raw = self.read_on(b"", size, offset)
+            target.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, target.nbytes)
+            behind[:] = raw[target.nbytes :]
+
+    def read_on(self, raw: bytes, size: int, offset: int) -> bytes:
+        """Read the rest after a short read."""
+        parts = [raw]
+        done = len(raw)
+        while done < size:
+            part = self.read(size - done, offset + done)
+            if not part:
+                length = os.fstat(self.fd).st_size
+                msg = f"{self.path}: {length} bytes long, too short for {size} bytes from {offset}"
+                raise CorruptionError(msg)
+            parts.append(part)
+            done += len(part)
+        return b"".join(parts)
+
+
+def _seek_and_read(lock: threading.Lock, fd: int, size: int, offset: int) -> bytes:
+    """Stand in for ``os.pread`` where there is none (Windows)."""
+    with lock:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, size)
+
+
+def _read_error(path: str, error: OSError) -> StoreError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return AbsentError(f"{path}: no such file")
+    return StoreError(f"{path}: cannot be read ({error.strerror or error})")

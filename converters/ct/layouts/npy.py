@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.ct.source import Format, Read, VoxelSource
-from unistore.converters.files.npy.array import open_flat, read_header
-from unistore.converters.files.npy.header import NpyHeader
+from unistore.converters.files.npy.array import FileValues, NpyHeader, read_header
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,16 +20,16 @@ class _NpyVoxels(VoxelSource):
 
     @contextmanager
     def open(self) -> Iterator[Read]:
-        dtype, swapped = self.dtype, not self.dtype.isnative
-        plane = math.prod(self.shape[:2] if self.fortran_order else self.shape[1:])
-        with open_flat(self.path, self.header, self.location) as read:
+        with ExitStack() as opened:
+            values = FileValues(self.header, self.location, self.path, opened)
+            planes = values.T if self.fortran_order else values
 
-            def planes(first: int, out: NDArray[Any]) -> None:
-                read(first * plane, out.view(dtype))
-                if swapped:
-                    out.byteswap(inplace=True)
+            def read(first: int, out: NDArray[Any]) -> None:
+                rows = planes.read_into(first, first + len(out), out)
+                if rows is not out:
+                    out[...] = rows
 
-            yield planes
+            yield read
 
 
 def _open(path: Path, location: str) -> VoxelSource:
@@ -47,9 +44,4 @@ def _open(path: Path, location: str) -> VoxelSource:
     )
 
 
-def _original(path: Path) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
-
-
-FORMAT = Format(suffixes=(".npy",), open=_open, original=_original, ct_only=False)
+FORMAT = Format(suffixes=(".npy",), open=_open, ct_only=False)

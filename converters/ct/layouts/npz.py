@@ -5,7 +5,7 @@ All functions raise an `InputError` if the file is damaged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import storable
-from unistore.converters.files.npy.archive import member_runs, npz_members, open_member
+from unistore.converters.files.npy.archive import open_npz
+from unistore.converters.files.npy.array import ArrayValues
 from unistore.errors import InputError, Problem
 
 SPARSE_MEMBERS = ("indices", "values")
@@ -42,7 +43,8 @@ class Points:
 
 def members_of(path: Path, location: str) -> tuple[str, str] | None:
     """Members of an ``.npz`` file that are points, `SPARSE_MEMBERS` or `SDF_MEMBERS`, or None."""
-    return _kind(npz_members(path, location))
+    with open_npz(path, location) as arrays:
+        return _kind(arrays)
 
 
 def _kind(found: Collection[str]) -> tuple[str, str] | None:
@@ -52,34 +54,39 @@ def _kind(found: Collection[str]) -> tuple[str, str] | None:
 
 def read_points_header(path: Path, location: str) -> Points:
     """Return what an ``.npz`` file of points holds, from the headers of its members."""
-    found = npz_members(path, location)
-    members = _kind(found)
-    if members is None:
-        wanted = " or ".join(" and ".join(names) for names in (SPARSE_MEMBERS, SDF_MEMBERS))
-        message = f"holds {', '.join(found) or 'no arrays'}; expected {wanted}"
-        raise InputError(Problem(location, message, "", "layout"))
-    index, values = (found[name].header for name in members)
-    rows, message = index.shape[:1], ""
-    if len(index.shape) != 2 or index.shape[1] != 3 or index.dtype.kind not in "iu":
-        message = f"{members[0]} is {index.dtype} {index.shape}, expected integers (points, 3)"
-    elif values.shape not in (rows, (*rows, 1)) or not storable(values.dtype):
-        expected = f"({rows[0]},) or ({rows[0]}, 1)"
-        message = f"{members[1]} is {values.dtype} {values.shape}, expected numbers {expected}"
-    if message:
-        raise InputError(Problem(location, message, "", "shape"))
-    edge = found.get("resolution")
-    stated = edge is not None and edge.header.count in (1, 3) and edge.header.dtype.kind in "iu"
-    resolution = int(np.max(open_member(path, edge, location))) if edge is not None and stated else 0
+    with open_npz(path, location) as found:
+        members = _kind(found)
+        if members is None:
+            wanted = " or ".join(" and ".join(names) for names in (SPARSE_MEMBERS, SDF_MEMBERS))
+            message = f"holds {', '.join(found) or 'no arrays'}; expected {wanted}"
+            raise InputError(Problem(location, message, "", "layout"))
+        index, values = (found[name] for name in members)
+        rows, message = index.shape[:1], ""
+        if len(index.shape) != 2 or index.shape[1] != 3 or index.dtype.kind not in "iu":
+            message = f"{members[0]} is {index.dtype} {index.shape}, expected integers (points, 3)"
+        elif values.shape not in (rows, (*rows, 1)) or not storable(values.dtype):
+            expected = f"({rows[0]},) or ({rows[0]}, 1)"
+            message = f"{members[1]} is {values.dtype} {values.shape}, expected numbers {expected}"
+        if message:
+            raise InputError(Problem(location, message, "", "shape"))
+        resolution = _resolution(found)
     stored = {*members, *(["resolution"] if resolution and members == SDF_MEMBERS else [])}
     others = tuple(name for name in found if name not in stored)
     return Points(path, members, rows[0], values.dtype.str, resolution, others)
 
 
+def _resolution(arrays: Mapping[str, ArrayValues]) -> int:
+    """Edge of the cube that the points lie in; 0: the file does not say."""
+    edge = arrays.get("resolution")
+    if edge is None or edge.header.count not in (1, 3) or edge.dtype.kind not in "iu":
+        return 0
+    return int(np.max(edge.whole()))
+
+
 def load_points(path: Path, members: tuple[str, str], location: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Read indices (n, 3) and values (n,) of points, as stored, in the file's order."""
-    found = npz_members(path, location)
-    index = open_member(path, found[members[0]], location)
-    values = open_member(path, found[members[1]], location)
+    with open_npz(path, location) as arrays:
+        index, values = (arrays[name].whole() for name in members)
     return index, values.reshape(-1)
 
 
@@ -87,19 +94,12 @@ def point_blocks(
     path: Path, members: tuple[str, str], location: str, lo: int = 0, hi: int | None = None
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Points ``lo:hi`` as `load_points` gives them, `BLOCK` at a time."""
-    found = npz_members(path, location)
-    index, values = (found[name] for name in members)
-    rows = index.header.shape[0]
-    hi = rows if hi is None else hi
-    blocks: Iterator[NDArray[Any]]
-    if index.header.fortran_order:  # as np.argwhere returns them
-        starts = (axis * rows for axis in range(3))
-        columns = [member_runs(path, index, at + lo, at + hi, BLOCK, location) for at in starts]
-        blocks = (np.stack(column, axis=1) for column in zip(*columns, strict=True))
-    else:
-        runs = member_runs(path, index, 3 * lo, 3 * hi, 3 * BLOCK, location)
-        blocks = (run.reshape(-1, 3) for run in runs)
-    yield from zip(blocks, member_runs(path, values, lo, hi, BLOCK, location), strict=True)
+    with open_npz(path, location) as arrays:
+        index, values = (arrays[name] for name in members)
+        end = index.shape[0] if hi is None else hi
+        for start in range(lo, end, BLOCK):
+            stop = min(start + BLOCK, end)
+            yield index[start:stop], values[start:stop].reshape(-1)
 
 
 def check_range(blocks: Iterable[NDArray[Any]], extent: tuple[int, int, int] | None, location: str) -> None:

@@ -1,40 +1,208 @@
-"""Attributes of HDF5 files: reading them, and the JSON text of each source in a store.
+"""Attributes and single values of HDF5 files: reading them, and the JSON text of each source in a store.
+
+A dataset without axes, or with one text, is such a value. It stands among the attributes, without a name.
 
 An attribute is left out if its name is not UTF-8, if its type has no meaning outside its file (references,
 values of variable length), if it cannot be read, or if a size limit is reached. A note says so.
 
 A store has one JSON text per source, ``sources/hdf5_attributes``: ``{path: {name: entry}}``, each entry as in
-`unistore.converters.files.hdf5.attribute_json`. Between scan and store, the text of a source is in
+`unistore.converters.files.hdf5.attributes`. Between scan and store, the text of a source is in
 ``detail["attributes"]``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unistore.converters.common.faults import is_read_error
+from unistore.converters.common.exported import VALUE
+from unistore.converters.common.faults import is_read_error, is_unreadable
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.attribute_json import decode, encode, type_problem
-from unistore.converters.files.hdf5.file import FAILURES
+from unistore.converters.files.hdf5.file import FAILURES, check_dataset, file_of, location_of, read_objects
 from unistore.converters.files.hdf5.tree import Tree
-from unistore.errors import first_few, printable
-from unistore.schemas.store_view import StoreView
+from unistore.errors import InputError, first_few, printable
+from unistore.schemas.indices import StoreView
 from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, IndexValues, lazy_text_arrays
 from unistore.system.foreign import begin_reading
-from unistore.system.packed import view
 from unistore.system.sizes import count_of
+
+# Lossless JSON of one HDF5 attribute: dtype, shape and values.
+#
+# ::
+#
+#     {"dtype": "<f4", "value": 0.5}                        a number
+#     {"dtype": ">i2", "shape": [2], "value": [1, 2]}       an array, its values in C order
+#     {"dtype": "text", "encoding": "utf-8", "value": "m"}  text; "bytes": its length, if fixed
+#     {"dtype": "<f4", "shape": null}                       empty (a null dataspace)
+#     {"shape": [], "fields": {"a": …, "b": …}}             a compound value: its fields, each as above
+#
+# Floats that JSON lacks are strings, as in Zarr's fill values: "NaN", "Infinity", "-Infinity", and "0x" with
+# the bits of any other NaN. Complex numbers are pairs. Bytes that are not UTF-8 are {"hex": "ff"}.
+
+_TEXT = "text"
+_SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def type_problem(dtype: np.dtype[Any]) -> str | None:
+    """Why values of a dtype cannot be stored; None if they can."""
+    if dtype.fields is not None:
+        inner = (type_problem(field) for field, *_ in dtype.fields.values())
+        return next((problem for problem in inner if problem is not None), None)
+    if dtype.subdtype is not None:
+        return type_problem(dtype.base)
+    if h5py.check_string_dtype(dtype) is not None:
+        return None
+    if h5py.check_ref_dtype(dtype) is not None:
+        return "references"
+    if dtype.kind == "O":
+        return "values of variable length"
+    if dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8):
+        return None
+    return f"values of dtype {dtype}"
+
+
+def encode(values: NDArray[Any] | None, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """An attribute as JSON.
+
+    Parameters
+    ----------
+    values
+        As `h5py.h5a.AttrID.read` returns them: text as bytes. None for an empty attribute.
+    dtype
+        Of the attribute; `type_problem` must be None for it.
+    """
+    if values is None:
+        return {**_describe_dtype(dtype)[0], "shape": None}
+    if dtype.fields is not None:
+        fields = {name: encode(values[name], field.base) for name, (field, *_) in dtype.fields.items()}
+        return {"shape": list(values.shape), "fields": fields}
+    kind, element = _describe_dtype(dtype)
+    found = [element(value) for value in values.reshape(-1)]
+    if not values.shape:
+        return {**kind, "value": found[0]}
+    return {**kind, "shape": list(values.shape), "value": found}
+
+
+def _describe_dtype(dtype: np.dtype[Any]) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """JSON of a dtype, and the function that converts one value of it to JSON."""
+    text = h5py.check_string_dtype(dtype)
+    if text is not None:
+        length = {} if text.length is None else {"bytes": text.length}
+        return {"dtype": _TEXT, "encoding": text.encoding, **length}, _text_to_json
+    names = h5py.check_enum_dtype(dtype)
+    enum = {} if names is None else {"enum": {str(name): int(number) for name, number in names.items()}}
+    if dtype.kind == "c":
+        return {"dtype": dtype.str}, lambda value: [_float_to_json(value.real), _float_to_json(value.imag)]
+    return {"dtype": dtype.str, **enum}, _float_to_json if dtype.kind == "f" else np.generic.item
+
+
+def _text_to_json(value: bytes) -> Any:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"hex": value.hex()}
+
+
+def _float_to_json(value: Any) -> Any:
+    number = float(value)
+    if math.isfinite(number):
+        return number
+    for name, known in _SPECIAL_FLOATS.items():
+        if np.asarray(known, value.dtype).tobytes() == value.tobytes():
+            return name
+    return f"0x{int(value.view(f'u{value.itemsize}')):0{2 * value.itemsize}x}"
+
+
+def is_plain(entry: Mapping[str, Any]) -> bool:
+    """Whether h5py writes the same attribute given the value alone: UTF-8 text or Python numbers."""
+    value = entry.get("value")
+    if entry.get("dtype") == _TEXT:
+        return isinstance(value, str) and entry["encoding"] == "utf-8" and "bytes" not in entry
+    values = value if isinstance(value, list) else [value]
+    is_python = entry.get("dtype") in ("<i8", "<f8", "|b1") and "enum" not in entry
+    return is_python and bool(values) and all(isinstance(each, int | float) for each in values)
+
+
+def decode(entry: Mapping[str, Any]) -> Any:
+    """Inverse of `encode`: an array of the attribute's dtype, with text as bytes; or `h5py.Empty`.
+
+    Raises
+    ------
+    AttributeError, LookupError, TypeError, ValueError
+        If `entry` was not written by `encode`.
+    """
+    if "fields" in entry:
+        return _decode_compound(entry)
+    dtype = _decode_dtype(entry)
+    if "shape" not in entry:
+        return _decode_array([entry["value"]], dtype).reshape(())
+    if entry["shape"] is None:
+        return h5py.Empty(dtype)
+    return _decode_array(entry["value"], dtype).reshape(tuple(entry["shape"]))
+
+
+def _decode_compound(entry: Mapping[str, Any]) -> NDArray[Any]:
+    fields = {name: decode(field) for name, field in entry["fields"].items()}
+    shape = tuple(entry["shape"])
+    if any(values.shape[: len(shape)] != shape for values in fields.values()):
+        msg = f"fields of a compound value of shape {shape} have another shape"
+        raise ValueError(msg)
+    forms = [(name, values.dtype, values.shape[len(shape) :]) for name, values in fields.items()]
+    whole = np.empty(shape, np.dtype(forms))
+    for name, values in fields.items():
+        whole[name] = values
+    return whole
+
+
+def _decode_dtype(entry: Mapping[str, Any]) -> np.dtype[Any]:
+    if entry["dtype"] == _TEXT:
+        text: np.dtype[Any] = h5py.string_dtype(entry["encoding"], entry.get("bytes"))
+        return text
+    dtype: np.dtype[Any] = np.dtype(entry["dtype"])
+    if (problem := type_problem(dtype)) is not None or dtype.fields is not None:
+        msg = f"attributes cannot have {problem or 'fields in their dtype'}"
+        raise ValueError(msg)
+    if "enum" in entry:
+        dtype = h5py.enum_dtype(entry["enum"], dtype)
+    return dtype
+
+
+def _decode_array(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Values of one axis, (n,)."""
+    if dtype.kind == "c":
+        parts = np.dtype(f"{dtype.str[0]}f{dtype.itemsize // 2}")
+        return _decode_array([part for pair in values for part in pair], parts).view(dtype)
+    if h5py.check_string_dtype(dtype) is not None:
+        plain = [
+            bytes.fromhex(each["hex"]) if isinstance(each, Mapping) else each.encode() for each in values
+        ]
+    else:
+        plain = [_parse_special_float(each, dtype) if isinstance(each, str) else each for each in values]
+    out = np.empty(len(plain), dtype)
+    for number, value in enumerate(plain):
+        out[number] = value
+    return out
+
+
+def _parse_special_float(text: str, dtype: np.dtype[Any]) -> Any:
+    if text in _SPECIAL_FLOATS:
+        return _SPECIAL_FLOATS[text]
+    return np.array(int(text, 16), f"u{dtype.itemsize}").view(dtype.newbyteorder("="))[()]
+
 
 MAX_ATTRIBUTE_BYTES = 256 << 10
 MAX_FILE_BYTES = 1 << 20
 MAX_STORE_BYTES = 256 << 20
 """Limits on the JSON of one attribute, of all attributes of a file, and of all files of a store."""
 
+NO_ATTRIBUTES = "{}"
 _DETAIL = "attributes"
 _LISTED = 5
 
@@ -62,11 +230,25 @@ class Attributes:
 def objects_of(
     file: h5py.File, tree: Tree, wanted: Callable[[str], bool]
 ) -> Iterator[tuple[str, h5py.HLObject]]:
-    """Path and object of the root, all groups, and the wanted datasets."""
+    """Path and object of the root, all groups, the wanted datasets and those of single values."""
     yield "", file
     for path in tree.groups:
         yield path, file[path]
-    yield from ((path, dataset) for path, dataset in tree.datasets.items() if wanted(path))
+    for path, dataset in tree.datasets.items():
+        if wanted(path) or is_single_value(dataset):
+            yield path, dataset
+
+
+def is_single_value(dataset: h5py.Dataset) -> bool:
+    """Return whether a dataset is no array: it has no axes, or holds one text."""
+    if dataset.shape == ():
+        return True
+    return dataset.size == 1 and h5py.check_string_dtype(dataset.dtype) is not None
+
+
+def single_values(kept: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return paths of single values among attributes by path and name."""
+    return {path for path, names in kept.items() if VALUE in names}
 
 
 def read_attributes(
@@ -100,7 +282,8 @@ def read_attributes(
                 reason = f"more than {MAX_FILE_BYTES >> 20} MiB of attributes in one file"
                 if size > MAX_ATTRIBUTE_BYTES:
                     reason = f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
-            first, count = found.left_out.get(reason, (f"{name} of {path or '/'}", 0))
+            label = attribute_label(path, name).removeprefix("attribute ")
+            first, count = found.left_out.get(reason, (label, 0))
             found.left_out[reason] = first, count + 1
         if kept:
             found.kept[path] = tuple(kept), json.dumps(kept)
@@ -109,8 +292,27 @@ def read_attributes(
 
 def _entries(item: h5py.HLObject) -> Iterator[tuple[str, Entry | str]]:
     """Names of the attributes of an object, and the entry of each or the reason why it is left out."""
+    if isinstance(item, h5py.Dataset) and is_single_value(item):
+        yield VALUE, _value_entry(item)
     for number in range(h5py.h5a.get_num_attrs(item.id)):
         yield _entry(item, number)
+
+
+def _value_entry(dataset: h5py.Dataset) -> Entry | str:
+    """A single value, or the reason why it is left out."""
+    dtype = dataset.dtype
+    location = location_of(file_of(dataset).name, dataset.name)
+    problem = type_problem(dtype)
+    if problem is None and check_dataset(dataset, location, allow_object=True):
+        problem = "unreadable"
+    if problem is not None:
+        return problem
+    try:
+        return encode(np.array(read_objects(dataset, location), dtype), dtype)
+    except InputError as error:
+        if is_unreadable(error):
+            raise
+        return "unreadable"
 
 
 def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
@@ -138,6 +340,11 @@ def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
         return name, "unreadable"
 
 
+def attribute_label(path: str, name: str) -> str:
+    """What messages call an attribute, or a single value."""
+    return path if name == VALUE else f"attribute {name} of {path or '/'}"
+
+
 class AttributeCollector:
     """Collects the attribute texts of all sources of a conversion."""
 
@@ -149,7 +356,12 @@ class AttributeCollector:
     def detail(
         self, source: str, found: Attributes, stored: Callable[[str], bool] = lambda _: True
     ) -> dict[str, str]:
-        """Entry for the ``detail`` of a source; empty if it has no attributes.
+        """Entry for the ``detail`` of a source, as `text`; empty if it has no attributes."""
+        text = self.text(source, found, stored)
+        return {} if text == NO_ATTRIBUTES else {_DETAIL: text}
+
+    def text(self, source: str, found: Attributes, stored: Callable[[str], bool] = lambda _: True) -> str:
+        """JSON text of the attributes of a source.
 
         Parameters
         ----------
@@ -158,20 +370,24 @@ class AttributeCollector:
         """
         for reason, (first, count) in found.left_out.items():
             self._left_out.setdefault(reason, []).append((f"{first} in {source}", count))
-        kept = {path: each for path, each in found.kept.items() if stored(path)}
+        kept = {
+            path: (names, text)
+            for path, (names, text) in found.kept.items()
+            if VALUE in names or stored(path)
+        }
         if not kept:
-            return {}
+            return NO_ATTRIBUTES
         count = sum(len(names) for names, _ in kept.values())
         text = f"{{{', '.join(f'{json.dumps(path)}: {entries}' for path, (_, entries) in kept.items())}}}"
         if self._size + len(text) > MAX_STORE_BYTES:
             reason = f"more than {MAX_STORE_BYTES >> 20} MiB of attributes in one store"
             self._left_out.setdefault(reason, []).append((f"those in {source}", count))
-            return {}
+            return NO_ATTRIBUTES
         self._size += len(text)
         self._count += count
         self._sources += 1
-        self._names |= dict.fromkeys(name for names, _ in kept.values() for name in names)
-        return {_DETAIL: text}
+        self._names |= dict.fromkeys(name or path for path, (names, _) in kept.items() for name in names)
+        return text
 
     def notes(self) -> list[str]:
         """Notes on the attributes that are kept and left out."""
@@ -188,15 +404,14 @@ class AttributeCollector:
 
 def attribute_text(detail: Mapping[str, Any]) -> str:
     """JSON text in the ``detail`` of a source."""
-    text: str = detail.get(_DETAIL, "{}")
+    text: str = detail.get(_DETAIL, NO_ATTRIBUTES)
     return text
 
 
-def attribute_arrays(details: Sequence[Mapping[str, Any]]) -> list[tuple[Field, IndexValues]]:
-    """Text column made from the ``detail`` of every source; empty if no source has attributes."""
-    if not any(_DETAIL in detail for detail in details):
+def attribute_arrays(texts: Sequence[str]) -> list[tuple[Field, IndexValues]]:
+    """Text column made from the text of every source; empty if no source has attributes."""
+    if all(text == NO_ATTRIBUTES for text in texts):
         return []
-    texts = view(details, attribute_text)
     description = "attributes of the HDF5 file, its groups and datasets, JSON"
     return lazy_text_arrays(HDF5_ATTRIBUTES, texts, axis="source", description=description)
 

@@ -27,8 +27,14 @@ from numpy.typing import NDArray
 from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, as_problem, is_read_error, reason_of
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.chunks import chunks_of, creation_of, filters_of, has_fill_value
-from unistore.converters.files.hdf5.element_types import native, stored_size
+from unistore.converters.files.hdf5.chunks import (
+    chunks_of,
+    creation_of,
+    filters_of,
+    has_fill_value,
+    native,
+    stored_size,
+)
 from unistore.converters.files.hdf5.filters import are_decoded_here
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.errors import InputError, Location, Problem, printable

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from unistore.converters.common.faults import is_unreadable
-from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.layouts import (
     arrays,
     batches,
@@ -14,6 +13,7 @@ from unistore.converters.point_cloud.layouts import (
     pointsuite_indices,
 )
 from unistore.converters.point_cloud.source import Format, Match
+from unistore.converters.scan import Candidate
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["FORMATS"]

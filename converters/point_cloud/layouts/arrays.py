@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.arrays import NPY_NAME, ReadRows, list_arrays, open_arrays
-from unistore.converters.parts import Candidate
+from unistore.converters.files.arrays import NPY_NAME
+from unistore.converters.files.npy.archive import open_npz
+from unistore.converters.files.npy.array import ArrayValues, NpyHeader, open_npy
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import coordinates_or_features
 from unistore.converters.point_cloud.names import (
@@ -25,17 +26,11 @@ from unistore.converters.point_cloud.names import (
     coordinate_word,
     is_coordinates,
 )
-from unistore.converters.point_cloud.source import Layout, Match, Original, PointSource, column_paths
-from unistore.converters.scan import Source
+from unistore.converters.point_cloud.source import Layout, Match, PointSource, column_paths
+from unistore.converters.scan import Candidate, Source
 
 NAME = "arrays"
 SUFFIXES = (".npy", ".npz")
-
-
-@dataclass(frozen=True, slots=True)
-class _Header:
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
 
 def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
@@ -43,7 +38,7 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
     path = file.path
     if not path.name.lower().endswith(SUFFIXES):
         return Match.NO
-    headers = _headers(path, file.name, file.roots)
+    headers = _headers(path, file.name)
     if path.suffix.lower() == ".npz":
         found = cloud_match(headers)
         return max(found, Match.POSSIBLE) if mapping or any(map(is_coordinates, headers.values())) else found
@@ -52,7 +47,7 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
     word = coordinate_word(path)
     if word is None:
         return Match.POSSIBLE
-    rows = _Header(headers[NPY_NAME].shape[:1], np.dtype(np.uint8))
+    rows = replace(headers[NPY_NAME], shape=headers[NPY_NAME].shape[:1])
     columns = dict.fromkeys(column_files(path, file.roots), rows)
     return cloud_match({word if word in COORDINATES else "points": headers[NPY_NAME], **columns})
 
@@ -60,13 +55,14 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Choose the columns; those in other files are named by their word: ``color`` for ``a_color.npy``."""
     path = file.path
-    listed = list_arrays(path, file.name, file.roots)
-    headers = {key: _Header(*form) for key, form in listed.arrays.items()}
+    with _opened(path, file.name) as arrays:
+        headers = {key: values.header for key, values in arrays.items()}
+        memory = max((values.memory for values in arrays.values()), default=0)
     beside: dict[str, Path] = {}
     if path.suffix.lower() == ".npy":
         headers = {"xyz": headers[NPY_NAME]}
         beside = column_files(path, file.roots)
-        headers |= {word: _headers(each, each.name, file.roots)[NPY_NAME] for word, each in beside.items()}
+        headers |= {word: _headers(each, each.name)[NPY_NAME] for word, each in beside.items()}
     chosen = choose(NAME, headers, "", mapping, file.name, wide=True)
     used = {path for path, _ in chosen.columns.values()}
     names = [beside[word].name for word in beside if word in used]
@@ -74,32 +70,43 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     return replace(
         chosen,
         files=tuple(beside.values()),
-        memory=listed.reading,
+        memory=memory,
         notes=(*chosen.notes, *notes),
     )
 
 
-def _headers(path: Path, name: str, roots: Sequence[Path]) -> dict[str, _Header]:
-    return {key: _Header(*form) for key, form in list_arrays(path, name, roots).arrays.items()}
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator[Mapping[str, ArrayValues]]:
+    """Context of the arrays of a file by name; that of a ``.npy`` file is `NPY_NAME`."""
+    if path.suffix.lower() == ".npz":
+        with open_npz(path, name) as arrays:
+            yield arrays
+    else:
+        with open_npy(path, name) as values:
+            yield {NPY_NAME: values}
+
+
+def _headers(path: Path, name: str) -> dict[str, NpyHeader]:
+    with _opened(path, name) as arrays:
+        return {key: values.header for key, values in arrays.items()}
 
 
 class _Arrays(PointSource):
     """Columns in open files."""
 
-    def __init__(self, source: Source, read: Mapping[str, tuple[ReadRows, str]], rows: int) -> None:
-        self._paths, self._read = column_paths(source.detail), read
-        self.rows = rows
+    def __init__(self, source: Source, arrays: Mapping[str, ArrayValues]) -> None:
+        self._paths, self._arrays = column_paths(source.detail), arrays
+        self.rows = arrays[source.detail["xyz"][0]].shape[0]
 
     def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
         found = []
         for column in columns:
-            read, array = self._read[self._paths[column]]
-            rows = read(array, lo, hi, None)
+            rows = self._arrays[self._paths[column]][lo:hi]
             found.append(np.ascontiguousarray(coordinates_or_features(self._paths, column, rows)))
         return found
 
 
-def _locations(source: Source) -> dict[str, tuple[Path, str]]:
+def locations(source: Source) -> dict[str, tuple[Path, str]]:
     """File and array of each column's path."""
     paths = set(column_paths(source.detail).values())
     if source.path.suffix.lower() == ".npz":
@@ -112,33 +119,8 @@ def _locations(source: Source) -> dict[str, tuple[Path, str]]:
 def open_points(source: Source) -> Iterator[PointSource]:
     """Open the file, and those beside it."""
     with ExitStack() as stack:
-        locations = _locations(source)
-        opened = {
-            path: stack.enter_context(open_arrays(path, source.name if path == source.path else path.name))
-            for path, _ in locations.values()
-        }
-        first, array = locations[source.detail["xyz"][0]]
-        rows = list_arrays(first, source.name, [first]).arrays[array][0][0]
-        yield _Arrays(source, {key: (opened[path], array) for key, (path, array) in locations.items()}, rows)
-
-
-@contextmanager
-def open_original(source: Source) -> Iterator[Original]:
-    """Read the arrays with ``np.load`` alone."""
-    locations, paths = _locations(source), column_paths(source.detail)
-
-    def column(key: str) -> NDArray[Any]:
-        path, array = locations[paths[key]]
-        if path.suffix.lower() == ".npy":
-            values: NDArray[Any] = np.load(path, allow_pickle=False)
-        else:
-            with np.load(path, allow_pickle=False) as members:
-                values = members[array]
-        return coordinates_or_features(paths, key, values)
-
-    left_out: list[str] = []
-    if source.path.suffix.lower() == ".npz":
-        with np.load(source.path, allow_pickle=False) as members:
-            left_out = [name for name in members.files if name not in locations]
-
-    yield Original(column, left_out=left_out)
+        places = locations(source)
+        files = {path for path, _ in places.values()}
+        names = {path: source.name if path == source.path else path.name for path in files}
+        opened = {path: stack.enter_context(_opened(path, names[path])) for path in files}
+        yield _Arrays(source, {key: opened[path][array] for key, (path, array) in places.items()})

@@ -5,43 +5,41 @@ Datasets (B, P, …) such as ``label`` describe points; (B,), (B, 1) or (B, k) d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column
-from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import SUFFIXES, location_of
 from unistore.converters.files.hdf5.tree import Tree
-from unistore.converters.parts import Candidate
-from unistore.converters.point_cloud.column_problems import column_problems, lengths_problems, name_problems
-from unistore.converters.point_cloud.columns import FEATURES, case_note
+from unistore.converters.point_cloud.columns import (
+    FEATURES,
+    case_note,
+    column_problems,
+    lengths_problems,
+    name_problems,
+)
 from unistore.converters.point_cloud.datasets import (
     Datasets,
-    datasets_left_out,
     make_layout,
     open_checked,
     open_file,
     opener,
 )
 from unistore.converters.point_cloud.names import distinct_names
-from unistore.converters.point_cloud.source import Layout, Match, Original, Ranges, column_paths
-from unistore.converters.scan import Source
+from unistore.converters.point_cloud.source import Layout, Match, Ranges
+from unistore.converters.scan import Candidate
 from unistore.errors import InputError, Problem
-from unistore.schemas.indices import contradiction
-from unistore.schemas.point_cloud.fields import SEGMENTS, segment_fields
+from unistore.schemas.point_cloud.fields import segment_fields
 
 if TYPE_CHECKING:
-    from unistore.converters.common.exported import File
-    from unistore.converters.point_cloud.cloud import Cloud
+    pass
 
 
-__all__ = ["NAME", "SUFFIXES", "describe", "exported", "match", "open_original", "open_points"]
+__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_points"]
 
 NAME = "batches"
 
@@ -165,53 +163,3 @@ class _Batches(Datasets):
 
 
 open_points = opener(_Batches)
-
-
-@contextmanager
-def open_original(source: Source) -> Iterator[Original]:
-    """Read the datasets with h5py alone, one row per point."""
-    paths = column_paths(source.detail)
-    with open_with_h5py(source.path) as file:
-
-        def column(key: str) -> NDArray[Any]:
-            rows: NDArray[Any] = file[paths[key]][()]
-            rows = rows.reshape(rows.shape[0] * rows.shape[1], *rows.shape[2:])
-            if paths[key] != "data":
-                return rows
-            return rows[:, :3] if key == "xyz" else rows[:, 3:]
-
-        yield Original(
-            column,
-            lambda key: file[source.detail["segment_columns"][key][0]][()],
-            left_out=datasets_left_out(file, source.detail),
-        )
-
-
-def exported(cloud: Cloud) -> File:
-    """``data`` (B, P, 3 | 6 | 9) and every other column."""
-    from unistore.converters.point_cloud.cloud import hdf5_file, kept_attributes, lazy_values
-
-    count, points, columns = len(cloud.numbers), cloud.source.hi - cloud.source.lo, cloud.layout["columns"]
-    if (np.diff(cloud.bounds) * max(1, count) != points).any():
-        message = f"segments of {cloud.source.name} differ in length, expected batches of one length"
-        raise contradiction(cloud.store, f"{SEGMENTS}/offsets", message)
-    batches = (count, points // max(1, count))
-    others = [name for name, (path, _, _) in columns.items() if path != "data"]
-    width = 3 + sum(cloud.row_shape(name)[0] for name in columns if name not in others)
-
-    def data() -> NDArray[Any]:
-        parts = [cloud.coordinates(axis)[:, None] for axis in range(3)]
-        parts += [cloud.column(name) for name in columns if name not in others]
-        return np.concatenate(parts, axis=1).reshape(*batches, width)
-
-    def column(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        return cloud.column(name).reshape(shape)
-
-    values = {"data": lazy_values(data, (*batches, width), cloud.coordinate_dtype(0))}
-    for name in others:
-        shape = (*batches, *cloud.row_shape(name))
-        values[columns[name][0]] = lazy_values(partial(column, name, shape), shape, cloud.own_dtype(name))
-    for name, (path, stored, _) in cloud.layout["segment_columns"].items():
-        shape = (count, *cloud.store.array(f"{SEGMENTS}/{name}").shape[1:])
-        values[path] = lazy_values(partial(cloud.segment_column, name), shape, np.dtype(stored))
-    return hdf5_file(cloud, values, kept_attributes(cloud))

@@ -7,22 +7,20 @@ from collections.abc import Mapping
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset
 from unistore.converters.files.hdf5.tree import Tree
-from unistore.converters.parts import Candidate
-from unistore.converters.point_cloud.column_problems import how_to_name
-from unistore.converters.point_cloud.columns import choose
+from unistore.converters.point_cloud.columns import choose, how_to_name
 from unistore.converters.point_cloud.datasets import (
     Datasets,
     make_layout,
     open_checked,
     open_file,
-    open_original,
     opener,
 )
 from unistore.converters.point_cloud.names import cloud_match, named_coordinates, own_names
 from unistore.converters.point_cloud.source import AXES, Layout, Match
+from unistore.converters.scan import Candidate
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
+__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_points"]
 
 NAME = "columns"
 
@@ -46,8 +44,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Choose the group and its columns."""
     found = open_checked(file)
     group = _group_of_columns(found.tree, file.name, mapping)
-    datasets = found.tree.datasets
-    return make_layout(found, choose(NAME, datasets, group, mapping, file.name, check_dataset, wide=True))
+    return make_layout(found, choose(NAME, found.arrays, group, mapping, file.name, check_dataset, wide=True))
 
 
 def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:

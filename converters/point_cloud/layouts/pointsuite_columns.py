@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,29 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.faults import is_read_error
-from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.element_types import native
+from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
 from unistore.converters.files.hdf5.tree import follow, walk
-from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import (
     count_notes,
-    datasets_left_out,
     make_layout,
     open_checked,
     open_file,
     opener,
 )
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
-from unistore.converters.point_cloud.source import Layout, Match, Original, PointSource, Ranges, column_paths
-from unistore.converters.scan import Source
+from unistore.converters.point_cloud.source import Layout, Match, PointSource, Ranges, column_paths
+from unistore.converters.scan import Candidate, Source
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.tables import offsets_of
 
-__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
+__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_points"]
 
 NAME = "pointsuite_columns"
 
@@ -150,19 +146,6 @@ class _InSegments(PointSource):
 
 
 open_points = opener(_InSegments)
-
-
-@contextmanager
-def open_original(source: Source) -> Iterator[Original]:
-    """Read the columns of all segments with h5py alone."""
-    paths = column_paths(source.detail)
-    with open_with_h5py(source.path) as file:
-        names = sorted(file["segments"], key=lambda name: int(name.rpartition("_")[2]))
-
-        def column(key: str) -> NDArray[Any]:
-            return np.concatenate([file[f"segments/{name}/{paths[key]}"][()] for name in names])
-
-        yield Original(column, left_out=datasets_left_out(file, source.detail, in_segments=True))
 
 
 def _lengths(groups: Segments, key: str) -> Ints:

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
-from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import (
     Datasets,
     count_notes,
-    datasets_left_out,
     make_layout,
     open_checked,
     open_file,
     opener,
 )
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
-from unistore.converters.point_cloud.source import Indices, Layout, Match, Original, column_paths
-from unistore.converters.point_cloud.workspace import STEP
-from unistore.converters.scan import Source
+from unistore.converters.point_cloud.source import Indices, Layout, Match
+from unistore.converters.scan import Candidate, Source
 from unistore.errors import Location, Problem
 
-__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
+STEP = 1 << 19
+"""Rows of indices that are checked at a time."""
+
+__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_points"]
 
 NAME = "pointsuite_indices"
 
@@ -49,7 +46,7 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Columns are the datasets of ``data``."""
     found = open_checked(file)
-    chosen = choose(NAME, found.tree.datasets, "data", mapping, file.name, check_dataset)
+    chosen = choose(NAME, found.arrays, "data", mapping, file.name, check_dataset)
     count = len(found.segments)
     return make_layout(
         found,
@@ -78,22 +75,6 @@ class _Indexed(Datasets):
 
 
 open_points = opener(_Indexed)
-
-
-@contextmanager
-def open_original(source: Source) -> Iterator[Original]:
-    """Read columns and indices with h5py alone."""
-    paths = column_paths(source.detail)
-    with open_with_h5py(source.path) as file:
-        paths_of = {int(name.rpartition("_")[2]): f"segments/{name}/indices" for name in file["segments"]}
-        yield Original(
-            lambda key: file[paths[key]][()],
-            indices={
-                number: (path, partial(lambda path: file[path][()], path))
-                for number, path in paths_of.items()
-            },
-            left_out=datasets_left_out(file, source.detail, with_indices=True),
-        )
 
 
 def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:

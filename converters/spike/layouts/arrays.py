@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
-from unistore.converters.files.npy.array import open_flat, open_npy, read_header
-from unistore.converters.files.npy.header import NpyHeader
-from unistore.converters.parts import LeftOut, Taken, Verdict
-from unistore.converters.spike.source import BLOCK, LARGE, Extent, Format, FrameSource, ReadArray, VoxelGrid
+from unistore.converters.files.npy.archive import open_npz
+from unistore.converters.files.npy.array import ArrayValues, open_npy, read_header
+from unistore.converters.scan import LeftOut, Taken, Verdict
+from unistore.converters.spike.source import BLOCK, LARGE, Extent, Format, FrameSource, VoxelGrid
 from unistore.errors import InputError, Problem
-from unistore.schemas.spike.bits import pack
+from unistore.schemas.spike.fields import pack
 
 _SPIKES = ("spk",)
 _VOXELS = ("voxel", "voxels", "spike_vox", "vox", "arr_0")
@@ -28,20 +28,17 @@ class PixelSource(FrameSource):
 
     Attributes
     ----------
-    header
-        Of the array: uint8 and bool are spikes.
-    member
-        The array in an archive; None in a ``.npy`` file.
+    dtype
+        uint8 and bool are spikes.
     """
 
-    header: NpyHeader
-    member: NpzMember | None = None
+    dtype: np.dtype[Any]
 
     def check(self) -> list[Problem]:
         """Check that the dtype is u1 or bool, and that the first values are 0 or 1."""
-        if self.header.dtype not in (np.dtype(np.uint8), np.dtype(np.bool_)):
+        if self.dtype not in (np.dtype(np.uint8), np.dtype(np.bool_)):
             what = self.key or "the array"
-            message = f"{what} has dtype {self.header.dtype}, expected uint8 or bool with values 0 and 1"
+            message = f"{what} has dtype {self.dtype}, expected uint8 or bool with values 0 and 1"
             return [Problem(self.location, message, "save it with .astype(np.uint8)", "dtype")]
         if self.memory > LARGE:
             return []
@@ -65,67 +62,54 @@ class PixelSource(FrameSource):
     def _pixels(self) -> Iterator[NDArray[Any]]:
         length, height, width = self.extent
         step = max(1, BLOCK // (height * width))
-        if self.header.fortran_order:  # time varies fastest: a block is spread over the whole file
-            values = self._mapped()
-            yield from (values[start : start + step] for start in range(0, length, step))
-        elif self.member is not None:
-            size = height * width
-            for run in member_runs(self.path, self.member, 0, length * size, step * size, self.location):
-                yield run.reshape(-1, height, width)
-        else:
-            with open_flat(self.path, self.header, self.location) as read:
-                for start in range(0, length, step):
-                    block = np.empty((min(step, length - start), height, width), self.header.dtype)
-                    read(start * height * width, block)
-                    yield block
-
-    def _mapped(self) -> NDArray[Any]:
-        if self.member is None:
-            return open_npy(self.path, self.location)
-        return open_member(self.path, self.member, self.location)
+        with _opened(self.path, self.location, self.key) as values:
+            for start in range(0, length, step):
+                yield values[start : start + step]
 
 
-def _spikes(path: Path, location: str, header: NpyHeader, member: NpzMember | None = None) -> PixelSource:
-    key = member.name if member is not None else ""
+@contextmanager
+def _opened(path: Path, location: str, key: str) -> Iterator[ArrayValues]:
+    """Context of the values of a ``.npy`` file, or of a member."""
+    if not key:
+        with open_npy(path, location) as values:
+            yield values
+        return
+    with open_npz(path, location) as arrays:
+        yield arrays[key]
+
+
+def _read(path: Path, location: str, key: str) -> NDArray[Any]:
+    with _opened(path, location, key) as values:
+        return values.whole()
+
+
+def _spikes(path: Path, location: str, values: ArrayValues, key: str = "") -> PixelSource:
+    extent = Extent(*_checked_shape(values, location, key))
     return PixelSource(
-        path=path,
-        location=location,
-        extent=Extent(*_checked_shape(header, location, key)),
-        key=key,
-        memory=_decompressed_whole(member) if header.fortran_order else 0,
-        header=header,
-        member=member,
+        path=path, location=location, extent=extent, key=key, memory=values.memory, dtype=values.dtype
     )
 
 
-def _decompressed_whole(member: NpzMember | None) -> int:
-    """Bytes of an array that cannot be mapped, as it is compressed."""
-    return member.header.nbytes if member is not None and member.compressed else 0
-
-
-def _voxels(
-    path: Path, location: str, header: NpyHeader, read: ReadArray, member: NpzMember | None = None
-) -> VoxelGrid:
-    key = member.name if member is not None else ""
-    bins, height, width = _checked_shape(header, location, key)
+def _voxels(path: Path, location: str, values: ArrayValues, key: str = "") -> VoxelGrid:
+    bins, height, width = _checked_shape(values, location, key)
     return VoxelGrid(
         path=path,
         location=location,
         bins=bins,
         height=height,
         width=width,
-        dtype=header.dtype,
-        read_array=read,
+        dtype=values.dtype,
+        read_array=_read,
         key=key,
-        memory=_decompressed_whole(member),
+        memory=values.header.nbytes if values.compressed else 0,
     )
 
 
-def _checked_shape(header: NpyHeader, location: str, key: str) -> tuple[int, ...]:
-    if len(header.shape) != 3 or 0 in header.shape:
-        message = f"{key or 'the array'} has shape {header.shape}, expected three axes of at least 1"
+def _checked_shape(values: ArrayValues, location: str, key: str) -> tuple[int, ...]:
+    if len(values.shape) != 3 or 0 in values.shape:
+        message = f"{key or 'the array'} has shape {values.shape}, expected three axes of at least 1"
         raise InputError(Problem(location, message, "save it as (time or bin, height, width)", "shape"))
-    return header.shape
+    return values.shape
 
 
 def _look_at_npy(path: Path, location: str) -> Verdict:
@@ -133,69 +117,58 @@ def _look_at_npy(path: Path, location: str) -> Verdict:
     return LeftOut("is an array outside of a sequence's folders")
 
 
-def _read_npy(path: Path, location: str, _key: str) -> NDArray[Any]:
-    return open_npy(path, location)
-
-
 def _look_at_npz(path: Path, location: str) -> Verdict:
-    members = npz_members(path, location)
-    found = next((members[name] for name in _SPIKES if name in members), None)
-    if found is None:
-        return LeftOut(f"holds no {' or '.join(_SPIKES)}")
-    return Taken("array", f"holds {found.name} {found.header.shape}")
+    with open_npz(path, location) as arrays:
+        found = [name for name in _SPIKES if name in arrays]
+        if not found:
+            return LeftOut(f"holds no {' or '.join(_SPIKES)}")
+        return Taken("array", f"holds {found[0]} {arrays[found[0]].shape}")
 
 
-def _read_npz(path: Path, location: str, key: str) -> NDArray[Any]:
-    return open_member(path, npz_members(path, location)[key], location)
-
-
-def _member(path: Path, location: str, names: Sequence[str]) -> tuple[NpzMember, tuple[str, ...]]:
-    """Return the first of `names` in the file, or its only array, and the names of the other arrays."""
-    members = npz_members(path, location)
-    found = [each for each in names if each in members] or (list(members) if len(members) == 1 else [])
+def _chosen(arrays: Mapping[str, ArrayValues], names: Sequence[str], location: str) -> str:
+    """Return the first of `names` in the file, or its only array."""
+    found = [name for name in names if name in arrays] or (list(arrays) if len(arrays) == 1 else [])
     if not found:
-        message = f"holds {', '.join(members) or 'no array'}, expected {' or '.join(names)}"
+        message = f"holds {', '.join(arrays) or 'no array'}, expected {' or '.join(names)}"
         raise InputError(Problem(location, message, "save it again under that name", "missing"))
-    return members[found[0]], tuple(name for name in members if name != found[0])
+    return found[0]
+
+
+def _open_npy(path: Path, location: str) -> PixelSource:
+    with open_npy(path, location) as values:
+        return _spikes(path, location, values)
+
+
+def _open_npy_voxels(path: Path, location: str) -> VoxelGrid:
+    with open_npy(path, location) as values:
+        return _voxels(path, location, values)
 
 
 def _open_npz(path: Path, location: str) -> PixelSource:
-    member, others = _member(path, location, _SPIKES)
-    return replace(_spikes(path, location, member.header, member), others=others)
+    with open_npz(path, location) as arrays:
+        key = _chosen(arrays, _SPIKES, location)
+        others = tuple(name for name in arrays if name != key)
+        return replace(_spikes(path, location, arrays[key], key), others=others)
 
 
 def _open_npz_voxels(path: Path, location: str) -> VoxelGrid:
-    member, others = _member(path, location, _VOXELS)
-    return replace(_voxels(path, location, member.header, _read_npz, member), others=others)
-
-
-def _original(path: Path, key: str) -> NDArray[Any]:
-    if not key:
-        return np.asarray(np.load(path, allow_pickle=False))
-    with np.load(path, allow_pickle=False) as members:
-        return np.asarray(members[key])
-
-
-def _original_names(path: Path) -> Sequence[str]:
-    with np.load(path, allow_pickle=False) as members:
-        names: list[str] = members.files
-        return names
+    with open_npz(path, location) as arrays:
+        key = _chosen(arrays, _VOXELS, location)
+        others = tuple(name for name in arrays if name != key)
+        return replace(_voxels(path, location, arrays[key], key), others=others)
 
 
 NPY = Format(
     suffixes=(".npy",),
     look=_look_at_npy,
-    open=lambda path, location: _spikes(path, location, read_header(path, location)),
-    original=_original,
-    open_voxels=lambda path, location: _voxels(path, location, read_header(path, location), _read_npy),
+    open=_open_npy,
+    open_voxels=_open_npy_voxels,
     form="npy",
 )
 NPZ = Format(
     suffixes=(".npz",),
     look=_look_at_npz,
     open=_open_npz,
-    original=_original,
     open_voxels=_open_npz_voxels,
-    names=_original_names,
     form="npz",
 )

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import lfs_pointer_problem
-from unistore.converters.parts import Taken, Verdict
-from unistore.converters.spike.source import Format, ReadBytes, StreamSource
+from unistore.converters.files.libraries import open_bytes
+from unistore.converters.files.raw import FileBytes
+from unistore.converters.scan import Taken, Verdict
+from unistore.converters.spike.source import Content, Format, StreamSource
 from unistore.errors import InputError, Problem
 
 
 class DatSource(StreamSource):
     """A ``.dat`` file."""
 
-    @contextmanager
-    def open(self) -> Iterator[ReadBytes]:
+    def content(self) -> Content:
         """As in `StreamSource`."""
-        with as_problem(self.location), self.path.open("rb") as file:
-
-            def read(count: int) -> NDArray[np.uint8]:
-                block = np.empty(count, np.uint8)
-                return block[: file.readinto(block.data)]  # np.fromfile takes a read error for the end
-
-            yield read
+        return FileBytes(self.path, self.location)
 
 
 def _open(path: Path, location: str) -> DatSource:
@@ -48,8 +36,4 @@ def _look(path: Path, location: str) -> Verdict:
     return Taken("stream", "is a headerless .dat stream")
 
 
-def _original(path: Path, _key: str) -> NDArray[Any]:
-    return np.fromfile(path, np.uint8)
-
-
-FORMAT = Format(suffixes=(".dat",), look=_look, open=_open, original=_original, headerless=True, form="raw")
+FORMAT = Format(suffixes=(".dat",), look=_look, open=_open, arrays=open_bytes, headerless=True, form="raw")

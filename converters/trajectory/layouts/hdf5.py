@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.exported import VALUE
 from unistore.converters.common.faults import is_read_error
 from unistore.converters.common.left_out import BOOKKEEPING, has_values
-from unistore.converters.common.originals import dataset_paths, open_with_h5py
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.attribute_json import is_plain, type_problem
-from unistore.converters.files.hdf5.attributes import Entry, objects_of, read_attributes
+from unistore.converters.files.hdf5.attributes import (
+    Entry,
+    is_plain,
+    objects_of,
+    read_attributes,
+    single_values,
+)
 from unistore.converters.files.hdf5.file import (
     SUFFIXES,
     check_dataset,
@@ -31,7 +34,6 @@ from unistore.converters.files.hdf5.file import (
     read_objects,
     read_rows,
 )
-from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.scan import Source
 from unistore.converters.trajectory.source import (
@@ -41,7 +43,6 @@ from unistore.converters.trajectory.source import (
     Format,
     Group,
     Mask,
-    OriginalFile,
     RestoredFile,
     SourceFile,
     to_json,
@@ -90,13 +91,18 @@ def contents(look: SourceFile, tree: Tree, groups: Sequence[Group], masks: Seque
     known_groups = episodes | {path.rpartition("/")[0] for path in episodes}
     root_attributes = frozenset() if "" in episodes else frozenset(file.attrs)
 
+    listed = {mask.location for mask in masks}
+
     def in_text(path: str, _: h5py.HLObject, name: str, entry: Entry) -> bool:
-        """Whether the attributes of the file and its episodes, as `EpisodeSource` returns them, suffice."""
+        """Whether a mask has the value, or `EpisodeSource` the attribute of the file or an episode."""
+        if name == VALUE:
+            return location_of(look.name, path) in listed
         return path in known_groups and name not in root_attributes and is_plain(entry)
 
     objects = objects_of(file, tree, lambda _: True)
     inside = {f"{group.path}/{path}".lstrip("/") for group in groups for path in group.arrays}
-    listed = {mask.location for mask in masks}
+    attributes = read_attributes(objects, in_text)
+    inside |= single_values({path: names for path, (names, _) in attributes.kept.items()})
     outside = [
         path
         for path, dataset in tree.datasets.items()
@@ -113,7 +119,7 @@ def contents(look: SourceFile, tree: Tree, groups: Sequence[Group], masks: Seque
             *((path, "in no episode") for path in outside),
             *((path, BOOKKEEPING) for path in tree.bookkeeping),
         ],
-        attributes=read_attributes(objects, in_text),
+        attributes=attributes,
     )
 
 
@@ -221,21 +227,6 @@ class Hdf5Format(Format):
         """As in `Format`."""
         return self.episodes(look.opened(open_hdf5), look.name)
 
-    @contextmanager
-    def open_original(self, path: Path) -> Iterator[OriginalFile]:
-        """As in `Format`, with h5py alone."""
-        with open_with_h5py(path) as file:
-            yield OriginalFile(
-                rows=lambda name: file[name],
-                names=dataset_paths(file),
-                masks=self.original_masks(file),
-                attributes_left_out=partial(_left_out, file),
-            )
-
-    def original_masks(self, file: h5py.File) -> Sequence[Mask]:
-        """Return the lists of episodes of a file that h5py has opened."""
-        return ()
-
     def file(self, restored: RestoredFile) -> File:
         """A file with its arrays and attributes at the root."""
         from unistore.converters.common.exported import File
@@ -248,17 +239,3 @@ class Hdf5Format(Format):
             values=restored.values,
             attributes={"": attributes},
         )
-
-
-def _left_out(
-    file: Any, text: str, stored: Callable[[str], bool], known_groups: Collection[str]
-) -> list[str]:
-    """Attributes that are neither stored exactly, nor among those of the file and its episodes."""
-
-    def in_text(path: str, item: Any, name: Any) -> bool:
-        try:
-            return path in known_groups and type_problem(item.attrs.get_id(name).dtype) is None
-        except (OSError, TypeError, ValueError):
-            return False
-
-    return attributes_left_out(file, text, stored, in_text)

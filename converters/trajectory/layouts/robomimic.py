@@ -6,12 +6,11 @@ Also LIBERO, MimicGen, robosuite and Isaac Lab.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unistore.converters.common.originals import dataset_paths
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import location_of, read_objects
 from unistore.converters.files.hdf5.tree import Tree
@@ -88,16 +87,6 @@ class Robomimic(hdf5.Hdf5Format):
             arrays = hdf5.arrays_of(look, path, datasets[path])
             groups.append(Group(name=path.removeprefix(f"{_DATA}/"), path=path, arrays=arrays))
         return hdf5.contents(look, tree, groups, _masks(look, tree))
-
-    def original_masks(self, file: h5py.File) -> Sequence[Mask]:
-        """As in `Hdf5Format`."""
-        masks = []
-        for path in dataset_paths(file):
-            if path.startswith(f"{_MASK}/"):
-                episodes = to_json(np.atleast_1d(file[path][()]))
-                location = location_of(file.filename, path)
-                masks.append(Mask(path.removeprefix(f"{_MASK}/"), location, episodes))
-        return masks
 
     def group_of(self, episode: str) -> str:
         """As in `Format`."""

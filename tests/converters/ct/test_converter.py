@@ -15,7 +15,7 @@ from unistore.converters.ct.layouts import npz as ct_points
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
-from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.ct.windows import PRESETS
 from unistore.schemas.tables import text_values
 

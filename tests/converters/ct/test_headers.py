@@ -12,7 +12,8 @@ import pytest
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.converter import CtConverter
-from unistore.converters.parts import Part
+from unistore.converters.files.paths import list_files
+from unistore.converters.scan import Part
 from unistore.errors import InputError
 
 HU = np.arange(60, dtype="i2").reshape(3, 4, 5)
@@ -32,7 +33,7 @@ def write_case(folder: Path, image: np.ndarray = HU) -> Path:
 
 
 def parts(*paths: Path) -> dict[str, Part]:
-    return {part.name: part for part in CtConverter().find(paths, Exclusion(())).parts}
+    return {part.name: part for part in CtConverter().find(list_files(paths), Exclusion(())).parts}
 
 
 def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:

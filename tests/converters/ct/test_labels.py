@@ -12,11 +12,11 @@ import pytest
 import unistore
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.registry import get_family
-from unistore.converters.rows.converter import RowsConverter
+from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError
-from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.array_specs import ArrayInfo
 
 RANDOM = np.random.default_rng(3)
 
@@ -44,7 +44,7 @@ def save(root: Path, **arrays: np.ndarray) -> dict[str, np.ndarray]:
 def families(root: Path) -> dict[str, str]:
     """Family that takes each file, by its path."""
     root = root.resolve()
-    return {seen.path.relative_to(root).as_posix(): seen.family for seen in survey([root]).files}
+    return {seen.path.relative_to(root).as_posix(): seen.family for seen in survey([root])}
 
 
 def problems_of(root: Path) -> str:
@@ -235,7 +235,7 @@ def test_pairs_as_plain_arrays(tmp_path: Path, check_contract: Callable[..., Any
         "rows/image": np.concatenate([made["p0"], made["p1"]]),
         "rows/seg": np.concatenate([made["p0_seg"], made["p1_seg"]]),
     }
-    check_contract(RowsConverter(), [tmp_path], oracle)
+    check_contract(rows_converter(), [tmp_path], oracle)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from unistore.converters.ct.files import window_in
 from unistore.converters.ct.find import find_volumes
+from unistore.converters.files.paths import list_files
 
 VOLUME = np.zeros((2, 3, 4), "i2")
 
@@ -53,7 +54,7 @@ def lay(root: Path, *names: str) -> Path:
 
 def grouped(root: Path, *given: str) -> dict[str, set[str]]:
     """Files of each volume, by the volume's path."""
-    found = find_volumes([root / name for name in given] or [root])
+    found = find_volumes(list_files([root / name for name in given] or [root]))
     assert not found.problems, found.problems
     return {
         part.detail.path.relative_to(root.resolve()).as_posix(): {
@@ -113,7 +114,7 @@ def test_cases_and_files_side_by_side(tmp_path: Path) -> None:
         "extra/info.json",
         "extra/plain.npz",
     )
-    found = find_volumes([tmp_path])
+    found = find_volumes(list_files([tmp_path]))
     assert sorted(path.name for path, _ in found.left_out) == sorted(
         ["notes.npy", "plain.npz", "y_binary.npy", "info.json"]
     )
@@ -158,7 +159,7 @@ def test_every_file_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
         "files/plain.npz",
         "files/masks/z_binary.npy",
     )
-    found = find_volumes([tmp_path])
+    found = find_volumes(list_files([tmp_path]))
     assert [part.name for part in found.parts] == ["case", "files/x.npy", "files/y.npy"]
     assert {path.relative_to(tmp_path.resolve()).as_posix(): why for path, why in found.left_out} == {
         "a.nii.gz": "is NIfTI, which this version does not read",
@@ -182,7 +183,7 @@ def test_parts_name_their_files(tmp_path: Path) -> None:
         "lone_lung_w1500_l-600.npy",
         "lone_a_w9_l9_sparse.npz",
     )
-    case, lone = find_volumes([tmp_path]).parts
+    case, lone = find_volumes(list_files([tmp_path])).parts
     assert case.roots == (tmp_path,)
     assert case.name == "case"
     assert [file.name for file in case.files] == [

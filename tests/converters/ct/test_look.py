@@ -13,7 +13,7 @@ from tests.detection import detect
 from tests.real_ct import LUNG, VOLUME
 from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.converter import CtConverter
-from unistore.converters.parts import Candidate, LeftOut, Refused, Taken, Verdict
+from unistore.converters.scan import Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.errors import InputError
 
 HU = np.zeros((2, 3, 4), "i2")

@@ -30,6 +30,7 @@ from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.ct.counting import THREADS
 from unistore.converters.ct.source import Format, Read, VoxelSource
+from unistore.converters.files.libraries import ONLY, UNISTORE, Opened
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError, Problem
@@ -76,12 +77,14 @@ def open_vol(path: Path, location: str) -> VoxelSource:
     return VolSource(path=path, location=location, shape=shape, dtype=dtype, spacing=tuple(spacing))
 
 
-def original_vol(path: Path) -> NDArray[Any]:
+@contextmanager
+def vol_arrays(path: Path) -> Iterator[Opened]:
     shape, code = np.fromfile(path, "<u4", 3, offset=4), np.fromfile(path, "<u4", 1, offset=16)[0]
-    return np.memmap(path, DTYPES[code], "r", HEADER.size, tuple(shape.tolist()))
+    voxels = np.memmap(path, DTYPES[code], "r", HEADER.size, tuple(shape.tolist()))
+    yield Opened(UNISTORE, [ONLY], lambda _: voxels)
 
 
-VOL = Format(suffixes=(".vol",), open=open_vol, original=original_vol)
+VOL = Format(suffixes=(".vol",), open=open_vol, arrays=vol_arrays)
 
 # The tests.
 
@@ -203,6 +206,25 @@ def test_case_folders_of_the_format(tmp_path: Path) -> None:
         convert(tmp_path / "in", tmp_path / "other", sparse="mask")
 
 
+def test_labels_in_a_folder_beside_their_volume(tmp_path: Path) -> None:
+    """A file for each organ, as TotalSegmentator writes them, is no volume of its own."""
+    folder, store = tmp_path / "in", tmp_path / "store"
+    images = [write(folder / f"s{number}/ct.vol", number) for number in range(2)]
+    for number, image in enumerate(images):
+        write_values(folder / f"s{number}/segmentations/liver.vol", (image > 100).astype("u1"))
+    convert(folder, store)
+    assert names(store) == ["s0/ct", "s1/ct"]
+    liver = np.unpackbits(array(store, "labels/liver/mask"), axis=-1, bitorder="little")
+    np.testing.assert_array_equal(liver[:, :7, :9, :21], np.stack(images) > 100)
+
+
+def test_a_label_folder_beside_several_volumes_says_nothing(tmp_path: Path) -> None:
+    for name in ("a.vol", "b.vol", "segmentations/liver.vol"):
+        write(tmp_path / "in" / name)
+    convert(tmp_path / "in", tmp_path / "store")
+    assert names(tmp_path / "store") == ["a", "b", "segmentations/liver"]
+
+
 def test_files_of_one_name_in_a_case_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     image = write(folder / "p1/ct_original.vol")
@@ -266,7 +288,7 @@ def test_memory_of_the_format_is_counted(tmp_path: Path, monkeypatch: pytest.Mon
     larger = Format(
         suffixes=(".vol",),
         open=lambda path, location: replace(open_vol(path, location), memory=5_000),
-        original=original_vol,
+        arrays=vol_arrays,
     )
     monkeypatch.setattr(layouts, "FORMATS", (larger,))
     (source,) = scan_sources(CtConverter(), [tmp_path]).sources

@@ -10,7 +10,7 @@ import pytest
 
 from unistore.converters.files.formats import has_ending
 from unistore.converters.point_cloud.converter import PointCloudConverter
-from unistore.converters.rows.converter import RowsConverter
+from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 
@@ -56,9 +56,9 @@ def test_families_take_hdf5_of_any_ending(tmp_path: Path, check_contract: Callab
     hdf5(tmp_path / "rows/b.h5", x=values + 12)
     hdf5(tmp_path / "clouds/c.jld2", **{axis: np.arange(5.0) for axis in "xyz"})
     (tmp_path / "rows/c.mat").write_bytes(b"MATLAB 5.0 MAT-file")
-    found = {seen.path.name: seen.family for seen in survey([tmp_path]).files}
+    found = {seen.path.name: seen.family for seen in survey([tmp_path])}
     assert found == {"a.mat": "rows", "b.h5": "rows", "c.mat": "", "c.jld2": "point_cloud"}
-    converted = check_contract(RowsConverter(), [tmp_path / "rows"], {"rows/x": np.arange(24).reshape(8, 3)})
+    converted = check_contract(rows_converter(), [tmp_path / "rows"], {"rows/x": np.arange(24).reshape(8, 3)})
     assert any("c.mat" in note for note in converted.scan.notes)
     assert len(scan_sources(PointCloudConverter(), [tmp_path / "clouds"]).sources) == 1
 
@@ -77,7 +77,7 @@ def test_indices_of_pytables_are_skipped(tmp_path: Path, check_contract: Callabl
         "rows/df/table/values_block_0": table["values_block_0"],
         "rows/df/_i_other": np.arange(6),
     }
-    converted = check_contract(RowsConverter(), [path], oracle)
+    converted = check_contract(rows_converter(), [path], oracle)
     assert not any("_i_table" in key for key in converted.arrays)
 
 
@@ -97,10 +97,10 @@ def test_axes_of_pandas_are_skipped(tmp_path: Path, check_contract: Callable[...
         "rows/df/block1_values": np.arange(5)[:, None],
         "rows/plain/axis0": np.arange(5),
     }
-    converted = check_contract(RowsConverter(), [path], oracle)
+    converted = check_contract(rows_converter(), [path], oracle)
     assert {key for key in converted.arrays if key.startswith("rows/")} == set(oracle)
 
 
 def test_references_of_matlab_are_skipped(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
     path = hdf5(tmp_path / "a.mat", 512, x=np.arange(4.0), **{"#refs#__a": np.arange(9)})
-    check_contract(RowsConverter(), [path], {"rows/x": np.arange(4.0)})
+    check_contract(rows_converter(), [path], {"rows/x": np.arange(4.0)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from unistore.converters.files.paths import expand, natural_key, relative_names, split_of
+from unistore.converters.files.paths import list_files, natural_key, relative_names, split_of
 from unistore.converters.survey import survey
 from unistore.errors import InputError
+
+
+def expand(paths: list[Path], suffixes: Sequence[str]) -> list[Path]:
+    return list(map(Path, list_files(paths).with_suffixes(suffixes)))
 
 
 def touch(*paths: Path) -> None:
@@ -97,9 +102,10 @@ def test_all_wrong_paths_are_named(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     with pytest.raises(InputError) as caught:
         expand([tmp_path / "empty", tmp_path / "absent", tmp_path / "dangling"], [".h5", ".npy"])
-    messages = [problem.message for problem in caught.value.problems]
-    assert messages == ["no .h5 or .npy file in this folder", "does not exist", "does not exist"]
-    assert caught.value.problems[2].cure == "the link's target is gone"
+    absent, dangling, empty = caught.value.problems
+    assert empty.message == "no .h5 or .npy file in this folder"
+    assert absent.message == dangling.message == "does not exist"
+    assert dangling.cure == "the link's target is gone"
 
 
 def test_pipes_are_refused_and_never_opened(tmp_path: Path) -> None:

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.parts import Candidate
+from unistore.converters.files.libraries import UNISTORE, Opened
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.source import (
     Layout,
     Match,
-    Original,
     PointSource,
     column_paths,
 )
-from unistore.converters.scan import Source
+from unistore.converters.scan import Candidate, Source
 from unistore.errors import InputError, Problem
 
 NAME = "pts"
@@ -64,7 +64,6 @@ def open_points(source: Source) -> Iterator[PointSource]:
 
 
 @contextmanager
-def open_original(source: Source) -> Iterator[Original]:
-    records = np.fromfile(source.path, RECORD, offset=HEADER.itemsize)
-    fields = column_paths(source.detail)
-    yield Original(lambda key: records[fields[key]])
+def open_library(path: Path) -> Iterator[Opened]:
+    records = np.fromfile(path, RECORD, offset=HEADER.itemsize)
+    yield Opened(UNISTORE, RECORD.names or (), records.__getitem__)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,21 +19,17 @@ from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, step_budg
 from unistore.conversion.runner import run
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.point_cloud import derive as point_cloud_derive
-from unistore.converters.point_cloud import voxels as point_cloud_voxels
-from unistore.converters.point_cloud import windows as point_cloud_windows
-from unistore.converters.point_cloud import workspace as point_cloud_workspace
+from unistore.converters.point_cloud import sorting as point_cloud_sorting
 from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.derive import partition_of
+from unistore.converters.point_cloud.grids import Windows, voxelise, window_rows
 from unistore.converters.point_cloud.layouts import pointsuite_indices as point_cloud_indices
-from unistore.converters.point_cloud.order import StorageOrder, in_storage_order
-from unistore.converters.point_cloud.sorting import BucketOrder
-from unistore.converters.point_cloud.voxels import VoxelGrid
-from unistore.converters.point_cloud.windows import by_windows
-from unistore.converters.point_cloud.workspace import Workspace
+from unistore.converters.point_cloud.sorting import Buckets, PlacedTable, Workspace, part_of, sorted_groups
 from unistore.converters.scanning import scan_sources
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
 
-MODULES = (point_cloud_indices, point_cloud_derive, point_cloud_workspace)
+MODULES = (point_cloud_indices, point_cloud_derive, point_cloud_sorting)
 STEP = 40
 
 
@@ -45,47 +39,93 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "STEP", STEP)
 
 
-@given(st.lists(st.integers(0, 5), max_size=40))
-def test_splitting_is_stable(buckets: list[int]) -> None:
-    found = np.array(buckets, np.int64)
-    split = BucketOrder(found)
-    rows = split.sort(np.arange(len(buckets)))
-    np.testing.assert_array_equal(rows, np.argsort(found, kind="stable"))
-    pieces = [(bucket, rows[lo:hi].tolist()) for bucket, lo, hi in split.parts]
-    assert pieces == [(b, np.flatnonzero(found == b).tolist()) for b in sorted(set(buckets))]
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("on_disk", [True, False])
+@pytest.mark.parametrize("count", [0, 1, STEP, 7 * STEP + 3])
+def test_rows_keep_their_order_in_a_bucket(tmp_path: Path, on_disk: bool, count: int) -> None:
+    random = np.random.default_rng(0)
+    numbers = random.integers(0, 6, count)
+    table = {"row": random.permutation(count), "xyz": random.random((count, 3))}
+    work = Workspace(tmp_path if on_disk else None)
+    buckets = Buckets(np.bincount(numbers, minlength=6), table, work)
+    for lo, hi in work.steps(0, count):
+        buckets.put(numbers[lo:hi], part_of(table, lo, hi).items())
+    for number, bucket in enumerate(buckets):
+        for name, column in table.items():
+            np.testing.assert_array_equal(bucket[name], column[numbers == number])
+    assert number == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("on_disk", [True, False])
+@pytest.mark.parametrize("count", [1, STEP, 7 * STEP + 3])
+def test_rows_are_read_where_they_were_put(tmp_path: Path, on_disk: bool, count: int) -> None:
+    random = np.random.default_rng(0)
+    places, values = random.permutation(count), random.random((count, 3)).astype("f4")
+    work = Workspace(tmp_path if on_disk else None)
+    bounds = np.append(np.arange(0, count, STEP - 3), count)
+    like = {"values": values[:0], "places": places[:0]}
+    table = PlacedTable(bounds, like, work)
+    for lo, hi in work.steps(0, count):
+        table.put(places[lo:hi], [("values", values[lo:hi]), ("places", places[lo:hi])])
+    np.testing.assert_array_equal(np.concatenate(list(table.column("places"))), np.arange(count))
+    parts = list(table.column("values"))
+    assert [len(part) for part in parts] == np.diff(bounds).tolist()
+    expected = np.empty_like(values)
+    expected[places] = values
+    np.testing.assert_array_equal(np.concatenate(parts), expected)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 400),
+    st.lists(st.sampled_from([1, 3, 40, 100_000, 2**31]), min_size=1, max_size=4),
+    st.booleans(),
+)
+def test_groups_are_sorted_as_numpy_sorts_tuples(
+    seed: int, n: int, extents: list[int], on_disk: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    keys = [random.integers(0, extent, n).astype("i4") for extent in extents]
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setattr(point_cloud_sorting, "STEP", STEP)
+        rows: list[int] = []
+        starts: list[int] = []
+        names = [f"key_{number}" for number in range(len(keys))]
+        table = dict(zip(names, keys, strict=True)) | {"row": np.arange(n)}
+        for group in sorted_groups(table, names, Workspace(Path(folder) if on_disk else None)):
+            part = group.column("row").tolist()
+            assert len(part) <= STEP or len(group.starts) == 1
+            np.testing.assert_array_equal(
+                group.table["row"][group.first()], group.column("row")[group.starts]
+            )
+            starts += (group.starts + len(rows)).tolist()
+            rows += part
+    np.testing.assert_array_equal(rows, np.lexsort(keys[::-1]))
+    tuples = np.stack(keys, axis=1)[rows]
+    differs = np.append(True, (tuples[1:] != tuples[:-1]).any(axis=1))
+    np.testing.assert_array_equal(starts, np.flatnonzero(differs))
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
-@pytest.mark.parametrize("rest", [True, False])
 @pytest.mark.usefixtures("small_blocks")
-def test_columns_in_any_order(tmp_path: Path, on_disk: bool, rest: bool) -> None:
+def test_segments_in_any_order_and_rows_in_none_or_several(tmp_path: Path, on_disk: bool) -> None:
     random = np.random.default_rng(0)
     for rows, pieces in [(1, 1), (39, 2), (40, 3), (200, 7), (333, 90), (200, 0)]:
         wanted = [np.flatnonzero(random.random(rows) < random.random()) for _ in range(pieces)]
         wanted += [np.arange(rows)[::-1], np.empty(0, np.int64)] if pieces == 7 else []
         joined = np.concatenate([np.empty(0, np.int64), *wanted])
-        if rest:
-            joined = np.append(joined, np.setdiff1d(np.arange(rows), joined))
-        columns = {"a": random.random((rows, 3)), "b": random.integers(0, 9, rows).astype("u1")}
-        forms = {"a": ("<f8", (3,)), "b": ("|u1", ())}
-        with Workspace(tmp_path if on_disk else None) as work:
-            order = StorageOrder(rows, [np.array_split(each, 3) for each in wanted], work, rest=rest)
-            given_in = {
-                key: (forms[key], partial(lambda values, lo, hi: values[lo:hi], values))
-                for key, values in columns.items()
-            }
-            found = in_storage_order(order, given_in, work)
-            assert len(order) == len(joined)
-            np.testing.assert_array_equal(order.rows[0 : len(order)], joined)
-            np.testing.assert_array_equal(order.lengths, [len(each) for each in wanted])
-            for key, values in columns.items():
-                for lo, hi in [
-                    (0, len(order)),
-                    (len(order) // 3, len(order) // 2),
-                    (0, 0),
-                    (0, min(1, len(order))),
-                ]:
-                    np.testing.assert_array_equal(found[key](lo, hi), values[joined[lo:hi]])
+        unlisted = np.setdiff1d(np.arange(rows), joined)
+        work = Workspace(tmp_path if on_disk else None)
+        partition = partition_of([np.array_split(each, 3) for each in wanted], None, rows, work)
+        assert partition.rows is not None
+        np.testing.assert_array_equal(partition.rows, np.append(joined, unlisted))
+        lengths, numbers = [len(each) for each in wanted], list(range(len(wanted)))
+        if len(unlisted):
+            lengths, numbers = [*lengths, len(unlisted)], [*numbers, -1]
+        np.testing.assert_array_equal(partition.lengths, lengths)
+        np.testing.assert_array_equal(partition.numbers, numbers)
         assert list(tmp_path.iterdir()) == []
 
 
@@ -109,20 +149,21 @@ def test_voxels_of_a_large_segment(
     cells = np.floor((xyz - bounds[0]) / 1.5).astype(np.int64)
     coords, inverse, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
     largest = []
-    unique = point_cloud_voxels.unique_tuples
-    note = lambda keys: [largest.append(len(keys[0])), unique(keys)][1]  # noqa: E731
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(point_cloud_workspace, "STEP", STEP)
-        patch.setattr(point_cloud_voxels, "unique_tuples", note)
-        folder = Path(stack.enter_context(TemporaryDirectory())) if on_disk else None
-        work = stack.enter_context(Workspace(folder))
-        grid = VoxelGrid(lambda lo, hi: xyz[lo:hi], np.array([n]), bounds[None], 1.5, work)
-        voxels = list(grid.voxels())
+    sort = point_cloud_sorting.sort_tuples
+    note = lambda keys: [largest.append(len(keys[0])), sort(keys)][1]  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setattr(point_cloud_sorting, "STEP", STEP)
+        patch.setattr(point_cloud_sorting, "sort_tuples", note)
+        voxels: list[tuple[np.ndarray, np.ndarray]] = []
+        work = Workspace(Path(folder) if on_disk else None)
+        lengths, point_voxel = voxelise(
+            xyz, np.array([n]), bounds[None], 1.5, work, lambda *part: voxels.append(part)
+        )
         assert max(largest, default=0) <= STEP
         np.testing.assert_array_equal(np.concatenate([each for each, _ in voxels]), coords)
         np.testing.assert_array_equal(np.concatenate([each for _, each in voxels]), counts)
-        point_voxel = np.concatenate(list(grid.point_voxels()))
-        np.testing.assert_array_equal(point_voxel, inverse.reshape(-1))
+        np.testing.assert_array_equal(lengths, [len(coords)])
+        np.testing.assert_array_equal(np.concatenate(list(point_voxel)), inverse.reshape(-1))
 
 
 def make(path: Path, layout: str, n: int = 1000) -> Path:
@@ -190,7 +231,8 @@ def test_no_byte_depends_on_blocks_or_on_what_may_be_held(
         for module in MODULES:
             monkeypatch.setattr(module, "STEP", block)
         used.clear()
-        again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{block}-{size}", budget=size)
+        monkeypatch.setattr("unistore.conversion.memory.STEP_BUDGET", size)
+        again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{block}-{size}")
         assert {folder is None for folder in used} == {bool(size)}
         assert again.digest == whole.digest
 
@@ -255,9 +297,10 @@ def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monke
         reads.append(dataset.name)
         return read_rows(dataset, *more)
 
-    plain = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "plain", budget=0)
+    monkeypatch.setattr("unistore.conversion.memory.STEP_BUDGET", 0)
+    plain = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "plain")
     monkeypatch.setattr(hdf5, "read_rows", count)
-    counted = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "counted", budget=0)
+    counted = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "counted")
     assert counted.digest == plain.digest
     assert 2 <= reads.count("/data/x") <= 3
     assert scan_sources(PointCloudConverter(), [tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8
@@ -268,10 +311,10 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     make(tmp_path / "a.h5", "indices")
     child = (
         "import resource, sys; from pathlib import Path\n"
-        "from unistore.converters.point_cloud import workspace\n"
+        "from unistore.converters.point_cloud import sorting\n"
         "from unistore.converters.point_cloud.converter import PointCloudConverter\n"
         "from unistore.converters.scanning import scan_sources\n"
-        "workspace.STEP = 40\n"
+        "sorting.STEP = 40\n"
         "converter = PointCloudConverter(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "converter.derive(scan, 0, lambda *more: None, Path(sys.argv[2]))\n"
@@ -294,15 +337,18 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
         (STEP, 3, "is not sorted"),
     ],
 )
-def test_wrong_indices_of_several_blocks(tmp_path: Path, at: int, row: int, expected: str) -> None:
+def test_wrong_indices_of_several_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, row: int, expected: str
+) -> None:
     path = make(tmp_path / "a.h5", "columns", 400)
     index = np.arange(3 * STEP)
     index[at] = row
     with h5py.File(path, "r+") as file:
         file["segments/segment_0000/indices"] = index
     for size in (0, 1 << 30):
+        monkeypatch.setattr("unistore.conversion.memory.STEP_BUDGET", size)
         with pytest.raises(InputError) as caught:
-            run(PointCloudConverter(), [path], tmp_path / "out", budget=size)
+            run(PointCloudConverter(), [path], tmp_path / "out")
         assert f"segments/segment_0000/indices: {expected}" in str(caught.value)
 
 
@@ -319,19 +365,17 @@ def test_large_windows_are_halved_as_small_ones(seed: int, dtype: str, most: int
     xyz = random.choice(values, (300, 3)).astype(dtype)
 
     def parts(folder: Path | None = None) -> tuple[list[int], list[int]]:
-        with Workspace(folder) as work:
-            order = by_windows(lambda lo, hi: xyz[lo:hi], len(xyz), 3.0, 5, most, work).order
-            assert order is not None
-            return order.lengths.tolist(), order.rows[0 : len(order)].tolist()
+        found = list(window_rows(xyz, Windows(3.0, 5, most), Workspace(folder)))
+        return [len(rows) for rows in found], np.concatenate([[], *found]).tolist()
 
     whole = parts()
     with pytest.MonkeyPatch.context() as patch:
         for module in MODULES:
             patch.setattr(module, "STEP", STEP)
         sizes: list[int] = []
-        sort = point_cloud_windows.sort_tuples
+        sort = point_cloud_sorting.sort_tuples
         note = lambda keys: [sizes.append(len(keys[0])), sort(keys)][1]  # noqa: E731
-        patch.setattr(point_cloud_windows, "sort_tuples", note)
+        patch.setattr(point_cloud_sorting, "sort_tuples", note)
         assert parts() == whole
         with TemporaryDirectory() as folder:
             assert parts(Path(folder)) == whole

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 import unistore
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, decimal_of, quantise_decimals
 from unistore.converters.point_cloud.preview import PREVIEW
-from unistore.schemas.point_cloud.quantum import quantum_errors
+from unistore.schemas.point_cloud.fields import quantum_errors
 
 COUNT = 3000
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.point_cloud import derive as point_cloud_derive
-from unistore.converters.point_cloud import workspace as point_cloud_workspace
+from unistore.converters.point_cloud import sorting as point_cloud_sorting
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.point_cloud.layouts import pointsuite_indices as point_cloud_indices
 from unistore.converters.scanning import scan_sources
@@ -85,7 +85,7 @@ def test_no_more_is_held_than_estimated(
     voxels: tuple[float, ...],
     in_core: bool,
 ) -> None:
-    for module in (point_cloud_indices, point_cloud_derive, point_cloud_workspace):
+    for module in (point_cloud_indices, point_cloud_derive, point_cloud_sorting):
         monkeypatch.setattr(module, "STEP", STEP)
     monkeypatch.setattr(point_cloud_derive, "_FIXED", FIXED)
     converter = PointCloudConverter(voxel_size=voxels, **WINDOWS.get(layout, {}))

@@ -13,9 +13,9 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
-from unistore.converters.parts import Refused, Taken
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.point_cloud.names import distinct_names
+from unistore.converters.scan import Refused, Taken
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError
@@ -49,7 +49,7 @@ def save(folder: Path, **values: np.ndarray) -> Path:
 
 def families(path: Path) -> dict[str, str]:
     """Family that takes each file, by its name; ``"!"`` where it is refused."""
-    found = survey([path]).files
+    found = survey([path])
     return {seen.path.name: "!" if isinstance(seen.verdict, Refused) else seen.family for seen in found}
 
 
@@ -256,7 +256,7 @@ def test_names_apart() -> None:
 def test_damage_is_refused_with_the_file(tmp_path: Path) -> None:
     save(tmp_path, coord=points(), color=points())
     (tmp_path / "coord.npy").write_bytes(b"\x93NUMPY")
-    found = {seen.path.name: seen for seen in survey([tmp_path]).files}
+    found = {seen.path.name: seen for seen in survey([tmp_path])}
     assert isinstance(found["coord.npy"].verdict, Refused)
     assert isinstance(found["color.npy"].verdict, Taken)
     with pytest.raises(InputError, match=r"coord\.npy"):

@@ -14,9 +14,7 @@ from tests.converters.point_cloud import pts
 from tests.detection import detect
 from unistore import export, verify
 from unistore.conversion.convert import convert
-from unistore.converters.common.exported import File
 from unistore.converters.point_cloud import layouts
-from unistore.converters.point_cloud.cloud import Cloud, lazy_values
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -154,44 +152,15 @@ def test_compared_with_its_own_values(tmp_path: Path, monkeypatch: pytest.Monkey
     assert locations == {"a.pts: label"}, "a mistake in reading, made now as when converting, shows"
 
 
-def test_exported_as_pointsuite(tmp_path: Path) -> None:
+def test_exported_as_hdf5(tmp_path: Path) -> None:
     values = write(tmp_path / "a.pts")
     convert(tmp_path / "a.pts", tmp_path / "out", segment="window:25")
     export(tmp_path / "out", tmp_path / "export")
     with h5py.File(tmp_path / "export" / "a.pts.h5") as file:
         for key in pts.RECORD.names or ():
-            given = file[f"data/{key}"][()]
+            given = file[key][()]
             assert given.dtype == values[key].dtype
             assert given.tobytes() == values[key].tobytes()
-        rows = np.concatenate([group["indices"][()] for group in file["segments"].values()])
-    np.testing.assert_array_equal(np.sort(rows), np.arange(len(values)))
-
-
-@pytest.mark.usefixtures("in_this_process")
-def test_exported_as_its_format_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def exported(cloud: Cloud) -> File:
-        values = np.empty(cloud.rows, pts.RECORD)
-        for axis, key in enumerate("xyz"):
-            values[key] = cloud.coordinates(axis)
-        for key in ("intensity", "label"):
-            values[key] = cloud.column(key)
-        header = np.array([(b"POINTS\r\n", 1, cloud.rows)], pts.HEADER)
-        content = np.frombuffer(header.tobytes() + values.tobytes(), "u1")
-        return File(
-            name=cloud.source.name,
-            form="raw",
-            source=cloud.source.number,
-            values={"": lazy_values(lambda: content, content.shape, content.dtype)},
-        )
-
-    monkeypatch.setattr(pts, "exported", exported, raising=False)
-    values = write(tmp_path / "a.pts")
-    write_hdf5(tmp_path / "b.h5", values)
-    convert([tmp_path / "a.pts", tmp_path / "b.h5"], tmp_path / "out", segment="window:25")
-    export(tmp_path / "out", tmp_path / "export")
-    assert (tmp_path / "export/a.pts").read_bytes() == (tmp_path / "a.pts").read_bytes()
-    with h5py.File(tmp_path / "export/b.h5") as file:
-        np.testing.assert_array_equal(file["data/x"][()], values["x"])
 
 
 def test_read_by_the_dataset_bit_by_bit(tmp_path: Path) -> None:

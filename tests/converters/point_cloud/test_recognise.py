@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.parts import Candidate, LeftOut, Parts, Taken, Verdict
+from unistore.converters.files.paths import list_files
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.protocol import Scanned
+from unistore.converters.scan import Candidate, LeftOut, Parts, Taken, Verdict
 from unistore.errors import InputError
 
 
@@ -117,7 +118,7 @@ def test_no_other_file_changes_a_verdict(tmp_path: Path) -> None:
 def test_arrays_of_other_shapes_are_left_out(tmp_path: Path) -> None:
     for name, shape in {"a": (50, 3), "b": (40, 3), "image": (4, 5, 6), "vector": (7,)}.items():
         np.save(tmp_path / f"{name}.npy", np.zeros(shape))
-    found = PointCloudConverter().find([tmp_path], Exclusion(()))
+    found = PointCloudConverter().find(list_files([tmp_path]), Exclusion(()))
     assert list(found.parts.names) == ["a.npy", "b.npy"]
     assert [path.name for path, _ in found.left_out] == ["image.npy", "vector.npy"]
 
@@ -151,7 +152,7 @@ def test_a_part_is_scanned_alike_in_another_process(tmp_path: Path) -> None:
         file["version"] = 3
         file.create_group("header").attrs["x_scale"] = np.nan
     converter = PointCloudConverter()
-    parts = converter.find([tmp_path], Exclusion([])).parts
+    parts = converter.find(list_files([tmp_path]), Exclusion([])).parts
     assert [part.name for part in parts] == sorted(MAKERS)
     here = [converter.scan(part) for part in parts]
     with multiprocessing.get_context("spawn").Pool(1) as pool:

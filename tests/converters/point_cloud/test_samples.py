@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.parts import Candidate, LeftOut, Taken
 from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.scan import Candidate, LeftOut, Taken
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 

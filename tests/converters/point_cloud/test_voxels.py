@@ -12,10 +12,9 @@ from hypothesis.extra import numpy as hnp
 
 from unistore.converters.point_cloud import sorting as point_cloud_sorting
 from unistore.converters.point_cloud.coordinates import bounds_of, dequantise, quantise
-from unistore.converters.point_cloud.order import blocks
-from unistore.converters.point_cloud.voxels import VoxelGrid
-from unistore.converters.point_cloud.windows import by_windows
-from unistore.converters.point_cloud.workspace import Workspace
+from unistore.converters.point_cloud.derive import blocks_of, partition_of
+from unistore.converters.point_cloud.grids import Windows, voxelise, window_rows
+from unistore.converters.point_cloud.sorting import Workspace
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 
@@ -76,10 +75,12 @@ def test_bounds_skip_segments_without_points() -> None:
 
 @given(hnp.arrays(np.int64, 30, elements=st.integers(0, 10)), st.integers(1, 12))
 def test_blocks_are_whole_segments_within_the_limit(lengths: np.ndarray, limit: int) -> None:
-    ranges = list(blocks(lengths, limit))
+    ranges = list(blocks_of(lengths, limit))
     assert [number for first, last in ranges for number in range(first, last)] == list(range(30))
     assert all(lengths[first:last].sum() <= limit or last - first == 1 for first, last in ranges)
-    assert list(blocks(np.empty(0, np.int64), 5)) == []
+    assert all(first < last for first, last in ranges)
+    assert all(lengths[first : last + 1].sum() > limit for first, last in ranges[:-1]), "no more would fit"
+    assert list(blocks_of(np.empty(0, np.int64), 5)) == []
 
 
 class Grid(NamedTuple):
@@ -89,13 +90,15 @@ class Grid(NamedTuple):
     point_voxel: np.ndarray
 
 
-def voxelise(axes: list[np.ndarray], lengths: np.ndarray, bounds: np.ndarray, size: float) -> Grid:
+def grid_of(axes: list[np.ndarray], lengths: np.ndarray, bounds: np.ndarray, size: float) -> Grid:
     """The grid of one block of segments."""
     xyz = np.stack(axes, axis=1)
-    with Workspace(None) as work:
-        grid = VoxelGrid(lambda lo, hi: xyz[lo:hi], lengths, bounds, size, work)
-        coords, counts = (np.concatenate(each) for each in zip(*grid.voxels(), strict=True))
-        return Grid(coords, counts, grid.lengths, np.concatenate(list(grid.point_voxels())))
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    voxels, point_voxel = voxelise(
+        xyz, lengths, bounds, size, Workspace(None), lambda *part: parts.append(part)
+    )
+    coords, counts = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Grid(coords, counts, voxels, np.concatenate(list(point_voxel)))
 
 
 def brute_force(xyz: np.ndarray, lengths: list[int], size: float):
@@ -121,7 +124,7 @@ def test_voxels_are_those_of_numpy_unique(lengths: list[int], seed: int, single:
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     if not offsets[-1]:
         return
-    grid = voxelise(axes, np.array(lengths, np.int64), bounds_of(axes, offsets), 0.5)
+    grid = grid_of(axes, np.array(lengths, np.int64), bounds_of(axes, offsets), 0.5)
     coords, counts, voxels, point_voxel = brute_force(xyz.astype(np.float64), lengths, 0.5)
     np.testing.assert_array_equal(grid.coords, coords.reshape(-1, 3))
     np.testing.assert_array_equal(grid.counts, counts)
@@ -134,15 +137,15 @@ def test_keys_too_wide_for_one_integer_sort_alike(monkeypatch) -> None:
     axes = [random.random(500) * 10 for _ in range(3)]
     lengths = np.array([200, 300])
     bounds = bounds_of(axes, np.array([0, 200, 500]))
-    packed = voxelise(axes, lengths, bounds, 1.0)
-    monkeypatch.setattr(point_cloud_sorting, "_pack", lambda keys, extents: None)
-    for one, other in zip(packed, voxelise(axes, lengths, bounds, 1.0), strict=True):
+    packed = grid_of(axes, lengths, bounds, 1.0)
+    monkeypatch.setattr(point_cloud_sorting, "_pack", lambda keys: None)
+    for one, other in zip(packed, grid_of(axes, lengths, bounds, 1.0), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_really_wide_keys_are_not_packed() -> None:
     axes = [np.array([0.0, 2e9, 2e9, 1e9])] * 3
-    grid = voxelise(axes, np.array([4]), bounds_of(axes, np.array([0, 4])), 1.0)
+    grid = grid_of(axes, np.array([4]), bounds_of(axes, np.array([0, 4])), 1.0)
     np.testing.assert_array_equal(grid.coords, [[0] * 3, [10**9] * 3, [2 * 10**9] * 3])
     np.testing.assert_array_equal(grid.counts, [1, 1, 2])
     np.testing.assert_array_equal(grid.point_voxel, [0, 2, 2, 1])
@@ -150,10 +153,11 @@ def test_really_wide_keys_are_not_packed() -> None:
 
 def windows_of(x: np.ndarray, y: np.ndarray, *options):
     xyz = np.stack([x, y, x], axis=1)
-    with Workspace(None) as work:
-        partition = by_windows(lambda lo, hi: xyz[lo:hi], len(x), *options, work)
-        assert partition.order is not None
-        return partition, partition.order.rows[0 : len(partition.order)]
+    work = Workspace(None)
+    pieces = ([rows] for rows in window_rows(xyz, Windows(*options), work))
+    partition = partition_of(pieces, None, len(x), work)
+    assert partition.rows is not None
+    return partition, partition.rows
 
 
 @given(
@@ -164,7 +168,7 @@ def test_windows_cover_every_point_once(seed: int, n: int, least: int, most: int
     x, y = random.integers(0, 40, n) * 1.0 - 7, random.integers(0, 25, n) * 0.5 + 3
     partition, order = windows_of(x, y, 10.0, least, most)
     np.testing.assert_array_equal(np.sort(order), np.arange(n))
-    offsets = partition.offsets
+    offsets = np.append(0, np.cumsum(partition.lengths))
     previous = (-1.0, -1.0)
     sizes: dict[tuple[float, float], int] = {}
     for number, lo, hi in zip(partition.numbers, offsets, offsets[1:], strict=False):

@@ -17,7 +17,7 @@ import zarr
 
 import unistore
 from unistore.converters.files.hdf5 import attributes as hdf5_attributes
-from unistore.converters.rows.converter import RowsConverter
+from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, StoreError
 
@@ -187,8 +187,8 @@ def test_attributes_of_many_files_are_bounded(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hdf5_attributes, "MAX_STORE_BYTES", 800)
-    scan = scan_sources(RowsConverter(), [sources])
-    held = ["attributes" in source.detail for source in scan.sources]
+    scan = scan_sources(rows_converter(), [sources])
+    held = [source.detail.attributes != "{}" for source in scan.sources]
     assert held == [True, False, False]
     assert scan.notes[-1].endswith("MiB of attributes in one store): those in part_1.h5 and 5 more")
 
@@ -200,8 +200,8 @@ def test_equal_texts_are_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
             file["x"] = np.arange(3)
             file.attrs["crs"] = text
-    sources = scan_sources(RowsConverter(), [tmp_path]).sources
-    assert all(text in source.detail["attributes"] for source in sources)
+    sources = scan_sources(rows_converter(), [tmp_path]).sources
+    assert all(text in source.detail.attributes for source in sources)
     assert len(pickle.dumps(sources)) < 1.5 * len(text)
 
 
@@ -219,9 +219,7 @@ def test_a_text_that_is_none_is_an_error(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store made by someone else may say anything."""
-    monkeypatch.setattr(
-        hdf5_attributes.AttributeCollector, "detail", lambda *_: {"attributes": '{"": {"a": 1}}'}
-    )
+    monkeypatch.setattr(hdf5_attributes.AttributeCollector, "text", lambda *_: '{"": {"a": 1}}')
     unistore.convert(sources, tmp_path / "a.zarr", "rows")
     with pytest.raises(StoreError, match="the description of its sources contradicts"):
         unistore.export(tmp_path / "a.zarr", tmp_path / "back")

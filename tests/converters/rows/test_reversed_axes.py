@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.converters.rows.converter import RowsConverter
+from unistore.converters.rows.family import Rows
+from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 
@@ -39,7 +40,7 @@ def test_rows_on_the_last_axis(
         matlab(tmp_path / f"{name}.mat", rows, **creation) for name, rows in (("a", 11), ("b", 5))
     )
     oracle = {f"rows/{key}": np.concatenate([first[key], second[key]]) for key in first}
-    check_contract(RowsConverter(reverse_axes=True), [tmp_path], oracle)
+    check_contract(rows_converter(reverse_axes=True), [tmp_path], oracle)
 
 
 def test_a_store_is_verified_and_exported(tmp_path: Path) -> None:
@@ -63,36 +64,36 @@ def test_files_of_matlab_are_said_to_be(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.mat", "w", userblock_size=512) as file:
         file["data"] = np.zeros((3, 9))
     content = bytearray((tmp_path / "a.mat").read_bytes())
-    assert not any("MATLAB" in note for note in scan_sources(RowsConverter(), [tmp_path]).notes)
+    assert not any("MATLAB" in note for note in scan_sources(rows_converter(), [tmp_path]).notes)
     content[:19] = b"MATLAB 7.3 MAT-file"
     (tmp_path / "a.mat").write_bytes(content)
-    notes = scan_sources(RowsConverter(), [tmp_path]).notes
+    notes = scan_sources(rows_converter(), [tmp_path]).notes
     assert any(note.startswith("a.mat: written by MATLAB") and "--reverse-axes" in note for note in notes)
-    reversed_axes = scan_sources(RowsConverter(reverse_axes=True), [tmp_path])
+    reversed_axes = scan_sources(rows_converter(reverse_axes=True), [tmp_path])
     assert not any("MATLAB" in note for note in reversed_axes.notes)
     assert reversed_axes.sources[0].rows == {"rows": 9}
 
 
 def test_options_of_other_stores_do_not_change() -> None:
-    assert "reverse_axes" not in RowsConverter().recorded()
-    assert RowsConverter(reverse_axes=True).recorded()["reverse_axes"] is True
+    assert "reverse_axes" not in Rows().recorded()
+    assert Rows(reverse_axes=True).recorded()["reverse_axes"] is True
 
 
 def test_arrays_of_numpy_are_as_they_are(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
     values = RANDOM.random((6, 2))
     np.savez(tmp_path / "a.npz", data=values)
-    check_contract(RowsConverter(reverse_axes=True), [tmp_path], {"rows/data": values})
+    check_contract(rows_converter(reverse_axes=True), [tmp_path], {"rows/data": values})
 
 
 def test_lengths_that_differ_and_damage(tmp_path: Path) -> None:
     matlab(tmp_path / "a.mat")
     with pytest.raises(InputError, match="do not share axis 0") as caught:
-        scan_sources(RowsConverter(), [tmp_path])
+        scan_sources(rows_converter(), [tmp_path])
     assert "--reverse-axes" in caught.value.problems[0].cure
     with h5py.File(tmp_path / "a.mat", "a") as file:
         file["more"] = np.zeros((3, 4))
     with pytest.raises(InputError, match=r"more +4"):
-        scan_sources(RowsConverter(reverse_axes=True), [tmp_path])
+        scan_sources(rows_converter(reverse_axes=True), [tmp_path])
     with h5py.File(tmp_path / "b.mat", "w") as file:
         file.create_dataset("data", data=RANDOM.random((40, 30)), chunks=(40, 30), compression="gzip")
         at = file["data"].id.get_chunk_info(0).byte_offset

@@ -11,7 +11,7 @@ import pytest
 
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
-from unistore.converters.spike.geometry import CAMERAS, choose_resolutions, frames_in
+from unistore.converters.spike.streams import CAMERAS, choose_resolutions, frames_in
 from unistore.errors import InputError, Problem
 
 

@@ -14,13 +14,14 @@ import pytest
 
 from unistore.conversion.convert import convert
 from unistore.conversion.preview import preview
+from unistore.conversion.settings import Settings
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike import source
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.converters.spike.layouts import format_of
 from unistore.converters.spike.source import Extent, FrameSource, ShapedStream
 from unistore.errors import InputError
-from unistore.schemas.spike.bits import voxelize
+from unistore.schemas.spike.fields import voxelize
 
 SIZE = {"height": 360, "width": 640}
 MB = 1_000_000
@@ -49,7 +50,7 @@ def test_a_stream_above_the_limit_is_refused_before_it_is_read(tmp_path: Path) -
     path = sparse_stream(tmp_path / "a.dat", 10_000 * 28_800)
     with at_most(40 * MB):
         for refuse in (
-            lambda: preview(SpikeConverter(**SIZE), [path], memory=400 * MB),
+            lambda: preview(SpikeConverter(**SIZE), [path], Settings(memory=400 * MB)),
             lambda: convert(path, tmp_path / "out.zarr", "spike", memory="400MB", **SIZE),
         ):
             with pytest.raises(InputError, match=r"400\.0 MB is too little.* 592\.\d MB for a shard"):
@@ -105,9 +106,9 @@ def test_a_compressed_array_in_fortran_order_is_counted_and_not_looked_at(
     scan = scan_sources(SpikeConverter(), [tmp_path])
     assert scan.sources[0].reading == spikes.nbytes
     assert any("spikes a pixel and step" in note for note in scan.notes)
-    monkeypatch.setattr("unistore.converters.spike.notes.LARGE", spikes.nbytes - 1)
+    monkeypatch.setattr("unistore.converters.spike.gather.LARGE", spikes.nbytes - 1)
     monkeypatch.setattr("unistore.converters.spike.layouts.arrays.LARGE", spikes.nbytes - 1)
-    monkeypatch.setattr("unistore.converters.spike.layouts.arrays.open_member", None)
+    monkeypatch.setattr("unistore.converters.files.npy.array.ArrayValues.read_into", None)
     notes = scan_sources(SpikeConverter(), [tmp_path]).notes
     assert not any("spikes a pixel and step" in note for note in notes)
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.parts import Found, Part
+from unistore.converters.files.paths import list_files
+from unistore.converters.scan import Found, Part
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.converters.spike.scan import ScannedFrame
@@ -26,7 +27,7 @@ NO_FRAME = "belongs to no frame; their files lie in spike/, spike_vox/, blur/, s
 
 def find(*paths: Path, **options: Any) -> Found:
     converter = SpikeConverter(**options)
-    return converter.find(paths, Exclusion(converter.exclude))
+    return converter.find(list_files(paths), Exclusion(converter.exclude))
 
 
 def left_out(root: Path, *more: Path, **options: Any) -> dict[str, str]:

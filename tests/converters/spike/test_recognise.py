@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.detection import detect
-from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
+from unistore.converters.scan import Candidate, LeftOut, Taken, Verdict
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.converters.survey import survey
 from unistore.errors import InputError
@@ -125,4 +125,4 @@ def test_other_folders(tmp_path: Path) -> None:
     (tmp_path / "readme.md").write_text("spikes")
     assert look(tmp_path / "volume.npy") == LeftOut("is an array outside of a sequence's folders")
     assert look(tmp_path / "readme.md") == LeftOut("is no .dat, .npy, .npz file, and no image")
-    assert "spike" not in {seen.family for seen in survey([tmp_path / "volume.npy"]).files}
+    assert "spike" not in {seen.family for seen in survey([tmp_path / "volume.npy"])}

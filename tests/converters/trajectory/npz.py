@@ -24,7 +24,6 @@ from unistore.converters.trajectory.source import (
     Format,
     Group,
     Match,
-    OriginalFile,
     RestoredFile,
     SourceFile,
 )
@@ -119,16 +118,6 @@ class Npz(Format):
     def open_episodes(self, source: Source) -> Iterator[EpisodeSource]:
         with opened(source.path, source.name) as members:
             yield Episode(members, source.name)
-
-    @contextmanager
-    def open_original(self, path: Path) -> Iterator[OriginalFile]:
-        with zipfile.ZipFile(path) as archive:
-
-            def rows(name: str) -> NDArray[Any]:
-                with archive.open(f"{name}.npy") as member:
-                    return np.lib.format.read_array(member, allow_pickle=False)
-
-            yield OriginalFile(rows, [name.removesuffix(".npy") for name in archive.namelist()])
 
     def file(self, restored: RestoredFile) -> File:
         said = {key: array_values(np.array(value)) for key, value in restored.group_attributes[""].items()}

@@ -13,7 +13,7 @@ import pytest
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter
-from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.tables import text_values
 
 RANDOM = np.random.default_rng(3)

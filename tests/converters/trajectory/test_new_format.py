@@ -18,7 +18,7 @@ from tests.converters.trajectory import npz
 from tests.detection import detect
 from unistore import export, verify
 from unistore.conversion.convert import convert
-from unistore.converters.parts import Candidate, LeftOut, Taken
+from unistore.converters.scan import Candidate, LeftOut, Taken
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory import layouts
 from unistore.converters.trajectory.converter import TrajectoryConverter

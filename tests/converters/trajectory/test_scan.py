@@ -16,7 +16,8 @@ import pytest
 from tests.detection import detect
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.hdf5.file import open_hdf5
-from unistore.converters.parts import Candidate, LeftOut, Part, Scanned, Taken, Verdict
+from unistore.converters.files.paths import list_files
+from unistore.converters.scan import Candidate, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.converters.trajectory.layouts.hdf5 import Hdf5Array
@@ -37,7 +38,7 @@ def look(path: Path) -> Verdict:
 
 
 def parts_of(converter: TrajectoryConverter, folder: Path) -> list[Part]:
-    return list(converter.find([folder], Exclusion(converter.exclude)).parts)
+    return list(converter.find(list_files([folder]), Exclusion(converter.exclude)).parts)
 
 
 # Look -----------------------------------------------------------------------------------------------------

@@ -116,3 +116,20 @@ def test_episodes_of_one_file_are_assigned_by_name_and_masks_win(tmp_path: Path)
     codes, names = Store(tmp_path / "masks.zarr").splits()
     assert (list(names), np.bincount(codes).tolist()) == (["train", "other"], [3, 17])
     assert any("were kept; --split was ignored" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("last", "cut"), [("terminals", False), ("timeouts", False), (None, True)])
+def test_an_episode_that_a_flag_ends_is_not_cut(tmp_path: Path, last: str | None, *, cut: bool) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["observations"] = np.zeros((10, 2), np.float32)
+        file["actions"] = np.zeros((10, 1), np.float32)
+        file["rewards"] = np.zeros(10, np.float32)
+        for flag in ("terminals", "timeouts"):
+            marked = np.arange(10) == 4 if flag == "timeouts" else np.zeros(10, bool)
+            marked[9] = flag == last
+            file[flag] = marked
+    convert([tmp_path / "a.hdf5"], tmp_path / "a.zarr", "trajectory")
+    store = Store(tmp_path / "a.zarr")
+    found = store.array("episodes/cut").read().tolist() if store.has("episodes/cut") else [False, False]
+    assert found == [False, cut]
+    assert store.array("steps/terminated").read().tolist() == [False] * 9 + [last == "terminals"]

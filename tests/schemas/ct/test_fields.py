@@ -8,7 +8,7 @@ import pytest
 from tests.golden import STORES
 from unistore.converters.registry import get_family
 from unistore.errors import InputError
-from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.ct.fields import coords_field, mask_field
 from unistore.schemas.ct.windows import PRESETS, VALUE_SENTENCES, Window, parse_window, value_source
 

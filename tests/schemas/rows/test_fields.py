@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from unistore.converters.registry import get_family
-from unistore.schemas.array_spec import ArrayInfo
-from unistore.schemas.rows.fields import row_field
-
-
-def test_a_field_names_its_axes() -> None:
-    field = row_field("obs/image", "uint8", (4, 5, 3), {"source_dtype": "|u1"})
-    assert field.path == "rows/obs/image"
-    assert field.axes == ("row", "image_axis_1", "image_axis_2", "image_axis_3")
-    assert field.attributes == {"source_dtype": "|u1"}
+from unistore.schemas.array_specs import ArrayInfo
 
 
 def test_every_problem_is_named() -> None:

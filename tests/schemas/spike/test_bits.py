@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import unistore.schemas.spike.bits as spike_bits
-from unistore.schemas.spike.bits import bin_edges, count_dtype, pack, row_bytes, unpack, voxelize
+import unistore.schemas.spike.fields as spike_bits
+from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, unpack, voxelize
 
 
 def formula(spikes: np.ndarray, bins: int) -> np.ndarray:

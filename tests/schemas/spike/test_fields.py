@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unistore.converters.registry import get_family
 from unistore.errors import Problem
-from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.spike.fields import (
     even_tile,
     file_table,

@@ -6,7 +6,7 @@ import pytest
 
 from unistore.converters.registry import get_family
 from unistore.errors import Problem
-from unistore.schemas.array_spec import ArrayInfo
+from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.trajectory.fields import (
     FINAL,
     NEXT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
 import re
@@ -20,6 +19,8 @@ import pytest
 
 import unistore
 from unistore.cli.main import cli, main
+from unistore.conversion.settings import Settings
+from unistore.converters.registry import get_family
 
 COMMAND = [sys.executable, "-m", "unistore"]
 FAMILIES = ("ct", "point-cloud", "rows", "spike", "trajectory")
@@ -55,11 +56,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     class Report:
         skipped = ()
 
-    def convert(paths: Any, destination: str, family: str, **options: Any) -> Any:
-        calls.append(([str(path) for path in paths], destination, family, options))
+    def convert_with(
+        settings: Settings, paths: Any, destination: str, family: str, options: Any, progress: Any
+    ) -> Any:
+        assert progress is not None
+        calls.append(([str(path) for path in paths], destination, family, vars(settings) | options))
         return Report()
 
-    monkeypatch.setattr(importlib.import_module("unistore.conversion.convert"), "convert", convert)
+    monkeypatch.setattr("unistore.conversion.convert.convert_with", convert_with)
     monkeypatch.setattr("unistore.cli.convert.report_text", lambda _: "done")
     return calls
 
@@ -88,10 +92,8 @@ def test_options_reach_their_converter(asked: list[Any]) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
-    from unistore.conversion.convert import make_converter
-
-    converter = make_converter(family, {})
-    assert {field.name for field in dataclasses.fields(converter)} <= {each.name for each in params(family)}
+    options = get_family(family).part("options")
+    assert {field.name for field in dataclasses.fields(options)} <= {each.name for each in params(family)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

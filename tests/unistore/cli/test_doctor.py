@@ -119,4 +119,4 @@ def test_a_pipe_gets_plain_text(store: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
-    assert done.stdout.startswith("machine\n  cores")
+    assert done.stdout.startswith("machine\n  all cores")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -25,13 +26,14 @@ WORKERS = {"h5py", "unistore.conversion.executors.processes"}
 REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.preview"}
 CONVERSION = {
     "ct": {"agreement", "counting", "finalize", "headers", "tables", "volume"},
-    "point_cloud": {"cloud", "derive", "finalize", "gather", "order", "sorting", "voxels"},
-    "spike": {"gather", "notes", "recordings", "resolve_streams", "tables"},
-    "trajectory": {"derive", "finalize", "gather", "read", "scan", "tables"},
+    "point_cloud": {"cloud", "derive", "finalize", "gather", "grids", "sorting"},
+    "spike": {"gather", "recordings", "tables"},
+    "trajectory": {"finalize", "gather", "read", "scan"},
 }
 """Modules of the families that are not asked whether a file is theirs."""
 CONVERTERS = {f"unistore.converters.{family}.converter" for family in CONVERSION}
 STEPS = {f"unistore.converters.{family}.{name}" for family, names in CONVERSION.items() for name in names}
+assert all(importlib.util.find_spec(name) for name in STEPS | CONVERTERS)
 
 
 def loaded(*arguments: str | Path, **environment: str) -> tuple[set[str], str]:
@@ -89,7 +91,7 @@ def test_detecting_the_family_needs_no_more_of_the_others(rows: Path, tmp_path: 
 def test_inspecting_a_store(rows: Path, tmp_path: Path) -> None:
     unistore.convert(rows, tmp_path / "rows.zarr", "rows")
     modules, threads = loaded("inspect", tmp_path / "rows.zarr")
-    assert not of(modules, NEVER | CONVERTERS | WORKERS | {"unistore.converters.rows.converter"})
+    assert not of(modules, NEVER | CONVERTERS | WORKERS | {"unistore.converters.rows.family"})
     assert threads == "1"
 
 

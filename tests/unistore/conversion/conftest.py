@@ -26,8 +26,9 @@ from tests.steps import Disturbing
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Verdict
+from unistore.converters.files.paths import Listing
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
+from unistore.converters.scan import Candidate, Found, LeftOut, Part, Scanned, Verdict
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, Table, text_arrays
 
@@ -69,10 +70,10 @@ class Toy(Converter):
     def look(self, file: Candidate) -> Verdict:
         return LeftOut("toys are never looked for")
 
-    def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
-        files = [f for p in paths for f in (sorted(p.rglob("*.npz")) if p.is_dir() else [p])]
+    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
+        files = sorted(map(Path, listing.with_suffixes(self.suffixes)))
         return Found(
-            parts=[Part(name=f"{f.parent.name}/{f.name}", files=(f,), roots=tuple(paths)) for f in files]
+            parts=[Part(name=f"{f.parent.name}/{f.name}", files=(f,), roots=listing.roots) for f in files]
         )
 
     def scan(self, part: Part) -> _Shape:
@@ -305,7 +306,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Digest of an undisturbed conversion of the toys."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unistore.conversion.layout.SHARD", SMALL)
+        patch.setattr("unistore.conversion.plan.SHARD", SMALL)
         return run(Toy(), [make_sources(folder / "sources")], folder / "whole.zarr").digest
 
 
@@ -348,4 +349,4 @@ def toys(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a hundred rows make several shards."""
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", SMALL)
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", SMALL)

@@ -7,7 +7,6 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from unistore import verify
 from unistore.cli.main import main
 from unistore.conversion.convert import convert
 from unistore.conversion.runner import run
-from unistore.converters.files.npy.header import NpyHeader
+from unistore.converters.files.npy.array import ArrayValues
 from unistore.errors import ConversionError, InputError
 from unistore.report.inspection import inspect
 from unistore.store.reader import Store
@@ -159,27 +158,25 @@ def test_a_zip_of_another_version(tmp_path: Path) -> None:
     assert [entry["file"] for entry in convert(folder, store, on_error="skip").skipped] == ["b.npz"]
 
 
+def reads_fail(patch: pytest.MonkeyPatch, fails: Callable[[str], bool]) -> None:
+    """Let the disk fail where values of an array are read, and `fails` says so of the file's name."""
+    read_into = ArrayValues.read_into
+
+    def read(self: ArrayValues, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        if fails(str(self.where)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read_into(self, lo, hi, out)
+
+    patch.setattr(ArrayValues, "read_into", read)
+
+
 def test_a_disk_that_fails_while_values_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, store = tmp_path / "in", tmp_path / "out.zarr"
     folder.mkdir()
     for name in ("a.npy", "b.npy"):
         np.save(folder / name, np.arange(4000.0).reshape(1000, 4))
-    from unistore.converters.files import arrays as array_files
-
-    reader = array_files.flat_reader
-
-    def failing(file: FileIO, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
-        read = reader(file, header, where)
-        if where != "b.npy":
-            return read
-
-        def fail(start: int, out: NDArray[Any]) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        return fail
-
     with monkeypatch.context() as patch:
-        patch.setattr(array_files, "flat_reader", failing)
+        reads_fail(patch, lambda name: name == "b.npy")
         said = problems(folder, store).problems
         assert [(each.location, each.kind, each.source) for each in said] == [
             ("b.npy", "unreadable", "b.npy")
@@ -198,12 +195,10 @@ def test_verify_against_a_source_that_cannot_be_read(
     store = sources.parent / "out.zarr"
     convert(sources, store, family)
 
-    def broken(self: Any, number: int) -> Any:
+    def broken(*given: Any) -> Any:
         raise RuntimeError("bad local heap")
 
-    from importlib import import_module
-
-    monkeypatch.setattr(import_module(f"unistore.converters.{family}.original").Originals, "compare", broken)
+    monkeypatch.setattr("unistore.integrity.compare.compare_source", broken)
     found = verify(store, against=[sources])
     assert not found.ok
     assert f"{GOOD}: cannot be read: RuntimeError: bad local heap" in "\n".join(map(str, found.problems))
@@ -347,16 +342,8 @@ def test_a_disk_that_comes_back_is_not_held_against_the_sources(
     for name in ("a.npy", "b.npy"):
         np.save(folder / name, np.arange(4000.0).reshape(1000, 4))
     whole = convert(folder, tmp_path / "whole.zarr").digest
-    from unistore.converters.files import arrays as array_files
-
-    def failing(file: FileIO, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
-        def fail(start: int, out: NDArray[Any]) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        return fail
-
     with monkeypatch.context() as patch:
-        patch.setattr(array_files, "flat_reader", failing)
+        reads_fail(patch, lambda name: True)
         with pytest.raises(InputError, match="nothing is left"):
             convert(folder, store, on_error="skip")
     report = convert(folder, store, on_error="skip")
@@ -372,21 +359,8 @@ def test_a_codec_is_not_chosen_without_the_values_that_could_not_be_read(
     for name in ("a.npy", "b.npy"):
         np.save(folder / name, np.arange(4000.0).reshape(1000, 4))
     right = convert(folder, tmp_path / "right.zarr").digest
-    from unistore.converters.files import arrays as array_files
-
-    reader, failures = array_files.flat_reader, iter([True])
-
-    def failing(file: FileIO, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
-        read = reader(file, header, where)
-
-        def fail_once(start: int, out: NDArray[Any]) -> None:
-            if next(failures, False):
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            read(start, out)
-
-        return fail_once
-
-    monkeypatch.setattr(array_files, "flat_reader", failing)
+    failures = iter([True])
+    reads_fail(monkeypatch, lambda name: next(failures, False))
     report = convert(folder, tmp_path / "out.zarr", on_error="skip")
     assert report.skipped or report.digest == right
     assert [entry["kind"] for entry in report.skipped] == ["unreadable"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
 
@@ -29,7 +30,7 @@ def test_a_finished_store_is_refused_and_untouched(tmp_path: Path, toys: Path, t
 def test_overwrite_replaces_a_store(tmp_path: Path, toys: Path, toy: Any) -> None:
     store = tmp_path / "out.zarr"
     run(toy(), [toys], store)
-    report = run(toy(brightness=1), [toys], store, overwrite=True)
+    report = run(toy(brightness=1), [toys], store, Settings(overwrite=True))
     assert Store(store).attributes["seal"]["digest"] == report.digest
     assert Store(store).attributes["options"]["brightness"] == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
@@ -42,9 +43,9 @@ def test_overwrite_keeps_the_old_store_until_the_new_one_is_sealed(
     run(toy(), [toys], store)
     before = tree(store)
     with pytest.raises(KeyboardInterrupt):
-        run(toy(brightness=1), [toys], store, overwrite=True, executor=stopping(6))
+        run(toy(brightness=1), [toys], store, Settings(overwrite=True), executor=stopping(6))
     assert tree(store) == before
-    run(toy(brightness=1), [toys], store, overwrite=True)
+    run(toy(brightness=1), [toys], store, Settings(overwrite=True))
     assert Store(store).attributes["options"]["brightness"] == 1
 
 
@@ -54,10 +55,10 @@ def test_forgetting_overwrite_does_not_cost_what_was_done(
     store = tmp_path / "out.zarr"
     run(toy(), [toys], store)
     with pytest.raises(KeyboardInterrupt):
-        run(toy(brightness=1), [toys], store, overwrite=True, executor=stopping(6))
+        run(toy(brightness=1), [toys], store, Settings(overwrite=True), executor=stopping(6))
     with pytest.raises(InputError, match="--overwrite"):
         run(toy(brightness=1), [toys], store)
-    assert run(toy(brightness=1), [toys], store, overwrite=True).resumed > 0
+    assert run(toy(brightness=1), [toys], store, Settings(overwrite=True)).resumed > 0
 
 
 def test_a_kill_between_the_two_renames_recovers(
@@ -77,13 +78,13 @@ def test_a_kill_between_the_two_renames_recovers(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", die)
         with pytest.raises(KeyboardInterrupt):
-            run(toy(brightness=1), [toys], store, overwrite=True)
+            run(toy(brightness=1), [toys], store, Settings(overwrite=True))
     assert not store.exists(), "the moment between the renames"
 
     with pytest.raises(ConversionError, match=r"options\.brightness"):
-        run(toy(brightness=2), [toys], store, overwrite=True)
+        run(toy(brightness=2), [toys], store, Settings(overwrite=True))
     assert tree(store) == old, "whatever runs next brings the old store back"
-    assert run(toy(brightness=1), [toys], store, overwrite=True).digest == whole
+    assert run(toy(brightness=1), [toys], store, Settings(overwrite=True)).digest == whole
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources", "whole.zarr"]
 
 
@@ -97,9 +98,9 @@ def test_a_kill_after_both_renames_is_done(
     with monkeypatch.context() as patch:
         patch.setattr("unistore.conversion.build.Build.remove", _interrupt)
         with pytest.raises(KeyboardInterrupt):
-            run(toy(brightness=1), [toys], store, overwrite=True)
+            run(toy(brightness=1), [toys], store, Settings(overwrite=True))
     assert (tmp_path / "out.zarr.unistore-build/old").exists()
-    report = run(toy(brightness=1), [toys], store, overwrite=True, restart=restart)
+    report = run(toy(brightness=1), [toys], store, Settings(overwrite=True, restart=restart))
     assert Store(store).attributes["seal"]["digest"] == report.digest
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
 
@@ -129,7 +130,7 @@ def test_an_old_store_set_aside_is_not_lost_to_something_new(
     store.mkdir()
     (store / "thesis.tex").write_text("precious")
     with pytest.raises(ConversionError, match="move one of them away"):
-        run(toy(), [toys], store, overwrite=True)
+        run(toy(), [toys], store, Settings(overwrite=True))
     assert (store / "thesis.tex").read_text() == "precious"
     assert Store(build / "old").family == "rows"
 
@@ -149,7 +150,7 @@ def test_what_is_not_a_store_is_never_touched(tmp_path: Path, toys: Path, toy: A
     for taken in (folder, file, plain, link):
         for overwrite in (False, True):
             with pytest.raises(InputError, match="will not be touched"):
-                run(toy(), [toys], taken, overwrite=overwrite)
+                run(toy(), [toys], taken, Settings(overwrite=overwrite))
     assert tree(tmp_path) == before
     assert not list(tmp_path.glob("*.unistore-build"))
 

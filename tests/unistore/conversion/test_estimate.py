@@ -14,11 +14,11 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.conversion import layout
+from unistore.conversion import plan as layout
 from unistore.conversion.convert import convert, make_converter
-from unistore.conversion.estimate import estimate
-from unistore.conversion.memory import PROCESS, SOURCE, STEP, STEP_BUDGET
+from unistore.conversion.memory import PROCESS, SOURCE, STEP, STEP_BUDGET, estimate
 from unistore.conversion.preview import preview
+from unistore.conversion.settings import Settings
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.report.inspection import inspect
@@ -159,7 +159,7 @@ def test_a_peak_holds_the_workers_that_there_are_steps_for(
     converter = make_converter("rows", {})
     step = preview(converter, [tmp_path]).estimate.step
     for workers, count in [(1, 1), (2, 2), (3, 3), (8, 3)]:
-        peak = preview(converter, [tmp_path], workers=workers).peak
+        peak = preview(converter, [tmp_path], Settings(workers=workers)).peak
         assert (peak.workers, peak.bytes) == (count, PROCESS + count * (PROCESS + step)), size(peak.bytes)
-    limited = preview(converter, [tmp_path], workers=8, memory=PROCESS + 2 * (PROCESS + step)).peak
+    limited = preview(converter, [tmp_path], Settings(workers=8, memory=PROCESS + 2 * (PROCESS + step))).peak
     assert (limited.workers, limited.wanted) == (2, 3)

@@ -21,6 +21,7 @@ import pytest
 from tests.steps import Disturbing
 from unistore.conversion.convert import make_converter
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
 
@@ -216,7 +217,7 @@ def test_a_source_that_changes(
     if change is rewritten:
         with pytest.raises(ConversionError, match=r"sources\.val/s2\.npz"):
             run(toy(), [toys], store)
-        run(toy(), [toys], store, restart=True)
+        run(toy(), [toys], store, Settings(restart=True))
         assert Store(store).sample_count == len(np.load(path)["value"]) + 100 + 1 + 211
 
 
@@ -233,12 +234,44 @@ def test_a_reader_that_fails_names_the_source(toys: Path, toy: Any, tmp_path: Pa
     Failing.__name__ = "Toy"
     said = r"val/s2\.npz: cannot be read: OSError: Can't synchronously read data"
     with pytest.raises(InputError, match=said) as caught:
-        run(Failing(), [toys], tmp_path / "store", codec=codec)
+        run(Failing(), [toys], tmp_path / "store", Settings(codec=codec))
     assert [problem.source for problem in caught.value.problems] == ["val/s2.npz"]
     assert "in read\n" in caught.value.problems[0].trace
-    report = run(toy(), [toys], tmp_path / "store", codec=codec)
-    assert report.digest == run(toy(), [toys], tmp_path / "whole", codec=codec).digest
+    report = run(toy(), [toys], tmp_path / "store", Settings(codec=codec))
+    assert report.digest == run(toy(), [toys], tmp_path / "whole", Settings(codec=codec)).digest
     assert report.resumed > 0 or codec == "auto"  # a codec is chosen before anything is written
+
+
+@pytest.mark.parametrize("codec", ["fast", "auto"])
+def test_a_converter_that_forgets_a_column_is_refused(
+    toys: Path, toy: Any, tmp_path: Path, codec: str
+) -> None:
+    """Fill in its place would be silently wrong; with ``--on-error skip`` too."""
+
+    class Forgetting(toy):  # type: ignore[misc]
+        def read(self, scan: Any, table: str, source: int, lo: int, hi: int, out: Mapping[str, Any]) -> None:
+            if table == "rows" and source == 2:
+                out["value"][...] = 1
+                out["image"][...] = 2
+            else:
+                super().read(scan, table, source, lo, hi, out)
+
+    said = r"s3\.npz: .*Forgetting did not read deep/flag of table 'rows'; please report it"
+    for on_error in ("fail", "skip"):
+        with pytest.raises(ConversionError, match=said):
+            run(Forgetting(), [toys], tmp_path / "store", Settings(codec=codec, on_error=on_error))
+        assert not (tmp_path / "store").exists()
+
+
+def test_planes_that_a_converter_forgets_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unistore.converters.ct.converter import CtConverter
+
+    np.save(tmp_path / "a.npy", np.ones((9, 8, 8), np.int16))
+    monkeypatch.setattr("unistore.conversion.columns.LARGE", 0)
+    converter = make_converter("ct", {})
+    monkeypatch.setattr(CtConverter, "read_planes", lambda *arguments: None)
+    with pytest.raises(ConversionError, match=r"a\.npy: .*CtConverter did not read image of table 'volumes'"):
+        run(converter, [tmp_path / "a.npy"], tmp_path / "a.zarr")
 
 
 @dataclass(frozen=True)
@@ -262,7 +295,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             part.write_bytes(stream[number * 7 * 12_500 :][: 7 * 12_500])
     converter = make_converter(request.param, options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unistore.conversion.layout.SHARD", 16 << 10)  # as the tests have it
+        patch.setattr("unistore.conversion.plan.SHARD", 16 << 10)  # as the tests have it
         report = run(converter, sources, folder / "whole.zarr")
     return Family(converter, sources, report.digest)
 

@@ -12,10 +12,10 @@ import pytest
 import zarr
 
 import unistore
+from unistore.conversion.finish import seal
 from unistore.conversion.runner import run
 from unistore.errors import ConversionError, InputError
-from unistore.schemas.array_spec import SAMPLES, ArraySpec
-from unistore.schemas.array_specs import ArraySpecs
+from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
 from unistore.schemas.ct import specs as ct_specs
 from unistore.schemas.rows import fields as specs
 
@@ -91,6 +91,14 @@ def test_an_index_that_breaks_its_rule_is_not_sealed(
     ("wrong", "message"),
     [
         ({"rows/data": ArraySpec(rows=("rows/data", 0))}, "rows/data: its spec refers to itself"),
+        ({"sources/bytes": ArraySpec(rows=("sources/bytes", 0))}, "sources/bytes: its spec refers to itself"),
+        (
+            {
+                "sources/rows": ArraySpec(rows=("sources/bytes", 0)),
+                "sources/bytes": ArraySpec(rows=("sources/rows", 0)),
+            },
+            "sources/rows: its spec refers to itself",
+        ),
         (
             {"rows/data": ArraySpec(ascending=True)},
             "rows/data: has a rule over all rows, and is written shard",
@@ -104,3 +112,24 @@ def test_specs_that_no_reader_could_hold(
     monkeypatch.setattr(specs, "SPECS", ArraySpecs(arrays=wrong))
     with pytest.raises(ConversionError, match=message):
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
+
+
+@pytest.mark.parametrize("change", ["longer", "shorter", "gone"])
+def test_shards_that_changed_before_the_seal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    np.save(tmp_path / "a.npy", np.arange(12))
+
+    def late(target: Any, *arguments: Any) -> Any:
+        (shard,) = (path for path in tmp_path.rglob("data/c/0") if path.is_file())
+        if change == "gone":
+            shard.unlink()
+        else:
+            whole = shard.read_bytes()
+            shard.write_bytes(whole + b"x" if change == "longer" else whole[:-1])
+        return seal(target, *arguments)
+
+    monkeypatch.setattr("unistore.conversion.conversion.seal", late)
+    with pytest.raises(ConversionError, match=r"rows/data/c/0: missing or changed since it was written"):
+        unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
+    assert not (tmp_path / "a.zarr").exists()

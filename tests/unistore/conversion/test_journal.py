@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unistore.conversion.journal import Journal
+from unistore.conversion.build import Journal
 from unistore.errors import ConversionError
 
 
@@ -76,7 +76,7 @@ def test_a_journal_that_cannot_be_begun_is_closed(path: Path, monkeypatch: pytes
     def full(folder: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(folder))
 
-    monkeypatch.setattr("unistore.conversion.journal.sync_folder", full)
+    monkeypatch.setattr("unistore.conversion.build.sync_folder", full)
     with pytest.raises(OSError, match="No space left"):
         Journal(path)
     gc.collect()

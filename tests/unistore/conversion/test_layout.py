@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.conversion import layout
-from unistore.conversion.layout import ArrayLayout, amplification, chunk_shape, lay_out_table
+from unistore.conversion import plan as layout
+from unistore.conversion.plan import ArrayLayout, amplification, chunk_shape, lay_out_table
 from unistore.schemas.tables import Field
 
 

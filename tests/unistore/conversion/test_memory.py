@@ -28,6 +28,7 @@ from unistore.conversion.memory import (
 )
 from unistore.conversion.plan import plan_table
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.scanning import scan_sources
@@ -154,7 +155,7 @@ def test_a_chunk_of_the_file_that_is_larger_than_a_shard_counts(tmp_path: Path) 
 def test_volumes_written_in_parts_are_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, shard: int
 ) -> None:
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", shard)
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", shard)
     rng = np.random.default_rng(0)
     for number, shape in enumerate([(70, 40, 45), (33, 20, 64), (40, 31, 50)]):
         (tmp_path / f"in/case{number}/masks").mkdir(parents=True)
@@ -190,7 +191,7 @@ def test_what_is_known_is_refused_before_sources_are_derived(tmp_path: Path, toy
             raise AssertionError
 
     with pytest.raises(InputError, match="a shard of table 'rows'"):
-        run(Untouched(), [toys], tmp_path / "out", memory=PROCESS)
+        run(Untouched(), [toys], tmp_path / "out", Settings(memory=PROCESS))
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="measures peaks by /proc")

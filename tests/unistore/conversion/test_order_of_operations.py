@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 
 
 class Event(NamedTuple):
@@ -55,14 +56,14 @@ def events(place: Path, toy: Any, make_toys: Callable[..., Path]) -> list[Event]
         return rename
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unistore.conversion.layout.SHARD", 16 << 10)
+        patch.setattr("unistore.conversion.plan.SHARD", 16 << 10)
         run(toy(), [toys], place / "out.zarr")
         patch.setattr("os.fsync", fsync)
         patch.setattr("unistore.zarr3.durable.fsync", fsync)
         patch.setattr("unistore.zarr3.durable.rename", renaming(os.replace))
         patch.setattr("os.rename", renaming(os.rename))
         patch.setattr("os.replace", renaming(os.replace))
-        run(toy(brightness=1), [toys], place / "out.zarr", overwrite=True)
+        run(toy(brightness=1), [toys], place / "out.zarr", Settings(overwrite=True))
     return found
 
 

@@ -13,9 +13,10 @@ import pytest
 import unistore
 from unistore.conversion import conversion, part_job
 from unistore.conversion.convert import make_converter
-from unistore.conversion.executors.local import Serial, sent_item, sent_job
+from unistore.conversion.executors.local import SentItem, SentJob, Serial
 from unistore.conversion.part_job import PartJob, parts_of
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 
 FILES = 80
@@ -30,10 +31,10 @@ class Sent(Serial):
         self.jobs: list[str] = []
 
     def run(self, job: Any, items: Any) -> Iterator[Any]:
-        there = cloudpickle.loads(cloudpickle.dumps(sent_job(job)))
+        there = cloudpickle.loads(cloudpickle.dumps(SentJob(job.bare())))
         for item in items:
             self.jobs.append(type(job).__name__)
-            yield item, there.do(cloudpickle.loads(cloudpickle.dumps(sent_item(job, item))))
+            yield item, there.do(cloudpickle.loads(cloudpickle.dumps(SentItem(item, job.slice(item)))))
 
 
 @pytest.fixture
@@ -56,8 +57,8 @@ def _files(store: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("options", [{}, {"codec": "small"}, {"memory": 1 << 30}])
 def test_the_store_is_the_same(sources: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     converter, executor = make_converter("rows", {"columns": "union"}), Sent()
-    run(converter, [sources], tmp_path / "parts.zarr", executor=executor, **options)
-    run(converter, [sources], tmp_path / "whole.zarr", **options)
+    run(converter, [sources], tmp_path / "parts.zarr", Settings(**options), executor=executor)
+    run(converter, [sources], tmp_path / "whole.zarr", Settings(**options))
     assert executor.jobs.count("PartJob") >= part_job.MIN_BATCHES
     assert executor.jobs.count("ShardJob") == 1
     assert _files(tmp_path / "parts.zarr") == _files(tmp_path / "whole.zarr")
@@ -99,7 +100,7 @@ def test_parts_are_whole_sources_and_only_where_workers_would_wait(
 def test_little_is_sent_with_a_part(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = PartJob(_plan_and_job(sources, tmp_path, monkeypatch), tmp_path)
     part = parts_of(job.job, job.job.plan.tables[0], 2)[0]
-    _, fields = sent_item(job, part)
+    fields = job.slice(part)
     assert fields["job"].plan.sources == fields["job"].plan.tables[0].source_rows == ()
     assert job.describe(part).startswith(f"rows {part.lo}:{part.hi} of table 'rows' (from ")
 
@@ -118,7 +119,7 @@ def test_problems_of_all_parts_come_together(sources: Path, tmp_path: Path) -> N
             run(converter, [sources], tmp_path / "out.zarr", executor=executor)
         errors.append({str(problem) for problem in caught.value.problems})
     assert errors[0] == errors[1]
-    report = run(converter, [sources], tmp_path / "out.zarr", executor=Sent(), on_error="skip")
+    report = run(converter, [sources], tmp_path / "out.zarr", Settings(on_error="skip"), executor=Sent())
     assert {entry["left_out"] for entry in report.skipped} == {
         path.relative_to(sources).as_posix() for path in damaged
     }

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unistore.conversion.job import source_batches
 from unistore.conversion.plan import Plan, TablePlan, json_digest, plan_table
 from unistore.schemas.tables import Field, Table
 from unistore.system.packed import Texts
@@ -50,7 +51,7 @@ def of_codec(codec: str) -> TablePlan:
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few thousand rows make many shards."""
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", 1 << 10)
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", 1 << 10)
 
 
 @given(ROWS)
@@ -147,3 +148,14 @@ def test_tasks_and_arrays_of_a_plan() -> None:
         "points/deep/flag",
     ]
     assert plan.table("points") is points
+
+
+def test_batches_of_sources_keep_to_their_bytes() -> None:
+    mebibytes = 1 << 20
+    sizes = np.array([6, 6, 6, 6, 6, 20, 1, 16, 1] + [0] * 91) * mebibytes
+    batches = source_batches(range(100), sizes)
+    assert batches[:6] == [(0, 1), (2, 3), (4,), (5,), (6,), (7,)]
+    assert batches[6:8] == [(8, 9, 10), (11, 12, 13)]
+    assert [number for batch in batches for number in batch] == list(range(100))
+    chosen = source_batches([3, 5, 6], sizes)
+    assert chosen == [(3,), (5,), (6,)]

@@ -14,6 +14,7 @@ import pytest
 
 from unistore.conversion.keys import CONTENT
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.reader import Store
@@ -98,9 +99,9 @@ def test_changed_options_are_named(toys: Path, toy: Any, stopping: Any, store: P
         run(toy(brightness=2), [toys], store)
     assert "--restart" in str(caught.value)
     with pytest.raises(ConversionError, match=r"options\.codec: auto before, small now"):
-        run(toy(), [toys], store, codec="small")
+        run(toy(), [toys], store, Settings(codec="small"))
     with pytest.raises(ConversionError, match=r"options\.split"):
-        run(toy(), [toys], store, split=SplitRule(shares={"a": 0.5, "b": 0.5}))
+        run(toy(), [toys], store, Settings(split=SplitRule(shares={"a": 0.5, "b": 0.5})))
     assert run(toy(), [toys], store).digest == whole, "a refusal costs nothing"
 
 
@@ -136,7 +137,7 @@ def test_a_touched_source_is_named_even_if_its_size_stays(
 def test_restart_starts_over(toys: Path, toy: Any, stopping: Any, store: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(toy(), [toys], store, executor=stopping(9))
-    report = run(toy(tables=("rows",)), [toys], store, restart=True)
+    report = run(toy(tables=("rows",)), [toys], store, Settings(restart=True))
     assert report.resumed == 0
     assert not (store / "points").exists(), "nothing of the forgotten conversion is left"
     assert not list(store.parent.glob("*.unistore-build"))
@@ -173,7 +174,7 @@ def test_a_damaged_journal_is_refused(toys: Path, toy: Any, stopping: Any, store
     journal.write_bytes(b"".join([lines[0], lines[1][:5] + b"\n", *lines[2:]]))
     with pytest.raises(ConversionError, match=r"line 2 of the journal is damaged; start over with --restart"):
         run(toy(), [toys], store)
-    assert run(toy(), [toys], store, restart=True).digest == whole
+    assert run(toy(), [toys], store, Settings(restart=True)).digest == whole
 
 
 def test_temporary_files_of_killed_writers_are_removed(

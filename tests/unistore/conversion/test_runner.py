@@ -16,6 +16,7 @@ import zarr
 from numpy.typing import NDArray
 
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.errors import ConversionError, InputError
 
@@ -45,7 +46,7 @@ def manifest(store: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("codec", ["auto", "fast", "balanced", "small", "none"])
 def test_every_array_equals_the_truth(tmp_path: Path, toys: Path, toy: Any, truth: Truth, codec: str) -> None:
     store = tmp_path / "out.zarr"
-    report = run(toy(), [toys], store, codec=codec)
+    report = run(toy(), [toys], store, Settings(codec=codec))
     expected = truth(toys)
     found = stored(store)
     assert set(found) == {*expected, "sources/digest"}
@@ -137,7 +138,7 @@ def test_the_seal_agrees_with_the_manifest(tmp_path: Path, toys: Path, toy: Any)
 
 def test_content_digest_is_the_same_for_every_codec(tmp_path: Path, toys: Path, toy: Any) -> None:
     for codec in ("auto", "fast", "none"):
-        run(toy(), [toys], tmp_path / codec, codec=codec)
+        run(toy(), [toys], tmp_path / codec, Settings(codec=codec))
     fast, plain = root(tmp_path / "fast")["seal"], root(tmp_path / "none")["seal"]
     assert fast["content_digest"] == plain["content_digest"]
     assert fast["digest"] != plain["digest"]
@@ -246,7 +247,9 @@ def test_splits_of_the_folders(tmp_path: Path, toys: Path, toy: Any, truth: Trut
 
 def test_dealt_splits_never_cut_a_source(tmp_path: Path, toy: Any, make_toys: Callable[..., Path]) -> None:
     folder = make_toys(tmp_path / "sources", sources=12, rows=20)
-    run(toy(), [folder], tmp_path / "out.zarr", split=SplitRule(shares={"fit": 0.75, "check": 0.25}))
+    run(
+        toy(), [folder], tmp_path / "out.zarr", Settings(split=SplitRule(shares={"fit": 0.75, "check": 0.25}))
+    )
     arrays = stored(tmp_path / "out.zarr")
     code, first, rows = (arrays[path][...] for path in ("splits/code", "sources/first_row", "sources/rows"))
     for lo, count in zip(first, rows, strict=True):
@@ -257,7 +260,12 @@ def test_dealt_splits_never_cut_a_source(tmp_path: Path, toy: Any, make_toys: Ca
 
 def test_more_splits_than_sources_are_refused(tmp_path: Path, toys: Path, toy: Any) -> None:
     with pytest.raises(InputError, match=r"2 splits \(a, b\) of 1 source"):
-        run(toy(), [toys / "val"], tmp_path / "out.zarr", split=SplitRule(shares={"a": 0.5, "b": 0.5}))
+        run(
+            toy(),
+            [toys / "val"],
+            tmp_path / "out.zarr",
+            Settings(split=SplitRule(shares={"a": 0.5, "b": 0.5})),
+        )
     assert not list(tmp_path.glob("out*"))
 
 

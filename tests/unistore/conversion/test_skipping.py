@@ -22,15 +22,16 @@ from numpy.typing import NDArray
 import unistore.zarr3.durable
 from tests.steps import Disturbing
 from unistore.cli.main import main
+from unistore.conversion.build import Journal
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.fingerprint import fingerprints_of
-from unistore.conversion.journal import Journal
-from unistore.conversion.keys import source_keys
+from unistore.conversion.keys import fingerprints_of, source_keys
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import Skipping
 from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.files.paths import Listing
 from unistore.converters.scanning import scan_sources
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.integrity.repair import repair
@@ -167,7 +168,7 @@ FAMILIES = {
 
 @pytest.fixture(params=FAMILIES)
 def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", FAMILIES[request.param].shard)
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", FAMILIES[request.param].shard)
     return str(request.param)
 
 
@@ -262,13 +263,15 @@ def test_interrupted_at_every_step_the_same_command_ends_the_same(
 ) -> None:
     write_family(family, tmp_path / "all")
     converter = make_converter(family, FAMILIES[family].options)
-    whole = run(converter, [tmp_path / "all"], tmp_path / "whole", on_error="skip")
+    whole = run(converter, [tmp_path / "all"], tmp_path / "whole", Settings(on_error="skip"))
     out = tmp_path / "out"
     runs = 0
     while not out.exists():
         runs += 1
         with suppress(KeyboardInterrupt):
-            report = run(converter, [tmp_path / "all"], out, on_error="skip", executor=stopping(runs))
+            report = run(
+                converter, [tmp_path / "all"], out, Settings(on_error="skip"), executor=stopping(runs)
+            )
     assert report.digest == whole.digest
     assert report.skipped == whole.skipped
     assert not out.with_name(f"{out.name}.unistore-build").exists()
@@ -277,10 +280,10 @@ def test_interrupted_at_every_step_the_same_command_ends_the_same(
 def test_on_workers_too(tmp_path: Path, family: str) -> None:
     write_family(family, tmp_path / "all")
     converter = make_converter(family, FAMILIES[family].options)
-    serial = run(converter, [tmp_path / "all"], tmp_path / "serial", on_error="skip")
+    serial = run(converter, [tmp_path / "all"], tmp_path / "serial", Settings(on_error="skip"))
     with Processes(2) as executor:
         parallel = run(
-            converter, [tmp_path / "all"], tmp_path / "parallel", on_error="skip", executor=executor
+            converter, [tmp_path / "all"], tmp_path / "parallel", Settings(on_error="skip"), executor=executor
         )
     assert parallel.digest == serial.digest
     assert parallel.skipped == serial.skipped
@@ -313,7 +316,7 @@ def test_the_store_says_which_files_were_not_taken(tmp_path: Path) -> None:
 
 def test_nothing_to_skip_changes_nothing(tmp_path: Path, toys: Path, toy: Any) -> None:
     fail = run(toy(), [toys], tmp_path / "fail")
-    skip = run(toy(), [toys], tmp_path / "skip", on_error="skip")
+    skip = run(toy(), [toys], tmp_path / "skip", Settings(on_error="skip"))
     assert skip.digest == fail.digest
     assert (tmp_path / "skip/zarr.json").read_bytes() == (tmp_path / "fail/zarr.json").read_bytes()
     assert Store(tmp_path / "skip").attributes["skipped"] == 0
@@ -348,8 +351,8 @@ def test_the_same_problem_of_two_sources_is_listed_for_both(tmp_path: Path) -> N
 
 
 def test_an_unknown_mode(tmp_path: Path, toys: Path, toy: Any) -> None:
-    with pytest.raises(InputError, match=r"--on-error ignore: expected one of fail, skip"):
-        run(toy(), [toys], tmp_path / "out", on_error="ignore")
+    with pytest.raises(InputError, match=r"--on-error: must be one of 'fail', 'skip', got 'ignore'"):
+        run(toy(), [toys], tmp_path / "out", Settings(on_error="ignore"))
 
 
 def spoil(path: Path, row: int = 7) -> None:
@@ -377,7 +380,7 @@ def test_what_is_still_valid_is_taken_over(tmp_path: Path, toy: Any, make_toys: 
     toys = make_toys(tmp_path / "in", sources=9, rows=300)
     spoil(toys / "val/s8.npz")
     executor = Counting()
-    report = run(toy(), [toys], tmp_path / "out", on_error="skip", executor=executor)
+    report = run(toy(), [toys], tmp_path / "out", Settings(on_error="skip"), executor=executor)
     derived, again, written = executor.items
     assert (len(derived), len(again)) == (9, 0)
     assert len(written) == report.tasks
@@ -385,13 +388,15 @@ def test_what_is_still_valid_is_taken_over(tmp_path: Path, toy: Any, make_toys: 
     rows_only = replace(toy(), tables=("rows",))
     executor = Counting()
     # "auto" would meet the bad source before anything is written
-    report = run(rows_only, [toys], tmp_path / "rows", on_error="skip", executor=executor, codec="fast")
+    report = run(
+        rows_only, [toys], tmp_path / "rows", Settings(on_error="skip", codec="fast"), executor=executor
+    )
     first, second = executor.items
     spoiled = max(number for number, task in enumerate(first) if task.id in {each.id for each in second})
     assert len(second) <= 2, "only the shard in which the bad source began is written again"
     assert spoiled > len(first) // 2
     without = replace(rows_only, exclude=("val/s8.npz",))
-    alone = run(without, [toys], tmp_path / "alone", executor=Counting(), codec="fast")
+    alone = run(without, [toys], tmp_path / "alone", Settings(codec="fast"), executor=Counting())
     assert files_of(tmp_path / "rows") == files_of(tmp_path / "alone")
     assert report.tasks == alone.tasks
 
@@ -402,7 +407,7 @@ def test_several_bad_sources_in_one_shard_are_found_at_once(tmp_path: Path, toy:
         spoil(toys / name, row=1)
     executor = Counting()
     converter = replace(toy(), tables=("rows",))
-    report = run(converter, [toys], tmp_path / "out", on_error="skip", executor=executor)
+    report = run(converter, [toys], tmp_path / "out", Settings(on_error="skip"), executor=executor)
     assert len(executor.items) == 2, "one round finds them all"
     assert [entry["left_out"] for entry in report.skipped] == ["train/s0.npz", "train/s3.npz", "val/s2.npz"]
 
@@ -414,7 +419,7 @@ def test_more_bad_sources_than_a_refusal_would_list(tmp_path: Path, toy: Any) ->
         arrays = {"value": value, "image": np.zeros((2, 3, 3), "u1"), "label": np.zeros(2, "i8")}
         np.savez(tmp_path / f"in/train/s{number}.npz", **arrays)
     executor = Counting()
-    report = run(toy(), [tmp_path / "in"], tmp_path / "out", on_error="skip", executor=executor)
+    report = run(toy(), [tmp_path / "in"], tmp_path / "out", Settings(on_error="skip"), executor=executor)
     assert len(report.skipped) == 68
     assert report.sources == 2
     assert len(executor.items) == 3
@@ -438,17 +443,17 @@ def test_mended_sources_are_not_mixed_into_a_conversion_that_left_them_out(
     converter = toy()
 
     class Located(type(converter)):  # type: ignore[misc]
-        def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Any:
-            found = super().find(paths, exclusion)
+        def find(self, listing: Listing, exclusion: Exclusion) -> Any:
+            found = super().find(listing, exclusion)
             if not exclusion.covers("train/s0.npz"):
                 return found
             return replace(found, parts=[part for part in found.parts if part.name != "train/s0.npz"])
 
     with pytest.raises(KeyboardInterrupt):
-        run(Located(), [toys], tmp_path / "out", on_error="skip", executor=stopping(3))
+        run(Located(), [toys], tmp_path / "out", Settings(on_error="skip"), executor=stopping(3))
     (tmp_path / "sound.npz").rename(toys / "train/s0.npz")
     with pytest.raises(Exception, match=re.escape("options.exclude: ['train/s0.npz'] before, [] now")):
-        run(Located(), [toys], tmp_path / "out", on_error="skip")
+        run(Located(), [toys], tmp_path / "out", Settings(on_error="skip"))
 
 
 def test_what_was_left_out_is_not_left_out_under_fail(
@@ -457,10 +462,10 @@ def test_what_was_left_out_is_not_left_out_under_fail(
     """A conversion that was begun with skip would else end under fail without what has problems."""
     spoil(toys / "train/s3.npz")
     with pytest.raises(KeyboardInterrupt):
-        run(toy(), [toys], tmp_path / "out", on_error="skip", executor=stopping(6))
+        run(toy(), [toys], tmp_path / "out", Settings(on_error="skip"), executor=stopping(6))
     with pytest.raises(ConversionError, match=r"left out train/s3\.npz; add --on-error skip to continue it"):
         run(toy(), [toys], tmp_path / "out")
-    assert run(toy(), [toys], tmp_path / "out", on_error="skip").skipped
+    assert run(toy(), [toys], tmp_path / "out", Settings(on_error="skip")).skipped
 
 
 def test_a_source_that_is_bad_in_another_way_is_another_source(
@@ -470,13 +475,13 @@ def test_a_source_that_is_bad_in_another_way_is_another_source(
     bad = toys / "train/s0.npz"
     bad.write_bytes(b"bad")
     with pytest.raises(KeyboardInterrupt):
-        run(toy(), [toys], tmp_path / "out", on_error="skip", executor=stopping(3))
+        run(toy(), [toys], tmp_path / "out", Settings(on_error="skip"), executor=stopping(3))
     np.savez(bad, value=np.zeros((3, 3)))
     with pytest.raises(
         ConversionError, match=r"left out: .*cannot be read.* before, .*lacks image, label.* now"
     ):
-        run(toy(), [toys], tmp_path / "out", on_error="skip")
-    report = run(toy(), [toys], tmp_path / "out", on_error="skip", restart=True)
+        run(toy(), [toys], tmp_path / "out", Settings(on_error="skip"))
+    report = run(toy(), [toys], tmp_path / "out", Settings(on_error="skip", restart=True))
     assert [entry["reason"] for entry in report.skipped] == ["lacks image, label"]
 
 
@@ -526,7 +531,7 @@ def test_killed_after_leaving_out(tmp_path: Path, toy: Any, toys: Path) -> None:
     """At many operations of the second round: the same bytes."""
     spoil(toys / "train/s3.npz")
     converter = toy()
-    whole = run(converter, [toys], tmp_path / "whole", on_error="skip")
+    whole = run(converter, [toys], tmp_path / "whole", Settings(on_error="skip"))
     killed = 0
     for number in (*range(1, 12, 2), *range(12, 100, 16)):
         out = tmp_path / f"k{number}" / "out"
@@ -534,12 +539,12 @@ def test_killed_after_leaving_out(tmp_path: Path, toy: Any, toys: Path) -> None:
         if pid == 0:
             kill_at_sync(number, out)
             try:
-                run(converter, [toys], out, on_error="skip")
+                run(converter, [toys], out, Settings(on_error="skip"))
             finally:
                 os._exit(0)
         killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
         if not out.exists():
-            run(converter, [toys], out, on_error="skip")
+            run(converter, [toys], out, Settings(on_error="skip"))
         assert Store(out).attributes["seal"]["digest"] == whole.digest
         assert [path.name for path in out.parent.iterdir()] == ["out"]
     assert killed > 8

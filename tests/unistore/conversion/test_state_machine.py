@@ -26,6 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import unistore.zarr3.durable
 from tests.machines import patience, run_machine
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.integrity.files import check_files
 from unistore.store.names import build_folder
@@ -255,9 +256,7 @@ class Conversions(RuleBasedStateMachine):
             self.toy(self.tables, command.brightness),
             [self.sources],
             out,
-            overwrite=command.overwrite,
-            restart=command.restart,
-            on_error=command.on_error,
+            Settings(overwrite=command.overwrite, restart=command.restart, on_error=command.on_error),
             executor=executor,
         ).digest
 

@@ -318,3 +318,12 @@ def test_labels_and_weights_of_classes(make_cloud: Any) -> None:
     ):
         with pytest.raises(InputError, match=said):
             ask()
+
+
+@pytest.mark.parametrize("rows", [(65_535, 1, 3, 9), (65_530, 100, 20), (65_536, 65_536, 5), (140_000, 4)])
+def test_sources_beyond_the_samples_that_are_read_at_a_time(rows: tuple[int, ...], tmp_path: Path) -> None:
+    for number, count in enumerate(rows):
+        np.save(tmp_path / f"x_{number}.npy", np.zeros(count, np.uint8))
+    unistore.convert(tmp_path, tmp_path.with_suffix(".zarr"), "rows")
+    (part,) = unistore.Dataset(tmp_path.with_suffix(".zarr")).parts
+    assert part.source_starts().tolist() == [0, *np.cumsum(rows)[:-1].tolist()]

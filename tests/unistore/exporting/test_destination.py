@@ -166,3 +166,19 @@ def test_the_command(
         main(["export", str(store), str(tmp_path / "out")])
     assert left.value.code == 2
     assert "exists" in capsys.readouterr().err
+
+
+def test_files_reach_the_disk_before_the_folder_has_its_name(
+    make_case: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out"
+    seen: list[tuple[bool, list[str]]] = []
+
+    def sync() -> None:
+        written = sorted(path.name for path in tmp_path.rglob("*.npz") if path.stat().st_size)
+        seen.append((target.exists(), written))
+
+    monkeypatch.setattr("os.sync", sync)
+    export(make_case("rows_npz")[1], target)
+    assert seen == [(False, ["a.npz", "b.npz"])]
+    assert sorted(path.name for path in target.iterdir()) == ["a.npz", "b.npz"]

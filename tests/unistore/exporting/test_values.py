@@ -101,23 +101,12 @@ def test_attributes(name: str, make_case: Make, tmp_path: Path) -> None:
                 }
 
 
-def test_point_clouds_of_other_layouts_become_pointsuite(make_case: Make, tmp_path: Path) -> None:
-    before, after = exported("cloud_in_segments", make_case, tmp_path)
-    original, found = datasets(before / "scene.h5"), datasets(after / "scene.h5")
-    for axis in "xyz":
-        whole = np.concatenate([original[f"segments/segment_{n:04d}/{axis}"] for n in range(3)])
-        assert_same(axis, whole, found[f"data/{axis}"])
-    np.testing.assert_array_equal(found["segments/segment_0001/indices"], np.arange(12, 42))
-    labels = original["segments/segment_0001/classification"]
-    np.testing.assert_array_equal(found["segments/segment_0001/unique_labels"], np.unique(labels))
-
-
 def test_coordinates_in_the_dtype_of_each_source(make_case: Make, tmp_path: Path) -> None:
     before, after = exported("cloud_mixed", make_case, tmp_path)
     for number in range(2):
         original, found = datasets(before / f"cloud_{number}.h5"), datasets(after / f"cloud_{number}.h5")
         for axis in "xyz":
-            assert_same(axis, original[axis], found[f"data/{axis}"])
+            assert_same(axis, original[axis], found[axis])
 
 
 @pytest.mark.parametrize("name", ["rows_npz", "rows_npy", "rows_side_by_side", "ct_cases", "ct_sparse"])

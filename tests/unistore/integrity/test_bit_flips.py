@@ -1,4 +1,4 @@
-"""The short form of ``tests/faults/bit_flips.py``: some changes of single bytes in every family's store."""
+"""The short form of ``tools/faults/bit_flips.py``: some changes of single bytes in every family's store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "faults" / "bit_flips.py"
+SCRIPT = Path(__file__).parents[3] / "tools" / "faults" / "bit_flips.py"
 MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
 
 

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import zarr
 
-from unistore import verify
+from unistore import convert, verify
 from unistore.errors import StoreError
 from unistore.integrity.files import READ_BYTES, check_file
 from unistore.store.manifest import Entry
-from unistore.zarr3.local import LocalStorage
+from unistore.zarr3.storage import LocalStorage
 
 Copy = Callable[[str], Any]
 
@@ -48,6 +50,23 @@ def test_a_flipped_bit_in_a_shard_names_the_chunk(copy_case: Copy) -> None:
     assert problem.location == "points/source_row/c/0"
     assert "damaged: chunk (0,), in rows 0:" in problem.message
     assert "--repair" in problem.cure
+
+
+def test_damage_in_the_middle_of_an_array_names_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", 64 << 10)
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 255, (40_000, 4), dtype=np.uint8))
+    convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows", codec="none")
+    array = zarr.open_array(tmp_path / "a.zarr" / "rows" / "data", mode="r")
+    (chunk, _), (shard, _) = array.chunks, array.shards
+    assert shard >= 2 * chunk
+    # In the second shard, the second chunk: each is stored as its bytes and a checksum of 4.
+    flip(tmp_path / "a.zarr" / "rows" / "data" / "c" / "1" / "0", (chunk * 4 + 4) + 10)
+    (problem,) = verify(tmp_path / "a.zarr").problems
+    number = shard // chunk + 1
+    rows = f"in rows {number * chunk}:{(number + 1) * chunk}"
+    assert f"damaged: chunk ({number}, 0), {rows}" in problem.message
 
 
 def test_a_flipped_bit_in_a_shard_index(copy_case: Copy) -> None:

@@ -23,6 +23,7 @@ def aloha(folder: Path) -> dict[str, Any]:
         file["action"] = np.zeros((5, 14))
         file["observations/qpos"] = np.zeros((5, 14))
         file["language_instruction"] = "pick the cup"
+        file["offsets"] = np.zeros(3)
         file["extra/calibration"] = np.zeros(5000)
     return {"family": "trajectory", "ignore": ["observations/depth"]}
 
@@ -123,18 +124,18 @@ def spike_images(folder: Path) -> dict[str, Any]:
 
 
 NAMES: dict[Write, tuple[str, ...]] = {
-    aloha: ("extra/calibration", "language_instruction (only as an attribute)"),
-    robomimic: ("camera/intrinsics", "data/demo_N/obs/depth", "data/demo_N/rewards", "note"),
+    aloha: ("extra/calibration", "offsets (only as an attribute)"),
+    robomimic: ("camera/intrinsics", "data/demo_N/obs/depth", "data/demo_N/rewards"),
     resized: ("observations/camera (only resized)",),
     rows_mapped: ("data", "names"),
     rows_side_by_side: ("image",),
     rows_intersection: ("table/b", "weight"),
     rows_bookkeeping: ("_i_data/sorted", "texts"),
-    cloud_columns: ("other/thing", "points/X", "points/Y", "points/Z", "points/scale"),
+    cloud_columns: ("other/thing", "points/X", "points/Y", "points/Z"),
     cloud_segments: ("segments/segment_N/indices", "segments/segment_N/unique_labels"),
     cloud_arrays: ("scene",),
     ct_points: ("lung_wN_l-N_sparse.npz: affine",),
-    spike_images: ("N.npz: exposure", "blur/N.png (alpha or bits beyond N)"),
+    spike_images: ("blur/N.png (alpha or bits beyond N)", "exposure"),
 }
 """What verify names, by what writes the sources and returns how they are converted."""
 
@@ -177,5 +178,5 @@ def test_a_mask_is_not_left_out_unless_it_differs(tmp_path: Path) -> None:
     report = unistore.convert(path, tmp_path / "a.zarr", columns="union")
     receipt = unistore.verify(tmp_path / "a.zarr", against=path).receipt
     assert receipt is not None
-    assert receipt.left_out == ("camera/intrinsics", "mask/valid", "note")
+    assert receipt.left_out == ("camera/intrinsics", "mask/valid")
     assert any("mask/valid" in note and "demo_7" in note for note in report.notes)

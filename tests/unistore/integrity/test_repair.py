@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,10 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore import inspect, repair, verify
+from tests.cases import MAKERS, Case
+from unistore import convert, inspect, repair, verify
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.integrity.root_repair import repaired_root
+from unistore.integrity.repair import repaired_root
 
 Copy = Callable[[str], Any]
 Tree = Callable[[Path], dict[str, bytes]]
@@ -68,6 +70,76 @@ def test_everything_damaged(family_case: str, copy_case: Copy, tree: Tree) -> No
             damage(store, key, rng)
     shutil.rmtree(store / "splits")
     assert repair(store, case.sources).ok
+    assert tree(store) == before
+
+
+SMALL_SHARD = 16 << 10
+
+
+@pytest.fixture
+def many_shards(family_case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Case, Path]:
+    """A case of each family, and a store of it whose tables have many shards."""
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", SMALL_SHARD)
+    (tmp_path / "sources").mkdir()
+    case = MAKERS[family_case](tmp_path / "sources")
+    return case, case.convert(tmp_path / "store.zarr")
+
+
+@pytest.mark.parametrize("lost", ["shards", "digests of sources", "lines of the manifest", "root"])
+def test_some_of_many_shards(many_shards: tuple[Case, Path], lost: str, tree: Tree) -> None:
+    """Sound shards keep their files, and what is known of their values is read from them."""
+    case, store = many_shards
+    before = tree(store)
+    rng = random.Random(lost)
+    shards = sorted(key for key in before if "/c/" in key and before[key])
+    damaged = {*rng.sample(shards, 3)}
+    if lost == "digests of sources":
+        damaged.add("sources/digest/c/0/0")
+    for key in damaged:
+        damage(store, key, rng)
+    if lost == "lines of the manifest":
+        damaged.add(MANIFEST)
+        lines = before[MANIFEST].splitlines()
+        lines[1::3] = [line.replace(b'"content":"', b'"content":"0')[:-1] for line in lines[1::3]]
+        lines[2::3] = [re.sub(rb'"rows":\[\d+', b'"rows":[7', line) for line in lines[2::3]]
+        (store / MANIFEST).write_bytes(b"\n".join(lines))
+    if lost == "root":
+        damaged.add(ROOT)
+        root = json.loads(before[ROOT])
+        root["attributes"]["unistore"]["statistics"] = {}
+        (store / ROOT).write_text(json.dumps(root, indent=1))
+    inodes = {key: (store / key).stat().st_ino for key in before if key not in damaged}
+    repaired = repair(store, case.sources)
+    assert repaired.ok
+    assert set(repaired.repaired) == damaged
+    assert tree(store) == before
+    assert {key: (store / key).stat().st_ino for key in inodes} == inodes
+
+
+@pytest.mark.parametrize("lost", ["shard", "manifest", "root"])
+def test_a_changed_source_of_many_shards(
+    lost: str, tmp_path: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values that became others are refused, whatever else of the store is damaged."""
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", SMALL_SHARD)
+    values = np.random.default_rng(0).normal(size=(40_000, 3))
+    np.save(tmp_path / "values.npy", values)
+    store = tmp_path / "store.zarr"
+    convert(tmp_path / "values.npy", store, "rows")
+    (shards,) = [folder for folder in store.glob("rows/*/c") if len(list(folder.iterdir())) > 20]
+    damage(store, f"{shards.relative_to(store).as_posix()}/7/0", random.Random(0))
+    if lost == "manifest":
+        (store / MANIFEST).unlink()
+    if lost == "root":
+        root = json.loads((store / ROOT).read_bytes())
+        root["attributes"]["unistore"]["statistics"] = {}
+        (store / ROOT).write_text(json.dumps(root, indent=1))
+    before = tree(store)
+    rows = len(values) // len(list(shards.iterdir()))
+    values[7 * rows + rows // 2, 0] += 1
+    np.save(tmp_path / "values.npy", values)
+    with pytest.raises(ConversionError, match="no longer give the same values"):
+        repair(store, [tmp_path / "values.npy"])
     assert tree(store) == before
 
 
@@ -275,3 +347,34 @@ def test_what_is_no_regular_file_is_made_again(
     assert repair(store, case.sources).ok
     assert tree(store) == before
     assert (tmp_path / "victim").read_bytes() == b"the user's own"
+
+
+def test_folders_that_a_repair_moves_files_into_reach_the_disk_before_the_root(
+    copy_case: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, store = copy_case("rows_npz")
+    shards = [path for path in store.glob("rows/**/c/**/*") if path.is_file()]
+    for folder in store.glob("rows/*/c"):
+        shutil.rmtree(folder)
+    damage(store, ROOT, random.Random(0))
+    done: list[tuple[str, Path]] = []
+    rename, fsync = os.replace, os.fsync
+
+    def renaming(source: Any, target: Any) -> None:
+        rename(source, target)
+        done.append(("moved", Path(target)))
+
+    def syncing(descriptor: int) -> None:
+        fsync(descriptor)
+        done.append(("synced", Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr("os.replace", renaming)
+    monkeypatch.setattr("unistore.zarr3.durable.rename", renaming)
+    monkeypatch.setattr("os.fsync", syncing)
+    monkeypatch.setattr("unistore.zarr3.durable.fsync", syncing)
+    assert repair(store, case.sources).ok
+    root_written = done.index(("moved", store / ROOT))
+    for shard in shards:
+        moved = done.index(("moved", shard))
+        synced_later = {path for what, path in done[moved:root_written] if what == "synced"}
+        assert {store / folder for folder in shard.relative_to(store).parents} <= synced_later

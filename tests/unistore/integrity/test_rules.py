@@ -196,8 +196,7 @@ def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., N
 
 def test_a_shard_that_leaves_bytes_unused(copy_case: Copy, forge: Callable[..., None]) -> None:
     from unistore.zarr3.durable import write_file
-    from unistore.zarr3.metadata import ArrayMetadata
-    from unistore.zarr3.sharding import index_bytes
+    from unistore.zarr3.metadata import ArrayMetadata, index_bytes
     from unistore.zarr3.writer import content_digest, encode_shard
 
     _, store = copy_case("cloud_real")

@@ -24,8 +24,8 @@ BYTES = 2 * 96 * 160 * 160
 def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     """A case of one volume whose rows and masks are written in parts of one layer of chunks."""
     monkeypatch.setattr(columns, "LARGE", 64 << 10)
-    monkeypatch.setattr("unistore.integrity.regenerate.LARGE", 64 << 10)
     monkeypatch.setattr(columns, "PLANES_BYTES", 1)
+    monkeypatch.setattr("unistore.zarr3.writer.MAX_PENDING_BYTES", 64 << 10)
     monkeypatch.setattr(exported, "_SLAB", 256 << 10)
     monkeypatch.setattr("unistore.integrity.compare._BLOCK_BYTES", 256 << 10)
     monkeypatch.setattr("unistore.integrity.files.READ_BYTES", 64 << 10)

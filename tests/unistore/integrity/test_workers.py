@@ -13,7 +13,7 @@ import pytest
 from unistore import repair, verify
 from unistore.cli.main import main
 from unistore.conversion.executors.asking import run_in_order
-from unistore.conversion.executors.local import Outcome
+from unistore.conversion.executors.local import Job, Outcome
 from unistore.integrity.verify import verify_with
 
 Copy = Callable[[str], tuple[Any, Path]]
@@ -66,7 +66,7 @@ def test_the_same_problems(family_case: str, copy_case: Copy) -> None:
     assert len(found.problems) > 1
 
 
-class Squares:
+class Squares(Job[int]):
     """Steps with numbers for outcomes."""
 
     def __call__(self, item: int) -> Outcome:

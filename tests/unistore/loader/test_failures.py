@@ -97,7 +97,7 @@ def test_causes_travel_alike_where_pickle_takes_them_along():
         import pickle
         from tblib import pickling_support
         from unistore.errors import SampleError
-        from unistore.loader.failures import caused, pack_failure
+        from unistore.loader.fetch import caused, pack_failure
 
         pickling_support.install()
 

@@ -336,7 +336,7 @@ def test_pinning_copies_every_tensor_of_a_batch(data, monkeypatch):
 
 
 def test_a_thread_needs_no_sockets():
-    code = "import sys, unistore.loader.setup; print(sorted(m for m in sys.modules if 'loader' in m))"
+    code = "import sys, unistore.loader.loader; print(sorted(m for m in sys.modules if 'loader' in m))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "unistore.loader.loader" in done.stdout
     for module in ("worker_pool", "worker", "channel"):

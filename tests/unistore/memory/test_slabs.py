@@ -32,6 +32,24 @@ def test_a_slab_comes_back_with_its_last_view_and_not_before():
         ring.put(each)
 
 
+def test_as_many_leases_as_are_held_and_no_more():
+    ring = SlabRing(in_flight=2, held=3, budget=1 << 30)
+    ring.observe(1000)
+    segments = [Segment.private(1000), Segment.private(1000)]
+    first = ring.lend(None, segments[:1])
+    assert ring.can_lend()
+    second = ring.lend(ring.take(), segments[1:])
+    assert not ring.can_lend()
+    first.clear()
+    gc.collect()
+    assert ring.can_lend()
+    second.clear()
+    gc.collect()
+    third = [ring.lend(ring.take(), [])]
+    third += [ring.lend(ring.take(), [])]
+    assert ring.can_lend()
+
+
 def test_ring_grows_only_where_nothing_is_lent():
     ring = SlabRing(in_flight=3, held=1, budget=1 << 30)
     ring.observe(100_000)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.order import randomness
-from unistore.order.permutation import At, Permutation
-from unistore.order.randomness import below, generator, subset, words
+from unistore.order import permutation as randomness
+from unistore.order.permutation import At, Permutation, below, generator, subset, words
 from unistore.order.sampler import Shuffle
 
 

@@ -8,9 +8,9 @@ from torch.utils.data import DataLoader
 
 import unistore
 from unistore.loader import Loader
-from unistore.order.blocks import BlockShuffle
 from unistore.order.sampler import SequenceSampler
 from unistore.order.sequences import InOrder, Shuffled
+from unistore.order.shuffles import BlockShuffle
 
 
 @pytest.fixture

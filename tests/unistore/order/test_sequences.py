@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.order.blocks import BlockShuffle, mixing, uniform_blocks
 from unistore.order.sequences import InOrder, Shuffled, Subset, Weighted
+from unistore.order.shuffles import BlockShuffle, mixing, uniform_blocks
 
 
 def sequences():
@@ -145,6 +145,23 @@ def test_weighted_draws_follow_the_weights():
     assert np.mean(runs < 10) == pytest.approx(0.75, abs=0.01)
     assert np.allclose(np.bincount(runs[runs < 10]) / 60_000, 0.1, atol=0.01)
     assert runs.max() == 999
+
+
+def test_runs_without_samples_are_never_drawn():
+    offsets = [0, 3, 3, 6, 6]
+    drawn = Weighted([1, 5, 1, 9], offsets, length=4000, seed=1).indices(0, 0, 4000)
+    assert np.array_equal(drawn, Weighted([1, 0, 1, 0], offsets, length=4000, seed=1).indices(0, 0, 4000))
+    assert np.bincount(drawn).tolist() == pytest.approx([4000 / 6] * 6, rel=0.2)
+
+
+def test_weights_are_summed_in_double_precision():
+    """In single precision 2**24 + 1 is 2**24: all samples but the first would never be drawn."""
+    weights = np.ones(1 << 21)
+    weights[0] = 1 << 24
+    drawn = Weighted(weights, length=2000, seed=1).indices(0, 0, 2000)
+    assert np.mean(drawn > 0) == pytest.approx(1 / 9, abs=0.03)
+    heavier = Weighted([2**24 + 1, 1]).describe()
+    assert heavier != Weighted([2**24, 1]).describe()
 
 
 @pytest.mark.parametrize("weights", [[], [-1.0, 2], [0.0, 0], [np.nan, 1], [np.inf]])

@@ -286,8 +286,8 @@ def quick(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
 def small_shards() -> Iterator[None]:
     """Let a few hundred rows make several shards of several chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unistore.conversion.layout.SHARD", 16 << 10)
-        patch.setattr("unistore.conversion.layout.ROW_CHUNK", 2 << 10)
+        patch.setattr("unistore.conversion.plan.SHARD", 16 << 10)
+        patch.setattr("unistore.conversion.plan.ROW_CHUNK", 2 << 10)
         yield
 
 

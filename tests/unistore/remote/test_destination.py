@@ -18,10 +18,11 @@ import pytest
 import unistore
 from tests.steps import Disturbing
 from tests.unistore.conversion.conftest import Stopping
-from unistore.conversion import layout
+from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.object_build import ObjectBuild
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.reader import Store
 
@@ -35,9 +36,9 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rows() -> Any:
-    from unistore.converters.rows.converter import RowsConverter
+    from unistore.converters.rows.family import converter
 
-    return RowsConverter
+    return converter
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -78,7 +79,7 @@ def test_no_copy_of_the_store_is_made_locally(
                 sizes.append(sum(path.stat().st_size for path in files))
                 yield step
 
-    run(rows(), [sources], bucket.url("x.zarr"), work=work, executor=Watching())
+    run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work), executor=Watching())
     # beside the samples of codec="auto", at most 16 MiB a table
     assert 0 < max(sizes) < 8000 < sum(map(len, bucket.objects("x.zarr").values())) / 5
 
@@ -100,12 +101,12 @@ def test_the_same_command_continues(
 ) -> None:
     url = bucket.url("x.zarr")
     with pytest.raises(KeyboardInterrupt):
-        run(rows(), [sources], url, work=work, executor=Stopping(after))
+        run(rows(), [sources], url, Settings(work=work), executor=Stopping(after))
     with pytest.raises(StoreError, match="unfinished conversion; run the same convert command to resume"):
         Store(url)
     bucket.put("x.zarr/rows/data/c/77/0", b"left by somebody")
     proxy.seen.clear()
-    report = run(rows(), [sources], url, work=work)
+    report = run(rows(), [sources], url, Settings(work=work))
     assert report.resumed == after
     shards = {seen.path for seen in proxy.seen if seen.method == "PUT" and "/rows/data/c/" in seen.path}
     assert len(shards) == 5 - after, "what is there is not put again"
@@ -117,10 +118,10 @@ def test_a_shard_that_is_not_as_recorded_is_put_again(
     bucket: Any, sources: Path, local: Path, work: Path, rows: Any
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(rows(), [sources], bucket.url("x.zarr"), work=work, executor=Stopping(3))
+        run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work), executor=Stopping(3))
     bucket.put("x.zarr/rows/data/c/0/0", b"short")
     bucket.delete("x.zarr/rows/data/c/1/0")
-    assert run(rows(), [sources], bucket.url("x.zarr"), work=work).resumed == 1
+    assert run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work)).resumed == 1
     assert bucket.objects("x.zarr") == tree(local)
 
 
@@ -174,7 +175,7 @@ def test_a_finished_destination_is_refused(
     uploaded: str, bucket: Any, sources: Path, local: Path, work: Path, rows: Any
 ) -> None:
     with pytest.raises(InputError, match="a finished store is there already; --overwrite replaces it"):
-        run(rows(), [sources], uploaded, work=work)
+        run(rows(), [sources], uploaded, Settings(work=work))
     assert bucket.objects("deep/store.zarr") == tree(local)
     assert not work.exists()
 
@@ -192,7 +193,7 @@ def test_what_is_no_store_is_never_touched(
     bucket.put(key, content)
     for options in ({}, {"overwrite": True}, {"overwrite": True, "restart": True}):
         with pytest.raises(InputError, match="choose another place"):
-            run(rows(), [sources], bucket.url("x.zarr"), work=work, **options)
+            run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work, **options))
     assert bucket.objects() == {key: content}
     assert not work.exists()
 
@@ -200,8 +201,8 @@ def test_what_is_no_store_is_never_touched(
 def test_neighbours_are_left_alone(bucket: Any, sources: Path, local: Path, work: Path, rows: Any) -> None:
     bucket.put("x.zarr.txt", b"a")
     bucket.put("x.zarr2/b", b"b")
-    run(rows(), [sources], bucket.url("x.zarr"), work=work)
-    run(rows(), [sources], bucket.url("x.zarr"), work=work, overwrite=True)
+    run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work))
+    run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work, overwrite=True))
     assert bucket.get("x.zarr.txt") == b"a"
     assert bucket.get("x.zarr2/b") == b"b"
     assert len(bucket.keys()) == 2 + len(tree(local))
@@ -224,9 +225,9 @@ def test_overwrite_replaces_a_store(
     proxy: Any, bucket: Any, sources: Path, others: Path, other: Path, work: Path, rows: Any
 ) -> None:
     url = bucket.url("x.zarr")
-    run(rows(), [sources], url, work=work)
+    run(rows(), [sources], url, Settings(work=work))
     proxy.seen.clear()
-    run(rows(), [others], url, work=work, overwrite=True)
+    run(rows(), [others], url, Settings(work=work, overwrite=True))
     assert bucket.objects() == {f"x.zarr/{key}": content for key, content in tree(other).items()}
     assert not list(work.iterdir())
     gone = next(i for i, seen in enumerate(proxy.seen) if seen.method in ("POST", "DELETE"))
@@ -238,13 +239,13 @@ def test_overwrite_keeps_the_old_store_until_the_new_one_is_sealed(
     bucket: Any, sources: Path, local: Path, others: Path, other: Path, work: Path, rows: Any
 ) -> None:
     url = bucket.url("x.zarr")
-    run(rows(), [sources], url, work=work)
+    run(rows(), [sources], url, Settings(work=work))
     with pytest.raises(KeyboardInterrupt):
-        run(rows(), [others], url, work=work, overwrite=True, executor=Stopping(1))
+        run(rows(), [others], url, Settings(work=work, overwrite=True), executor=Stopping(1))
     assert bucket.objects("x.zarr/") == tree(local)
     with pytest.raises(InputError, match="--overwrite"):
-        run(rows(), [others], url, work=work)
-    assert run(rows(), [others], url, work=work, overwrite=True).resumed == 1
+        run(rows(), [others], url, Settings(work=work))
+    assert run(rows(), [others], url, Settings(work=work, overwrite=True)).resumed == 1
     assert bucket.objects() == {f"x.zarr/{key}": content for key, content in tree(other).items()}
 
 
@@ -286,14 +287,14 @@ def test_another_machine_is_told_who_converts(
 ) -> None:
     url = bucket.url("x.zarr")
     with pytest.raises(KeyboardInterrupt):
-        run(rows(), [sources], url, work=tmp_path / "here", executor=Stopping(2))
+        run(rows(), [sources], url, Settings(work=tmp_path / "here"), executor=Stopping(2))
     with pytest.raises(ConversionError, match=r"was started on .* in .*here/x\.zarr.*--restart"):
-        run(rows(), [sources], url, work=tmp_path / "there")
-    report = run(rows(), [sources], url, work=tmp_path / "there", restart=True)
+        run(rows(), [sources], url, Settings(work=tmp_path / "there"))
+    report = run(rows(), [sources], url, Settings(work=tmp_path / "there", restart=True))
     assert report.resumed == 0
     assert bucket.objects("x.zarr") == tree(local)
     with pytest.raises(InputError, match="another store was finished there meanwhile"):
-        run(rows(), [sources], url, work=tmp_path / "here")
+        run(rows(), [sources], url, Settings(work=tmp_path / "here"))
     assert bucket.objects("x.zarr") == tree(local)
 
 
@@ -306,7 +307,7 @@ def test_a_destination_taken_over_meanwhile_is_not_sealed(
             bucket.put(f"x.zarr/{MARK}", json.dumps({"token": "other", "host": "h", "folder": "f"}).encode())
 
     with pytest.raises(ConversionError, match="was started on h in f"):
-        run(rows(), [sources], bucket.url("x.zarr"), work=work, executor=TakenOver())
+        run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work), executor=TakenOver())
     with pytest.raises(StoreError, match="unfinished"):
         Store(bucket.url("x.zarr"))
 
@@ -320,18 +321,18 @@ def test_bad_sources_leave_nothing(bucket: Any, sources: Path, work: Path, rows:
                     raise InputError("a source is bad")
 
     with pytest.raises(InputError, match="a source is bad"):
-        run(rows(), [sources], bucket.url("x.zarr"), work=work, executor=Spoiling())
+        run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work), executor=Spoiling())
     assert not bucket.keys()
     assert not work.exists() or not list(work.iterdir())
 
 
 def test_a_different_destination_is_told_apart(bucket: Any, sources: Path, work: Path, rows: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(rows(), [sources], bucket.url("a/x.zarr"), work=work, executor=Stopping(1))
+        run(rows(), [sources], bucket.url("a/x.zarr"), Settings(work=work), executor=Stopping(1))
     with pytest.raises(
         ConversionError, match=r"destination: s3://.*/a/x\.zarr before, s3://.*/b/x\.zarr now"
     ):
-        run(rows(), [sources], bucket.url("b/x.zarr"), work=work)
+        run(rows(), [sources], bucket.url("b/x.zarr"), Settings(work=work))
     assert not bucket.keys("b/")
 
 
@@ -408,19 +409,19 @@ def test_the_build_folder_is_never_among_the_sources(
 
 def test_work_is_for_buckets(sources: Path, tmp_path: Path, rows: Any) -> None:
     with pytest.raises(InputError, match="only for an object store"):
-        run(rows(), [sources], tmp_path / "x.zarr", work=tmp_path)
+        run(rows(), [sources], tmp_path / "x.zarr", Settings(work=tmp_path))
 
 
 def test_a_bucket_that_does_not_exist(bucket: Any, sources: Path, work: Path, rows: Any, quick: None) -> None:
     with pytest.raises(ConversionError, match="there is no bucket 'nobody-has-this'; check its name"):
-        run(rows(), [sources], "s3://nobody-has-this/x.zarr", work=work)
+        run(rows(), [sources], "s3://nobody-has-this/x.zarr", Settings(work=work))
     assert not work.exists()
 
 
 COMMAND = """
-import unistore.conversion.layout
+import unistore.conversion.plan
 from unistore.cli.main import main
-unistore.conversion.layout.SHARD, unistore.conversion.layout.ROW_CHUNK = 16 << 10, 2 << 10
+unistore.conversion.plan.SHARD, unistore.conversion.plan.ROW_CHUNK = 16 << 10, 2 << 10
 main()
 """
 

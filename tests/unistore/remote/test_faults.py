@@ -13,8 +13,7 @@ import pytest
 
 import unistore
 from unistore.errors import CorruptionError, StoreError
-from unistore.remote.client import ObjectClient
-from unistore.remote.faults import classify_error
+from unistore.remote.client import ObjectClient, classify_error
 from unistore.store.reader import Store
 
 WHAT = ["drop", "cut", "short", 500, 503, 429]

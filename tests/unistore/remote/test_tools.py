@@ -15,7 +15,8 @@ from tests.steps import Disturbing
 from unistore import verify
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.runner import run
-from unistore.converters.rows.converter import RowsConverter
+from unistore.conversion.settings import Settings
+from unistore.converters.rows.family import converter as rows_converter
 from unistore.errors import StoreError
 from unistore.report.inspection import inspect
 
@@ -48,7 +49,9 @@ def test_inspect_tells_how_an_unfinished_conversion_goes_on(
 ) -> None:
     url = uploaded if replaced else bucket.url("store.zarr")
     with pytest.raises(KeyboardInterrupt):
-        run(RowsConverter(), [sources], url, work=tmp_path, overwrite=replaced, executor=Stopping())
+        run(
+            rows_converter(), [sources], url, Settings(work=tmp_path, overwrite=replaced), executor=Stopping()
+        )
     found = inspect(tmp_path / "store.zarr.unistore-build")
     assert found.kind == "unfinished"
     assert found.details["destination"] == url

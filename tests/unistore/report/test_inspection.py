@@ -22,6 +22,7 @@ from unistore.cli.main import cli, main
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.errors import InputError, StoreError
 from unistore.report.suggestions import convert_command
 from unistore.report.text import to_text
@@ -242,12 +243,12 @@ def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Destination of a conversion that was stopped after its first of several shards."""
     from unistore.conversion.convert import make_converter
 
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", 16 << 10)
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", 16 << 10)
     np.save(tmp_path / "my data.npy", np.arange(100_000, dtype=np.int32).reshape(-1, 8))
     converter = make_converter("rows", {"map": {"my data": "data"}})
     sources = [tmp_path / "my data.npy"]
     with pytest.raises(KeyboardInterrupt):
-        run(converter, sources, tmp_path / "out.zarr", codec="small", executor=Stopping())
+        run(converter, sources, tmp_path / "out.zarr", Settings(codec="small"), executor=Stopping())
     return tmp_path / "out.zarr"
 
 
@@ -271,6 +272,16 @@ def test_an_unfinished_conversion(unfinished: Path, where: str) -> None:
     assert f"1 of {about['tasks']} shards written" in text
     assert about["command"] in text
     assert found.is_good
+
+
+def test_sources_read_are_those_of_the_last_round(tmp_path: Path) -> None:
+    """A round that left out sources is followed by another one, which reads some of them again."""
+    build = build_folder(tmp_path / "out.zarr")
+    build.mkdir()
+    rounds = [(0, 5), (0, 4), (1, 3), (1, 1)]
+    steps = [{"step": "derive", "round": number, "sources": count} for number, count in rounds]
+    (build / "journal.jsonl").write_text("".join(f"{json.dumps(step)}\n" for step in steps))
+    assert unistore.inspect(build).to_json()["sources_read"] == 4
 
 
 def test_a_conversion_at_work(unfinished: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
-from unistore.converters.verdicts import verdict_counts
+from unistore.converters.survey import verdict_counts
 from unistore.report.blocks import verdict_table
 from unistore.report.text import to_text
 

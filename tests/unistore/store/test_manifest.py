@@ -155,6 +155,11 @@ def test_a_damaged_line_is_named(line: bytes) -> None:
         parse_manifest(good + line + b"\n" + good, "store")
 
 
+def test_a_shard_of_no_rows_is_a_line() -> None:
+    (entry,) = parse_manifest(LINE.replace(b"}", b',"rows":[2,2]}') + b"\n", "store")
+    assert entry.rows == (2, 2)
+
+
 def test_a_key_stands_once() -> None:
     with pytest.raises(CorruptionError, match=r"line 2 is damaged \(the key 'b/c/0' occurs twice\)"):
         parse_manifest(LINE + b"\n" + LINE + b"\n", "store")

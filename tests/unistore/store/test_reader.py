@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_opening_reads_one_file_and_keeps_none_open(path: Path, monkeypatch: pyt
         return data
 
     before = len(list(Path("/proc/self/fd").iterdir()))
-    monkeypatch.setattr("unistore.zarr3.local.LocalStorage.get", get)
+    monkeypatch.setattr("unistore.zarr3.storage.LocalStorage.get", get)
     Store(path)
     assert read == ["zarr.json"]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
@@ -275,3 +276,15 @@ def test_a_forged_manifest_is_not_believed(make_case: Callable[..., Any], tmp_pa
         unistore.Store(path, cache_dir=tmp_path / "cache").array("rows/data").read(), expected
     )
     assert copy.read_bytes() == manifest, "read again"
+
+
+def test_a_split_code_without_a_name_is_an_error(make_case: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "store.zarr"
+    shutil.copytree(make_case("rows_side_by_side")[1], path)
+    codes, names = Store(path).splits()
+    assert sorted(set(codes.tolist())) == [0, 1]
+    assert len(names) == 2
+    document = path / "splits" / "zarr.json"
+    document.write_text(document.read_text().replace(json.dumps(names[1]), "").replace(",\n   \n", "\n"))
+    with pytest.raises(StoreError, match=r"splits/code: row \d+ is code 1, but there are 1 names"):
+        Store(path).splits()

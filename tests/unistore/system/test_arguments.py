@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import unistore
 from unistore.conversion.convert import make_converter
 from unistore.errors import InputError
-from unistore.order.blocks import BlockShuffle
+from unistore.order.shuffles import BlockShuffle
 from unistore.system.arguments import is_integer
 from unistore.system.workers import plan
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from unistore.system.machine import MemoryLimit, cgroup_version, cpu_quota, memory_limits
+from unistore.system.machine import MemoryLimit, cpu_quota, memory_limits
 
 Build = Callable[[str, dict[str, str]], tuple[Path, Path]]
 
@@ -72,13 +72,5 @@ def test_memory_limits(build: Build, lines: str, files: dict[str, str], limits: 
     assert memory_limits(*build(lines, files)) == limits
 
 
-@pytest.mark.parametrize(
-    ("lines", "number"),
-    [("0::/\n", 2), ("9:memory:/\n0::/\n", 1), ("3:freezer:/\n0::/\n", 2), ("3:freezer:/\n", None)],
-)
-def test_cgroup_version(build: Build, lines: str, number: int | None) -> None:
-    assert cgroup_version(*build(lines, {})) == number
-
-
 def test_without_cgroups(tmp_path: Path) -> None:
-    assert (cpu_quota(tmp_path), memory_limits(tmp_path), cgroup_version(tmp_path)) == (None, [], None)
+    assert (cpu_quota(tmp_path), memory_limits(tmp_path)) == (None, [])

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from unistore.zarr3 import Array, ArrayMetadata, LocalStorage
 from unistore.zarr3.durable import write_file
 from unistore.zarr3.metadata import shard_key
-from unistore.zarr3.presets import array_metadata
-from unistore.zarr3.writer import encode_shard
+from unistore.zarr3.writer import array_metadata, encode_shard
 
 Check = Callable[[NDArray[Any], NDArray[Any]], None]
 Write = Callable[..., Array]

@@ -19,9 +19,8 @@ from tests.unistore.store.strategies import changed
 from unistore.errors import CorruptionError, StoreError, UnsupportedError
 from unistore.zarr3 import Array, LocalStorage
 from unistore.zarr3.codecs import Blosc, FrameError, decoder, encoder, max_encoded_size
-from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.presets import array_metadata, compressor_of
-from unistore.zarr3.sharding import encode_index
+from unistore.zarr3.metadata import ArrayMetadata, encode_index
+from unistore.zarr3.writer import array_metadata, compressor_of
 
 NBYTES = 4096
 

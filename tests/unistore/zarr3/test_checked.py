@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from unistore.errors import CorruptionError
-from unistore.zarr3 import Array, pool
-from unistore.zarr3.local import LocalStorage
+from unistore.zarr3 import Array, gather
+from unistore.zarr3.storage import LocalStorage
 
 VALUES = np.arange(1, 3200 * 3 + 1, dtype="f4").reshape(3200, 3)
 CHUNK = 16 * 12
@@ -20,7 +20,7 @@ CHUNK = 16 * 12
 @pytest.fixture
 def array(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> Array:
     """200 chunks of 16 rows, ten shards; pools have room for 64."""
-    monkeypatch.setattr(pool, "POOL_BYTES", 64 * CHUNK)
+    monkeypatch.setattr(gather, "POOL_BYTES", 64 * CHUNK)
     made: Array = write(tmp_path, VALUES, (16, 3), (320, 3), "none")
     return made
 

@@ -14,8 +14,8 @@ import pytest
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3 import Array, LocalStorage
 from unistore.zarr3.codecs import Blosc, FrameError, decoder, encoder
-from unistore.zarr3.presets import array_metadata
-from unistore.zarr3.sharding import encode_index
+from unistore.zarr3.metadata import encode_index
+from unistore.zarr3.writer import array_metadata
 
 CODECS = ["fast", "balanced", "none", "zstd noshuffle 1"]
 

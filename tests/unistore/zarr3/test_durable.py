@@ -14,8 +14,7 @@ import xxhash
 from unistore.errors import ConversionError
 from unistore.zarr3 import durable
 from unistore.zarr3.durable import PART_SUFFIX, AtomicFiles, write_file
-from unistore.zarr3.presets import array_metadata
-from unistore.zarr3.writer import content_digest, encode_shard
+from unistore.zarr3.writer import array_metadata, content_digest, encode_shard
 
 
 @pytest.fixture

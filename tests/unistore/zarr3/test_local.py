@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.zarr3 import Array, LocalStorage, local
+from unistore.zarr3 import Array, LocalStorage, storage
 
 
 def open_files(root: Path) -> int:
@@ -28,7 +28,7 @@ def open_files(root: Path) -> int:
 
 
 def test_open_files_are_bounded(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "MAX_OPEN_FILES", 5)
+    monkeypatch.setattr(storage, "MAX_OPEN_FILES", 5)
     values = np.arange(40 * 4).reshape(40, 4)
     array = write(tmp_path, values, (1, 4), (1, 4))
     assert open_files(tmp_path) == 0
@@ -60,8 +60,8 @@ def test_get_size_and_read_into(tmp_path: Path) -> None:
 
 
 def test_short_reads_are_continued(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pread = local.os.pread
-    monkeypatch.setattr(local.os, "pread", lambda fd, size, offset: pread(fd, min(size, 7), offset))
+    pread = storage.os.pread
+    monkeypatch.setattr(storage.os, "pread", lambda fd, size, offset: pread(fd, min(size, 7), offset))
     values = np.arange(60).reshape(10, 6)
     array = write(tmp_path, values, (1, 6), (5, 6))
     np.testing.assert_array_equal(array.read_rows([3, 9, 0]), values[[3, 9, 0]])
@@ -73,7 +73,7 @@ def test_read_errors_name_the_file(tmp_path: Path, write: Any, monkeypatch: pyte
 
     array = write(tmp_path, np.arange(60).reshape(10, 6), (1, 6), (5, 6))
     array.read_rows([0])
-    monkeypatch.setattr(local.os, "pread", fail)
+    monkeypatch.setattr(storage.os, "pread", fail)
     array.storage.renew()
     with pytest.raises(
         StoreError, match=r"array 'a': shard a/c/0/0 .*a/c/0/0: cannot be read \(Input/output error\)"
@@ -84,7 +84,7 @@ def test_read_errors_name_the_file(tmp_path: Path, write: Any, monkeypatch: pyte
 def test_systems_without_pread(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).integers(0, 9, (64, 300))
     array = write(tmp_path, values, (1, 300), (16, 300))
-    monkeypatch.delattr(local.os, "pread")
+    monkeypatch.delattr(storage.os, "pread")
     np.testing.assert_array_equal(array.read_box([0, 0], [64, 300]), values)
     read_by_threads(array, values)
 
@@ -110,7 +110,7 @@ def read_by_threads(array: Array, values: Any) -> None:
 def test_threads_share_an_array(
     tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch, chunk: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(local, "MAX_OPEN_FILES", 2)
+    monkeypatch.setattr(storage, "MAX_OPEN_FILES", 2)
     values = np.random.default_rng(0).integers(0, 9, (64, 300))
     read_by_threads(write(tmp_path, values, chunk, (16, 300)), values)
 
@@ -122,9 +122,9 @@ def test_reads_are_announced_while_they_come_from_a_disk(
     array = write(tmp_path, values, (1, 100), (8, 100))
     array.read_rows(range(40))  # indexes are known from now on
     prefetched: list[int] = []
-    monkeypatch.setattr(local.os, "posix_fadvise", lambda _, __, size, ___: prefetched.append(size))
+    monkeypatch.setattr(storage.os, "posix_fadvise", lambda _, __, size, ___: prefetched.append(size))
     disk = iter((True, False, True))
-    monkeypatch.setattr(local.DiskReadMonitor, "has_read", lambda _: next(disk))
+    monkeypatch.setattr(storage.DiskReadMonitor, "has_read", lambda _: next(disk))
     rows = [3, 17, 31, 38]
     for expected in (4, 4, 8):
         np.testing.assert_array_equal(array.read_rows(rows), values[rows])
@@ -135,7 +135,7 @@ def test_reads_are_announced_while_they_come_from_a_disk(
 def test_what_is_announced_and_missing_is_said_where_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local.DiskReadMonitor, "has_read", lambda _: True)
+    monkeypatch.setattr(storage.DiskReadMonitor, "has_read", lambda _: True)
     (tmp_path / "x").write_bytes(bytes(range(100)))
     read = LocalStorage(tmp_path).read_many(["x", "y", "x"], [5, 0, 7], [2, 3, 4])
     assert next(read) == bytes([5, 6])

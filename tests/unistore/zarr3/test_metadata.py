@@ -12,7 +12,7 @@ import pytest
 from unistore.errors import StoreError, UnsupportedError
 from unistore.zarr3 import Array, ArrayMetadata, LocalStorage
 from unistore.zarr3.metadata import DTYPE_NAMES
-from unistore.zarr3.presets import array_metadata
+from unistore.zarr3.writer import array_metadata
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 

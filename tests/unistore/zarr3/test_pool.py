@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unistore.errors import CorruptionError
-from unistore.zarr3 import Array, pool
+from unistore.zarr3 import Array, gather
 from unistore.zarr3.chunks import ChunkReader
-from unistore.zarr3.pool import ChunkPool
+from unistore.zarr3.gather import ChunkPool
 
 CHUNK = 16 * 12
 """Bytes of a chunk of `VALUES`."""
@@ -40,7 +40,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for 64 chunks of `VALUES`, which has 200."""
-    monkeypatch.setattr(pool, "POOL_BYTES", 64 * CHUNK)
+    monkeypatch.setattr(gather, "POOL_BYTES", 64 * CHUNK)
 
 
 @pytest.fixture
@@ -57,14 +57,14 @@ def test_rows_are_those_of_numpy(tmp_path_factory: Any, write: Any, data: st.Dat
     dtype = data.draw(st.sampled_from(["u1", "<i2", "<f4", "<f8"]))
     values = np.random.default_rng(rows).integers(0, 200, (rows, *columns)).astype(dtype)
     array = write(tmp_path_factory.mktemp("a"), values, (16, *columns), (160, *columns))
-    kept = pool.POOL_BYTES
-    pool.POOL_BYTES = 64 * 16 * max(1, int(np.prod(columns))) * np.dtype(dtype).itemsize
+    kept = gather.POOL_BYTES
+    gather.POOL_BYTES = 64 * 16 * max(1, int(np.prod(columns))) * np.dtype(dtype).itemsize
     try:
         for _ in range(data.draw(st.integers(1, 4))):
             wanted = np.array(data.draw(st.lists(st.integers(0, rows - 1), max_size=300)), np.int64)
             np.testing.assert_array_equal(array.read_rows(wanted), values[wanted])
     finally:
-        pool.POOL_BYTES = kept
+        gather.POOL_BYTES = kept
 
 
 def test_chunks_stay_until_others_need_their_room(array: Array, read: list[int], small_pools: None) -> None:
@@ -106,7 +106,7 @@ def test_rows_of_few_chunks_are_taken_at_once(
 
 
 def test_pools_share_the_memory(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "POOL_BYTES", 400 * CHUNK)
+    monkeypatch.setattr(gather, "POOL_BYTES", 400 * CHUNK)
     kept = [write(tmp_path / str(number), VALUES, (16, 3), (320, 3)) for number in range(4)]
     rows = np.arange(0, 3200, 16)
     for each in kept:
@@ -117,7 +117,7 @@ def test_pools_share_the_memory(tmp_path: Path, write: Any, monkeypatch: pytest.
 
 
 def test_large_chunks_are_left_to_the_cache(array: Array, read: list[int], monkeypatch: Any) -> None:
-    monkeypatch.setattr(pool, "POOL_BYTES", 63 * CHUNK)
+    monkeypatch.setattr(gather, "POOL_BYTES", 63 * CHUNK)
     rows = np.array([0, 100, 3199])
     np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
     assert not read

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unistore.zarr3.metadata import DTYPE_NAMES
-from unistore.zarr3.presets import array_metadata
+from unistore.zarr3.writer import array_metadata
 
 tensorstore = pytest.importorskip("tensorstore")
 

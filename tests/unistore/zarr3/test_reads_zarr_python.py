@@ -18,7 +18,7 @@ import unistore
 from unistore.errors import StoreError, UnsupportedError
 from unistore.zarr3 import Array, LocalStorage
 from unistore.zarr3.metadata import DTYPE_NAMES
-from unistore.zarr3.presets import array_metadata
+from unistore.zarr3.writer import array_metadata
 
 FILLS = [0, 1, -0.0, 2.5, float("nan"), float("inf"), float("-inf")]
 

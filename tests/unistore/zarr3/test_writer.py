@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unistore.zarr3.presets import array_metadata
-from unistore.zarr3.writer import encode_shard, iter_shard_buffers
+from unistore.zarr3.writer import array_metadata, encode_shard, iter_shard_buffers
 
 
 def joined(metadata: object, at: tuple[int, ...], blocks: list[NDArray[np.float32]]) -> bytes:

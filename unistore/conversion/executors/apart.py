@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from unistore.conversion.executors.local import Job, Outcome, do, encoding_threads
+from unistore.conversion.executors.local import Job, Outcome, encoding_threads
 from unistore.system.foreign import NeedsWorkerError, refused
-from unistore.system.malloc import keep_freed_memory
+from unistore.system.machine import keep_freed_memory
 from unistore.system.progress import NO_PROGRESS
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Apart:
         for item in items:
             try:
                 with refused():
-                    outcome = do(job, item, self._threads)
+                    outcome = job.threaded(item, self._threads)
             except NeedsWorkerError:
                 return
             yield item, outcome

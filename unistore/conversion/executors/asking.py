@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from unistore.conversion.executors.local import Executor, Outcome, SlicedJob
+from unistore.conversion.executors.local import Executor, Job, Outcome
 from unistore.converters.asking import Ask, ask_here
 from unistore.errors import first_few
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 R = TypeVar("R")
 
 MAX_BATCH = 256
@@ -22,7 +22,7 @@ MIN_BATCHES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Job[range]):
     """Ask about some items: ``job(numbers)`` returns their answers in its record."""
 
     function: Callable[[Any], Any]
@@ -63,52 +63,18 @@ def asking(executor: Executor) -> Ask:
     return ask
 
 
-class StepJob(Protocol[T_contra]):
-    """A `Job` without a bound on its memory."""
-
-    def __call__(self, item: T_contra, /) -> Outcome:
-        """Do one step."""
-        ...
-
-    def describe(self, item: T_contra, /) -> str:
-        """Describe the step, for the message when its worker dies repeatedly."""
-        ...
-
-
 def run_in_order(
-    executor: Executor, job: StepJob[T], items: Iterable[T]
+    executor: Executor, job: Job[T], items: Iterable[T]
 ) -> Generator[tuple[T, Outcome], None, None]:
-    """Yield each item and its outcome, in the order of the items. Close the generator to stop early."""
-    numbered = list(enumerate(items))
-    done: dict[int, tuple[T, Outcome]] = {}
-    following = 0
-    with closing(executor.run(_Numbered(job), numbered)) as outcomes:
-        for (number, item), outcome in outcomes:
-            done[number] = item, outcome
-            while following in done:
-                yield done.pop(following)
-                following += 1
+    """Yield each item and its outcome, in the order of the items, which are hashable and differ.
 
-
-@dataclass(frozen=True, slots=True)
-class _Numbered:
-    """A job as a job of (number, item)."""
-
-    job: StepJob[Any]
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of `job`, for one item
-
-    def __call__(self, item: tuple[int, Any]) -> Outcome:
-        job: StepJob[Any] = replace(self.job, **self.fields) if self.fields else self.job  # type: ignore[type-var]
-        return job(item[1])
-
-    def describe(self, item: tuple[int, Any]) -> str:
-        return self.job.describe(item[1])
-
-    def need(self, item: tuple[int, Any]) -> int:  # noqa: ARG002  as every job has it
-        return 0
-
-    def bare(self) -> _Numbered:
-        return _Numbered(self.job.bare()) if isinstance(self.job, SlicedJob) else self
-
-    def slice(self, item: tuple[int, Any]) -> dict[str, Any]:
-        return {"fields": self.job.slice(item[1])} if isinstance(self.job, SlicedJob) else {}
+    Close the generator to stop early.
+    """
+    waiting = deque(items)
+    done: dict[T, Outcome] = {}
+    with closing(executor.run(job, list(waiting))) as outcomes:
+        for finished, outcome in outcomes:
+            done[finished] = outcome
+            while waiting and waiting[0] in done:
+                item = waiting.popleft()
+                yield item, done.pop(item)

@@ -1,19 +1,17 @@
-"""Protocols of jobs and executors, what of a job is sent to other processes, and the serial executor."""
+"""Jobs and executors, what of a job is sent to other processes, and the serial executor."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from unistore.errors import Problem
 from unistore.system.machine import usable_cores
 
 MAX_ENCODERS = 8
 """Most threads that encode: the writing thread limits the rate of more."""
-
-if TYPE_CHECKING:
-    from unistore.zarr3.threads import OrderedMap
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -27,57 +25,46 @@ class Outcome:
     problems: tuple[Problem, ...] = ()
 
 
-class Job(Protocol[T_contra]):
-    """Function that runs one step for an item; job and items can be pickled."""
+class Job(ABC, Generic[T_contra]):
+    """Runs one step for an item; job and items can be pickled."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, item: T_contra, /) -> Outcome:
         """Run one step; idempotent."""
-        ...
 
+    @abstractmethod
     def describe(self, item: T_contra, /) -> str:
-        """Description of the step for messages; names its sources."""
-        ...
+        """Return the description of a step for messages; names its sources."""
 
-    def need(self, item: T_contra, /) -> int:
-        """Peak bytes of the step, beyond `PROCESS`."""
-        ...
+    def threaded(self, item: T_contra, threads: int, /) -> Outcome:  # noqa: ARG002
+        """Run one step with the same result as a call; it may use so many threads."""
+        return self(item)
 
+    def need(self, item: T_contra, /) -> int:  # noqa: ARG002
+        """Return the peak bytes of the step, beyond `PROCESS`."""
+        return 0
 
-@runtime_checkable
-class ThreadedJob(Protocol[T_contra]):
-    """A job that can encode on threads."""
+    def bare(self) -> Self:
+        """Return the job without any source: ``replace(job.bare(), **job.slice(item))(item)`` does a step."""
+        return self
 
-    def threaded(self, item: T_contra, ordered_map: OrderedMap, /) -> Outcome:
-        """Run one step with the same result as a call, with the threads of `ordered_map`."""
-        ...
-
-
-@runtime_checkable
-class SlicedJob(Protocol[T_contra]):
-    """A job that can be sent to a process with only the sources that a step needs.
-
-    ``replace(job.bare(), **job.slice(item))(item)`` is equivalent to ``job(item)``.
-    """
-
-    def bare(self) -> Any:
-        """The job without any source."""
-        ...
-
-    def slice(self, item: T_contra, /) -> dict[str, Any]:
-        """Fields of the job for one item."""
-        ...
+    def slice(self, item: T_contra, /) -> dict[str, Any]:  # noqa: ARG002
+        """Return the fields of the job that `bare` lacks for one item."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
 class SentJob:
-    """The part of a job that is sent to every process once."""
+    """The part of a job that is sent to every process once: the job without sources."""
 
     job: Any
     threads: int = 1  # that encode
 
     def do(self, sent: SentItem) -> Outcome:
         """Run the step of a sent item."""
-        return do(self.whole(sent), sent.item, self.threads)
+        return self.whole(sent).threaded(sent.item, self.threads)
 
     def whole(self, sent: SentItem) -> Job[Any]:
         """The job, as far as a sent item needs it."""
@@ -92,32 +79,9 @@ class SentItem(NamedTuple):
     fields: dict[str, Any]
 
 
-def sent_job(job: Job[Any], threads: int = 1) -> SentJob:
-    """Return the part of a job without sources."""
-    return SentJob(job.bare() if isinstance(job, SlicedJob) else job, threads)
-
-
-def sent_item(job: Job[T], item: T) -> SentItem:
-    """Return an item with its part of the job."""
-    return SentItem(item, job.slice(item) if isinstance(job, SlicedJob) else {})
-
-
 def encoding_threads() -> int:
     """Return how many threads should encode where one process does all steps."""
     return min(MAX_ENCODERS, int(usable_cores()))
-
-
-def do(job: Job[T], item: T, threads: int) -> Outcome:
-    """Run one step, which encodes on so many threads if it can."""
-    if threads < 2 or not isinstance(job, ThreadedJob):
-        return job(item)
-    from unistore.zarr3.threads import EncoderThreads
-
-    encoders = EncoderThreads(threads)
-    try:
-        return job.threaded(item, encoders.ordered_map)
-    finally:
-        encoders.stop()
 
 
 class Executor(Protocol):

@@ -15,9 +15,8 @@ from unistore.conversion.executors.local import (
     Job,
     Outcome,
     SentItem,
+    SentJob,
     encoding_threads,
-    sent_item,
-    sent_job,
 )
 from unistore.conversion.executors.worker_process import (
     OUT_OF_MEMORY,
@@ -89,7 +88,7 @@ class Processes:
             return
         self._start(largest_need(job, todo, self._memory), len(todo))
         count = len(self._processes)
-        self._job = cloudpickle.dumps(sent_job(job, encoding_threads() if count == 1 else 1))
+        self._job = cloudpickle.dumps(SentJob(job.bare(), encoding_threads() if count == 1 else 1))
         with ThreadPoolExecutor(count, "unistore-worker") as self._threads:
             yield from run_steps(self, job, todo)
 
@@ -101,7 +100,7 @@ class Processes:
     def submit(self, job: Job[T], item: T) -> Future[Outcome]:
         """Submit a step; see `Workers`."""
         assert self._threads is not None
-        return self._threads.submit(self._call, sent_item(job, item))
+        return self._threads.submit(self._call, SentItem(item, job.slice(item)))
 
     def wait(self, futures: Collection[Future[Outcome]]) -> Future[Outcome]:
         """Return the first future that is done."""

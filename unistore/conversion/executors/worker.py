@@ -25,7 +25,7 @@ from typing import Any
 
 from unistore.errors import UnistoreError
 from unistore.system.foreign import become_worker, set_damaged_files
-from unistore.system.malloc import keep_freed_memory
+from unistore.system.machine import keep_freed_memory
 
 PDEATHSIG = 1
 """``PR_SET_PDEATHSIG`` of prctl(2)."""

@@ -36,12 +36,17 @@ SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 OUT_OF_MEMORY = "killed by SIGKILL"
 """How the kernel ends a process when memory runs out."""
 HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
-IMPORTS = ("unistore.conversion.executors.asking", "h5py", "hdf5plugin")
-"""What reading sources needs."""
+IMPORTS = ("unistore.conversion.executors.asking",)
+"""What every step needs."""
 CONVERSION = "unistore.conversion.part_job"
 """What writing shards needs, too."""
-SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
-"""Names of files for which a worker is surely needed."""
+HDF5_LIBRARIES = ("h5py", "hdf5plugin")
+IMAGE_LIBRARIES = ("cv2",)
+LIBRARIES = {
+    **dict.fromkeys((".h5", ".hdf5", ".hdf", ".he5"), HDF5_LIBRARIES),
+    **dict.fromkeys((".png", ".jpg", ".jpeg"), IMAGE_LIBRARIES),
+}
+"""By the end of its name: what reading the values of a file needs, in a worker."""
 LOOKED_AT = 100
 """Names below a folder that are looked at."""
 
@@ -180,17 +185,26 @@ def keep_worker(process: WorkerProcess) -> None:
 
 
 def start_early(
-    paths: Iterable[str | os.PathLike[str]], family: str | None = None, modules: Sequence[str] = ()
+    paths: Iterable[str | os.PathLike[str]],
+    family: str | None = None,
+    modules: Sequence[str] = (),
+    *,
+    decodes: bool = True,
 ) -> None:
-    """Start a worker before this process imports what it needs itself, if a path looks like HDF5.
+    """Start a worker before this process imports what it needs itself, if files look as if they need one.
 
-    It imports the converter of the family (None: all of this package), and the modules.
+    It imports their libraries, the converter of the family (None: all of this package), and the modules.
+    Images need none where they are not decoded.
     """
-    if _spare or not any(name.lower().endswith(SUFFIXES) for path in paths for name in _names(path)):
+    suffixes = {Path(name).suffix.lower() for path in paths for name in _names(path)}
+    libraries = {LIBRARIES[suffix] for suffix in suffixes & LIBRARIES.keys()}
+    if not decodes:
+        libraries.discard(IMAGE_LIBRARIES)
+    if _spare or not libraries:
         return
     asked = own_families() if family is None else filter(None, [find_family(family)])
     converters = (each.converter.partition(":")[0] for each in asked)
-    _spare.append(WorkerProcess((*modules, *converters)))
+    _spare.append(WorkerProcess((*modules, *converters, *chain.from_iterable(libraries))))
 
 
 def _names(path: str | os.PathLike[str]) -> Iterable[str]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.cropped import CroppedField, CroppedMask, common_size
-from unistore.data.kinds.crops import Crop
-from unistore.data.kinds.frames import frame_field, frame_fields
-from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
-from unistore.data.kinds.protocol import SOURCE, Picks, require_arrays, select_keys
+from unistore.data.kinds.frames import Box, FrameField, frame_field, frame_fields
+from unistore.data.kinds.padding import Pad, check_pad, copy_padded, fill_values, normalize_pad, valid_masks
+from unistore.data.kinds.protocol import SOURCE, Picks, SourceNames, require_arrays, select_keys
 from unistore.data.kinds.reach import Reach
-from unistore.data.kinds.runs import clip_starts, runs_of_frames
-from unistore.data.packed import Allocate, Batch, packed_copy
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.spike.fields import (
     IMAGE_EXTENT,
@@ -25,9 +22,269 @@ from unistore.schemas.spike.fields import (
     SEQUENCE_OFFSETS,
     SPIKE_EXTENT,
     SPIKE_LENGTH,
+    unpack,
 )
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
+
+# Crops in image coordinates, applied to fields of different resolutions.
+
+_MAX_STEP = 16
+"""Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """The boxes of a batch of crops in one field.
+
+    Attributes
+    ----------
+    corner
+        (B, 2) int64: first row and column.
+    size
+        (B, 2) int64: rows and columns of the crop.
+    extent
+        (B, 2) int64: rows and columns of the field.
+    """
+
+    corner: NDArray[np.int64]
+    size: NDArray[np.int64]
+    extent: NDArray[np.int64]
+
+    @property
+    def inside(self) -> NDArray[np.int64]:
+        """(B, 2) int64: rows and columns of the crop inside the field."""
+        inside: NDArray[np.int64] = np.minimum(self.size, self.extent - self.corner)
+        return inside
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """How clips are cropped.
+
+    Parameters
+    ----------
+    size
+        Rows and columns in image pixels; None: whole frames.
+    random
+        True: a uniform corner, different in each epoch. False: the centre.
+    """
+
+    size: tuple[int, int] | None
+    random: bool
+
+    def sizes(self, image: NDArray[np.int64], field: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Size of a crop in a field.
+
+        Parameters
+        ----------
+        image, field
+            (…, 2) extents of the frame's images and of the field.
+
+        Returns
+        -------
+        (…, 2) int64: rows and columns, the crop's share of the image times the field's extent, at least 1.
+        """
+        if self.size is None:
+            return field
+        shares = (2 * np.array(self.size) * field + image) // (2 * np.maximum(image, 1))
+        sizes: NDArray[np.int64] = np.maximum(1, shares)
+        return sizes
+
+    def corners(self, picks: Picks, image: NDArray[np.int64], field: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Corners (B, 2) in image pixels.
+
+        If the ratio of the resolutions is simple, corners are at whole pixels of the other field, too: 720
+        rows of image and 360 rows of spikes give even corners.
+
+        Parameters
+        ----------
+        picks
+            The batch.
+        image, field
+            (B, 2) extents of the images, and of the field with another resolution.
+        """
+        if self.size is None:
+            return np.zeros_like(image)
+        step = image // np.maximum(1, np.gcd(image, field))
+        step = np.where(step <= _MAX_STEP, np.maximum(step, 1), 1)
+        counts = np.maximum(image - np.array(self.size), 0) // step + 1
+        number = picks.below(counts) if self.random else (counts - 1) // 2
+        corners: NDArray[np.int64] = number * step
+        return corners
+
+    def boxes(self, corners: NDArray[np.int64], image: NDArray[np.int64], field: NDArray[np.int64]) -> Boxes:
+        """Boxes of the crops at `corners` in a field of extents `field`, (B, 2)."""
+        size = self.sizes(image, field)
+        corner = corners * field // np.maximum(image, 1)
+        return Boxes(np.minimum(corner, np.maximum(field - size, 0)), size, field)
+
+
+# Reads one field of clips: crops, padded if frames are smaller, ragged if crops differ in size.
+
+
+def common_size(crop: Crop, image: NDArray[np.int64], extents: NDArray[Any]) -> tuple[int, ...] | None:
+    """Common rows and columns of the crops of all clips in a field; None if they differ or there are none.
+
+    Parameters
+    ----------
+    image, extents
+        (clips, 2): rows and columns of the images, and of the field.
+    """
+    sizes = crop.sizes(image, extents.astype(np.int64))
+    return tuple(sizes[0].tolist()) if len(sizes) and (sizes == sizes[:1]).all() else None
+
+
+class CroppedField:
+    """Reads the clips of one field.
+
+    Parameters
+    ----------
+    key
+        Key of samples; ``spike_packed`` has bits along its last axis.
+    field
+        Reader of the field.
+    size
+        Rows and columns of every crop, see `common_size`.
+    length
+        Frames of a clip.
+    pad, fill
+        Padding of crops larger than their frame, see `padding`.
+    """
+
+    def __init__(
+        self, key: str, field: FrameField, size: tuple[int, ...] | None, length: int, pad: Pad, fill: Any
+    ) -> None:
+        self.field = field
+        self._key, self._size, self._length = key, size, length
+        self._pad, self._fill = pad, fill
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Common shape of all samples; None if they differ."""
+        if self._size is None:
+            return None
+        height, width = self._size
+        shape = self.field.shape(height, width)
+        return (self._length, *((shape[-1], *shape[:-1]) if self.field.channels_last else shape))
+
+    def read(self, starts: NDArray[np.int64], boxes: Boxes, allocate: Allocate) -> Packed:
+        """Clips that begin at the frames `starts`."""
+        if self._size is None or not len(starts):
+            return self._read_ragged(starts, boxes, allocate)
+        height, width = self._size
+        out = allocate((len(starts), self._length, *self.field.shape(height, width)), self.field.dtype)
+        for i, start in enumerate(starts.tolist()):
+            self._read_clip(start, boxes, i, out[i])
+        return Packed(out.transpose(0, 1, 4, 2, 3) if self.field.channels_last else out)
+
+    def _read_ragged(self, starts: NDArray[np.int64], boxes: Boxes, allocate: Allocate) -> Packed:
+        field = self.field
+        shapes = [(self._length, *field.shape(*size)) for size in boxes.size.tolist()]
+        offsets = offsets_from_lengths(np.array([int(np.prod(shape)) for shape in shapes], np.int64))
+        values = allocate((int(offsets[-1]),), field.dtype)
+        output_shapes: list[tuple[int, ...]] = []
+        for i, (start, shape) in enumerate(zip(starts.tolist(), shapes, strict=True)):
+            part = values[offsets[i] : offsets[i + 1]].reshape(shape)
+            self._read_clip(start, boxes, i, part)
+            if field.channels_last:
+                moved = part.transpose(0, 3, 1, 2)
+                output_shapes.append(moved.shape)
+                part.reshape(moved.shape)[...] = moved.copy()
+            else:
+                output_shapes.append(shape)
+        axes = 1 + len(field.shape(1, 1))
+        return Packed(values, offsets, self._key, np.array(output_shapes, np.int64).reshape(-1, axes))
+
+    def _read_clip(self, start: int, boxes: Boxes, clip: int, out: NDArray[Any]) -> None:
+        """Read one clip, padded if its crop is larger than the frame."""
+        top, left = boxes.corner[clip].tolist()
+        height, width = boxes.size[clip].tolist()
+        frames = slice(start, start + self._length)
+        rows, columns = (boxes.extent[clip] - boxes.corner[clip]).tolist()
+        if height <= rows and width <= columns:
+            self.field.read(frames, Box(top, left, height, width), out)
+            return
+        box = Box(top, left, min(height, rows), min(width, columns))
+        inside = np.empty((self._length, *self.field.shape(box.height, box.width)), self.field.dtype)
+        self.field.read(frames, box, inside)
+        if self._key != "spike_packed":
+            copy_padded(inside, out, self._pad, self._fill)
+            return
+        unpacked = np.empty((*out.shape[:-1], width), np.uint8)
+        copy_padded(unpack(inside, box.width), unpacked, self._pad, self._fill)
+        out[...] = np.packbits(unpacked, axis=-1, bitorder="little")
+
+
+class CroppedMask:
+    """Makes masks of where the crops of a field have data.
+
+    Parameters
+    ----------
+    key
+        Key of samples.
+    extents
+        (clips, 2): rows and columns of the field.
+    size
+        Rows and columns of every crop, see `common_size`.
+    """
+
+    def __init__(self, key: str, extents: NDArray[np.int64], size: tuple[int, ...] | None) -> None:
+        self.extents = extents
+        self.shape = size
+        self._key = key
+
+    def read(self, boxes: Boxes, allocate: Allocate) -> Packed:
+        """(B, h, w) bool: True where the crop lies in the frame."""
+        shape = self.shape if len(boxes.size) else None
+        return valid_masks(self._key, boxes.size, boxes.inside, shape, allocate)
+
+
+# Runs of frames that clips are cut from: frames of one sequence and one resolution.
+
+
+def runs_of_frames(
+    sequences: NDArray[np.int64], extents: NDArray[np.int64], units: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
+    """Runs of consecutive frames of one sequence and one extent.
+
+    Parameters
+    ----------
+    sequences
+        Frame offsets of the sequences.
+    extents
+        (F, k): values that are the same in all frames of a run.
+    units
+        Frames to use; None: all.
+
+    Returns
+    -------
+    (runs, 2) int64: first frame, and the one behind the last.
+    """
+    frames = len(extents)
+    if not frames:
+        return np.empty((0, 2), np.int64)
+    used = np.ones(frames, np.bool_)
+    if units is not None:
+        used[:] = False
+        used[units] = True
+    connected = used[1:] & used[:-1] & (extents[1:] == extents[:-1]).all(axis=1)
+    boundaries = sequences[(sequences > 0) & (sequences < frames)]
+    connected[boundaries - 1] = False
+    bounds = np.flatnonzero(np.concatenate(([True], ~connected, [True])))
+    runs = np.stack((bounds[:-1], bounds[1:]), axis=1)
+    found: NDArray[np.int64] = runs[used[runs[:, 0]]]
+    return found
+
+
+def clip_starts(runs: NDArray[np.int64], length: int, stride: int) -> NDArray[np.int64]:
+    """First frames of the clips of `length` frames, every `stride`-th in each run."""
+    counts = -(-np.maximum(runs[:, 1] - runs[:, 0] - length + 1, 0) // stride)
+    offsets = offsets_from_lengths(counts)
+    inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+    starts: NDArray[np.int64] = np.repeat(runs[:, 0], counts) + stride * inside
+    return starts
+
 
 _EXTENTS = ("valid_extent", "spike_valid_extent")
 _MASKS = ("valid", "spike_valid")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from unistore.data.kinds.rows import Rows
     from unistore.data.kinds.segments import Segments
     from unistore.data.kinds.sparse_points import SparsePoints
-    from unistore.data.kinds.transitions import Transitions
+    from unistore.data.kinds.steps import Transitions
     from unistore.data.kinds.volumes import Volumes
     from unistore.store.reader import Store
 
@@ -54,6 +54,6 @@ def clips(_: Store) -> Clips:
 
 def transitions(_: Store) -> Transitions:
     """One step and the observation after it."""
-    from unistore.data.kinds.transitions import Transitions
+    from unistore.data.kinds.steps import Transitions
 
     return Transitions()

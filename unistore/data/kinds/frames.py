@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from unistore.data.kinds.images import EncodedImages
 from unistore.errors import CorruptionError, InputError
 from unistore.schemas.indices import Column
-from unistore.schemas.spike.bits import count_dtype, row_bytes, unpack, voxelize
 from unistore.schemas.spike.fields import (
     FRAMES,
     IMAGE_EXTENT,
@@ -18,9 +17,13 @@ from unistore.schemas.spike.fields import (
     SPIKE,
     SPIKE_EXTENT,
     SPIKE_LENGTH,
+    count_dtype,
     file_table_name,
+    row_bytes,
+    unpack,
     voxel_bins,
     voxel_path,
+    voxelize,
 )
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import CorruptionError
+from unistore.converters.formats.images import decode
+from unistore.errors import CorruptionError, InputError
 from unistore.schemas.indices import Column
 from unistore.store.reader import Store
-
-_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class EncodedImages:
@@ -48,20 +47,9 @@ class EncodedImages:
         return [self._decode(stored[bounds[i] : bounds[i + 1]], int(frame)) for i, frame in enumerate(frames)]
 
     def _decode(self, stored: NDArray[np.uint8], frame: int) -> NDArray[Any]:
-        import cv2
-
-        where = f"{self._data.path}: frame {frame}"
-        flags = cv2.IMREAD_COLOR | (0 if self._exact else cv2.IMREAD_IGNORE_ORIENTATION)
-        if self._exact and stored[: len(_PNG)].tobytes() == _PNG:
-            flags = cv2.IMREAD_UNCHANGED
+        location = f"{self._data.path}: frame {frame}"
         try:
-            image: NDArray[Any] | None = cv2.imdecode(stored, flags)
-        except cv2.error as error:
-            msg = f"{where} cannot be decoded ({error.err})"
+            return decode(stored, location, exact=self._exact, swapped=self._swapped)
+        except InputError as error:
+            msg = f"{location} {error.problems[0].message}"
             raise CorruptionError(msg) from error
-        if image is None:
-            msg = f"{where} cannot be decoded ({len(stored)} bytes)"
-            raise CorruptionError(msg)
-        if self._swapped or image.ndim == 2:
-            return image
-        return cv2.cvtColor(image, cv2.COLOR_BGR2RGB if image.shape[2] == 3 else cv2.COLOR_BGRA2RGBA)

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import SOURCE, BoxReader, Picks, SampleReader
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
-from unistore.data.scratch import Scratch
+from unistore.data.packed import Allocate, Batch, Packed, Scratch, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem
-from unistore.order.randomness import words
+from unistore.order.permutation import words
 
 
 class Layout(NamedTuple):

@@ -7,12 +7,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.order.blocks import uniform_blocks
+from unistore.order.shuffles import uniform_blocks
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS
-from unistore.zarr3.pool import POOL_BYTES
+from unistore.zarr3.gather import POOL_BYTES
 
 CACHE_SHARE = 0.95
 """Share of the memory for decoded chunks that the open blocks may take."""
@@ -39,7 +39,7 @@ def block_offsets(store: Store, samples: int) -> NDArray[np.int64]:
 
     Returns
     -------
-    (blocks + 1,) int64 offsets, see `unistore.order.blocks.BlockShuffle`.
+    (blocks + 1,) int64 offsets, see `unistore.order.shuffles.BlockShuffle`.
     """
     return uniform_blocks(samples, _block(store, samples)[0])
 

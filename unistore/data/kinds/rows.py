@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, select_keys
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SourceNames, select_keys
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.errors import InputError
 from unistore.schemas.indices import Column, table_columns

@@ -465,3 +465,10 @@ def test_chunks_never_written_where_hdf5_fills_nothing(
         assert "fill time never" in problem.message
         with pytest.raises(InputError, match="never written"):
             read_rows(file["x"], "x", 5, 600)
+
+
+def test_bytes_of_an_incomplete_last_element_are_not_shuffled() -> None:
+    shuffle = 2
+    stored = bytes([0, 4, 1, 5, 2, 6, 3, 7, 8, 9])
+    assert filters_module.decode(stored, 10, ((shuffle, (4,)),)).tolist() == list(range(10))
+    assert filters_module.decode(b"abc", 3, ((shuffle, (4,)),)).tobytes() == b"abc"

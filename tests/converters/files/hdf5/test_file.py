@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.files.hdf5.element_types import native
+from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.file import (
     check_dataset,
     find,

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import zipfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from unistore.converters.files.npy.archive import member_runs, npz_members, open_member
-from unistore.converters.files.npy.array import open_flat, open_npy, read_header
+from unistore.converters.common.faults import as_problem
+from unistore.converters.files.npy.archive import open_npz
+from unistore.converters.files.npy.array import ArrayValues, open_npy, read_header
 from unistore.errors import InputError
 
 ARRAYS = {
@@ -47,7 +52,7 @@ def test_npy_equals_numpy(tmp_path: Path, name: str) -> None:
     header = read_header(path)
     assert (header.shape, header.dtype) == (array.shape, array.dtype)
     assert header.nbytes == array.nbytes
-    found = open_npy(path)
+    found = mapped(path)
     assert found.dtype == array.dtype
     np.testing.assert_array_equal(found, np.load(path))
     assert not found.flags.writeable
@@ -60,14 +65,24 @@ def test_header_versions(tmp_path: Path, version: tuple[int, int]) -> None:
     array = np.arange(6, dtype="<i2")
     with path.open("wb") as file:
         np.lib.format.write_array(file, array, version)
-    np.testing.assert_array_equal(open_npy(path), array)
+    np.testing.assert_array_equal(mapped(path), array)
+
+
+def test_names_of_version_3_are_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    array = np.array([(1, 2.0)], dtype=[("höhe", "<i4"), ("高さ", "<f8")])
+    with pytest.warns(UserWarning, match="format 3.0"):
+        np.save(path, array)
+    assert path.read_bytes()[6] == 3
+    np.testing.assert_array_equal(mapped(path), np.load(path))
+    assert mapped(path).dtype.names == ("höhe", "高さ")
 
 
 def test_python_2_header(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     literal = "{'descr': '<i2', 'fortran_order': False, 'shape': (2L, 3L), }\n"
     path.write_bytes(header_file(literal, np.arange(6, dtype="<i2").tobytes()))
-    np.testing.assert_array_equal(open_npy(path), np.arange(6).reshape(2, 3))
+    np.testing.assert_array_equal(mapped(path), np.arange(6).reshape(2, 3))
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=["stored", "deflated"])
@@ -76,52 +91,112 @@ def test_npz_equals_numpy(tmp_path: Path, save: object) -> None:
     save(path, **ARRAYS)
     members = npz_members(path)
     assert list(members) == list(ARRAYS)
-    for name, member in members.items():
-        found = open_member(path, member)
-        assert member.header.shape == ARRAYS[name].shape
+    for name, found in members.items():
+        assert found.shape == ARRAYS[name].shape
         assert found.dtype == ARRAYS[name].dtype
         assert not found.flags.writeable
         np.testing.assert_array_equal(found, ARRAYS[name])
 
 
-@pytest.mark.parametrize("name", ["int16", "big-endian-fortran", "structured"])
-def test_open_flat_reads_in_file_order(tmp_path: Path, name: str) -> None:
-    array = ARRAYS[name]
-    path = tmp_path / "a.npy"
-    np.save(path, array)
-    header = read_header(path)
-    expected = array.ravel("F" if header.fortran_order else "C")[1:]
-    out = np.empty(expected.shape, header.dtype)
-    with open_flat(path, header) as read:
-        read(1, out)
-    np.testing.assert_array_equal(out, expected)
+SAVES = {"npy": np.save, "stored": np.savez, "deflated": np.savez_compressed}
 
 
-def test_open_flat_of_a_stored_member(tmp_path: Path) -> None:
-    path = tmp_path / "a.npz"
-    np.savez(path, a=ARRAYS["int16"])
-    header = npz_members(path)["a"].header
-    out = np.empty(header.shape, header.dtype)
-    with open_flat(path, header) as read:
-        read(0, out)
-    np.testing.assert_array_equal(out, ARRAYS["int16"])
+@contextmanager
+def opened(path: Path) -> Iterator[ArrayValues]:
+    """Values of a ``.npy`` file, or of the member ``a`` of an ``.npz`` file."""
+    if path.suffix == ".npy":
+        with open_npy(path, "case/a") as values:
+            yield values
+    else:
+        with open_npz(path, "case") as members:
+            yield members["a"]
 
 
-def test_open_flat_notices_a_cut_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.npy"
-    np.save(path, ARRAYS["int16"])
-    header = read_header(path)
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(InputError) as error, open_flat(path, header) as read:
-        read(0, np.empty(24, "<i2"))
+def mapped(path: Path) -> NDArray[Any]:
+    with open_npy(path) as values:
+        return values.whole()
+
+
+def npz_members(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an ``.npz`` file."""
+    with open_npz(path) as members:
+        return {name: values.whole() for name, values in members.items()}
+
+
+def saved(folder: Path, how: str, array: NDArray[Any]) -> Path:
+    path = folder / ("a.npy" if how == "npy" else "a.npz")
+    SAVES[how](path, **({"arr": array} if how == "npy" else {"before": np.zeros(7), "a": array}))
+    return path
+
+
+WIDE = np.arange(60_000, dtype=">i4").reshape(300, 20, 10)
+VALUES = {
+    **{name: array for name, array in ARRAYS.items() if array.ndim},
+    "wide": WIDE,
+    "wide fortran": np.asfortranarray(WIDE),
+    "few columns fortran": np.asfortranarray(WIDE.reshape(-1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("how", SAVES)
+@pytest.mark.parametrize("name", VALUES)
+def test_rows_of_values_are_those_of_numpy(tmp_path: Path, how: str, name: str) -> None:
+    array = VALUES[name]
+    path = saved(tmp_path, how, array)
+    rows = len(array)
+    with opened(path) as values:
+        assert (values.shape, values.dtype) == (array.shape, array.dtype)
+        # onward, again from the start, and back
+        for lo, hi in ((0, rows // 2), (rows // 2, rows), (0, rows), (rows // 3, rows // 2), (rows, rows)):
+            found = values[lo:hi]
+            assert found.dtype.isnative
+            np.testing.assert_array_equal(found, array[lo:hi])
+        np.testing.assert_array_equal(values[::2], array[::2])
+        np.testing.assert_array_equal(values.T[1:3], array.T[1:3])
+        np.testing.assert_array_equal(values.whole(), array)
+        assert not values.whole().flags.writeable
+
+
+@pytest.mark.parametrize("how", SAVES)
+def test_rows_are_read_into_memory_of_their_dtype(tmp_path: Path, how: str) -> None:
+    array = ARRAYS["int16"]
+    with opened(saved(tmp_path, how, array)) as values:
+        out = np.zeros((1, 3, 4), "<i2")
+        assert values.read_into(1, 2, out) is out
+        np.testing.assert_array_equal(out, array[1:2])
+        wider = np.zeros((1, 3, 4), "<i4")
+        np.testing.assert_array_equal(values.read_into(1, 2, wider), array[1:2])
+        assert not wider.any()
+
+
+@pytest.mark.parametrize(("order", "streams"), [("C", 1), ("F", 3)])
+def test_a_compressed_member_is_decompressed_once_by_readers_that_go_on(
+    tmp_path: Path, order: Literal["C", "F"], streams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = np.asarray(np.random.default_rng(0).integers(0, 256, (10_000, 3), np.uint8), order=order)
+    path = saved(tmp_path, "deflated", array)
+    names: list[str] = []
+    open_stream = zipfile.ZipFile.open
+
+    def counted(self: zipfile.ZipFile, name: str) -> Any:
+        names.append(name)
+        return open_stream(self, name)
+
+    with opened(path) as values:
+        monkeypatch.setattr(zipfile.ZipFile, "open", counted)
+        parts = [values[lo : lo + 999] for lo in range(0, len(array), 999)]
+    np.testing.assert_array_equal(np.concatenate(parts), array)
+    assert names == ["a.npy"] * streams
+
+
+@pytest.mark.parametrize("how", ["npy", "stored"])
+def test_a_file_that_is_cut_off_after_its_header_was_read(tmp_path: Path, how: str) -> None:
+    path = saved(tmp_path, how, ARRAYS["int16"])
+    with opened(path) as values:
+        os.truncate(path, values.header.offset + 43)
+        with pytest.raises(InputError) as error:
+            values[0:2]
     assert "5 bytes early" in only_problem(error, "truncated")
-
-
-def test_open_flat_refuses_another_dtype(tmp_path: Path) -> None:
-    path = tmp_path / "a.npy"
-    np.save(path, ARRAYS["int16"])
-    with open_flat(path, read_header(path)) as read, pytest.raises(ValueError, match="C-contiguous int16"):
-        read(0, np.empty(24, ">i2"))
 
 
 def test_truncated(tmp_path: Path) -> None:
@@ -226,6 +301,10 @@ def zip_bytes() -> bytes:
         (header_file("{'descr': '<q9', 'fortran_order': False, 'shape': (1,)}"), "header", "damaged header"),
         (header_file("{'descr': '|V0', 'fortran_order': False, 'shape': (1,)}"), "dtype", "no bytes"),
         (header_file("{}", version=(9, 0)), "version", "9.0"),
+        (header_file("((((" * 4000), "header", "damaged header"),
+        (header_file("{[]: 1}"), "header", "damaged header"),
+        (header_file("{'descr': '<i2', 'fortran_order': False, 'shape': (True,)}"), "header", "shape"),
+        (header_file("\xff", version=(3, 0)), "header", "damaged header"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\x7f", "header", "at most"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -234,7 +313,7 @@ def test_what_is_no_npy(tmp_path: Path, content: bytes, kind: str, words: str) -
     path = tmp_path / "a.npy"
     path.write_bytes(content)
     with pytest.raises(InputError) as error:
-        open_npy(path)
+        mapped(path)
     assert words in only_problem(error, kind)
 
 
@@ -272,7 +351,7 @@ def test_damaged_compressed_content(tmp_path: Path) -> None:
     raw[2000] ^= 0xFF
     path.write_bytes(raw)
     with pytest.raises(InputError) as error:
-        open_member(path, npz_members(path)["a"])
+        npz_members(path)
     assert "damaged" in only_problem(error, "corrupt")
 
 
@@ -288,22 +367,6 @@ def test_all_bad_members_are_reported_at_once(tmp_path: Path) -> None:
         ("short", "truncated"),
         ("junk", "format"),
     ]
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_runs_of_a_member_come_in_the_order_of_the_file(
-    tmp_path: Path, save: Callable[..., None], order: str
-) -> None:
-    array = np.asarray(np.arange(60_000, dtype=">i4").reshape(300, 200), order=order)
-    save(tmp_path / "a.npz", before=np.zeros(7), a=array)
-    member = npz_members(tmp_path / "a.npz")["a"]
-    flat = array.reshape(-1, order=order)
-    for start, stop, count in ((0, 60_000, 999), (17, 50_001, 25_000), (59_999, 60_000, 5), (5, 5, 5)):
-        runs = list(member_runs(tmp_path / "a.npz", member, start, stop, count))
-        assert [len(run) for run in runs[:-1]] == [count] * (len(runs) - 1)
-        assert sum(map(len, runs)) == stop - start
-        np.testing.assert_array_equal(np.concatenate([flat[:0], *runs]), flat[start:stop])
 
 
 HUGE = 10**12
@@ -326,7 +389,7 @@ def test_shapes_beyond_the_file_are_refused_before_memory_is_taken(
 ) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(header_file(f"{{'descr': '|u1', 'fortran_order': {order}, 'shape': {shape}}}", b"\0"))
-    for look in (read_header, open_npy):
+    for look in (read_header, mapped):
         with pytest.raises(InputError) as caught:
             look(path)
         only_problem(caught, kind)
@@ -372,12 +435,49 @@ def test_members_beyond_the_file_are_refused_before_memory_is_taken(
     assert words in only_problem(caught, kind)
 
 
+def test_members_that_overlap_are_refused(tmp_path: Path) -> None:
+    """A member whose values are a member: nested so, a small archive gives any number of bytes."""
+    inner = io.BytesIO()
+    np.savez(inner, inner=np.arange(1000, dtype=np.uint8))
+    with zipfile.ZipFile(inner) as archive:
+        (info,) = archive.infolist()
+        record = inner.getvalue()[: archive.start_dir]
+    path = tmp_path / "a.npz"
+    np.savez(path, outer=np.frombuffer(record, np.uint8))
+    with open_npz(path) as members:
+        offset = members["outer"].header.offset
+    with zipfile.ZipFile(path, "a") as archive:
+        info.header_offset = offset
+        archive.filelist.append(info)
+        archive._didModify = True
+    with np.load(path) as members:
+        np.testing.assert_array_equal(members["inner"], np.arange(1000, dtype=np.uint8))
+    with pytest.raises(InputError) as caught:
+        npz_members(path)
+    assert "overlap" in only_problem(caught, "corrupt")
+
+
+def test_a_member_that_begins_outside_of_the_file_is_damaged(tmp_path: Path) -> None:
+    """Where the archive says that its directory lies further on, members would begin before the file."""
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.arange(10))
+    content = bytearray(path.read_bytes())
+    at = len(content) - 6  # of the offset of the directory, four bytes
+    offset = int.from_bytes(content[at : at + 4], "little")
+    content[at : at + 4] = (offset + 10).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        npz_members(path)
+    assert "outside" in only_problem(caught, "corrupt")
+
+
 def test_a_member_that_no_memory_holds_is_a_problem_of_its_file(tmp_path: Path) -> None:
     """How much bzip2 can give is not bounded by what it was given."""
     path = claiming(tmp_path / "a.npz", 10**17, zipfile.ZIP_BZIP2)
-    with pytest.raises(InputError) as caught:
-        open_member(path, npz_members(path)["x"])
-    assert "more than there is memory for" in only_problem(caught, "memory")
+    with pytest.raises(InputError) as caught, as_problem("a.npz"):
+        npz_members(path)
+    assert "Unable to allocate" in only_problem(caught, "damaged")
+    assert "--memory" in caught.value.problems[0].cure
 
 
 def test_what_compresses_best_is_taken(tmp_path: Path) -> None:
@@ -387,4 +487,4 @@ def test_what_compresses_best_is_taken(tmp_path: Path) -> None:
         np.save(content, np.zeros(50_000_000, np.uint8))
         archive.writestr("x.npy", content.getvalue())
     assert 50_000_000 / path.stat().st_size > 1000
-    assert not open_member(path, npz_members(path)["x"]).any()
+    assert not npz_members(path)["x"].any()

@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 
 from unistore.conversion import columns
+from unistore.conversion.executors import worker_process
 from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.local import Outcome
+from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.errors import InputError
 from unistore.system.foreign import opening
-from unistore.zarr3.threads import EncoderThreads
+from unistore.zarr3.writer import EncoderThreads
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 
@@ -36,7 +38,7 @@ def nothing_left() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Opening:
+class Opening(Job[str]):
     """A job whose steps open files of that name, or none, as a foreign library does."""
 
     foreign: tuple[str, ...] = ()
@@ -49,9 +51,6 @@ class Opening:
 
     def describe(self, item: str) -> str:
         return f"step {item}"
-
-    def need(self, item: str) -> int:
-        return 0
 
 
 def test_steps_run_here_until_one_needs_a_foreign_library() -> None:
@@ -136,11 +135,11 @@ def test_few_results_wait_to_be_taken() -> None:
 
 @pytest.mark.parametrize("codec", ["auto", "none"])
 def test_toys_give_the_bytes_of_one_thread(tmp_path: Path, toys: Path, toy: Any, codec: str) -> None:
-    alone = run(toy(), [toys], tmp_path / "alone.zarr", codec=codec)
+    alone = run(toy(), [toys], tmp_path / "alone.zarr", Settings(codec=codec))
     assert alone.tasks > 5
     for cores in (2, 5):
         executor = Apart(threads=cores)
-        threaded = run(toy(), [toys], tmp_path / f"{cores}.zarr", codec=codec, executor=executor)
+        threaded = run(toy(), [toys], tmp_path / f"{cores}.zarr", Settings(codec=codec), executor=executor)
         assert threaded.digest == alone.digest
 
 
@@ -152,7 +151,7 @@ def test_volumes_in_parts_give_the_bytes_of_one_thread(
         folder.mkdir(parents=True)
         volume = np.random.default_rng(number).integers(-1000, 1000, (70, 40, 50), np.int16)
         np.save(folder / "ct_original.npy", volume)
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", 64 << 10)
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", 64 << 10)
     monkeypatch.setattr(columns, "LARGE", 1 << 10)
     monkeypatch.setattr(columns, "PLANES_BYTES", 32 << 10)
     monkeypatch.setattr("unistore.zarr3.writer.RUN_BYTES", 1 << 10)
@@ -182,7 +181,7 @@ def test_bad_sources_are_all_named(tmp_path: Path, toys: Path, toy: Any) -> None
 def test_threads_read_sources_only_where_the_converter_says_so(
     tmp_path: Path, toys: Path, toy: Any, thread_safe: bool
 ) -> None:
-    alone = run(toy(), [toys], tmp_path / "alone.zarr", codec="fast")
+    alone = run(toy(), [toys], tmp_path / "alone.zarr", Settings(codec="fast"))
     readers = set()
 
     class Noting(toy):  # type: ignore[misc]
@@ -193,14 +192,42 @@ def test_threads_read_sources_only_where_the_converter_says_so(
     Noting.__name__ = toy.__name__
     if thread_safe:
         Noting.thread_safe = True
-    threaded = run(Noting(), [toys], tmp_path / "threads.zarr", codec="fast", executor=Apart(threads=3))
+    threaded = run(
+        Noting(), [toys], tmp_path / "threads.zarr", Settings(codec="fast"), executor=Apart(threads=3)
+    )
     assert threaded.digest == alone.digest
     assert readers == {"unistore-encode" if thread_safe else "MainThread"}
 
 
 def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", 1 << 20)
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", 1 << 20)
     converter = SpikeConverter(height=250, width=400, voxel_bins=(5,))
     alone = run(converter, [DATA / "spike"], tmp_path / "alone.zarr")
     threaded = run(converter, [DATA / "spike"], tmp_path / "threads.zarr", executor=Apart(threads=3))
     assert threaded.digest == alone.digest
+
+
+@pytest.mark.parametrize(
+    ("name", "decodes", "library"),
+    [
+        ("a.h5", True, "h5py"),
+        ("a.HE5", False, "h5py"),
+        ("a.png", True, "cv2"),
+        ("a.png", False, None),
+        ("a.npy", True, None),
+    ],
+)
+def test_a_worker_starts_early_where_a_file_needs_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, decodes: bool, library: str | None
+) -> None:
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(worker_process, "_spare", [])
+    monkeypatch.setattr(worker_process, "WorkerProcess", started.append)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / name).touch()
+    worker_process.start_early([tmp_path], decodes=decodes)
+    assert len(started) == (library is not None)
+    assert all(library in modules for modules in started)
+    (tmp_path / "other.npy").touch()
+    worker_process.start_early([tmp_path / "other.npy"], decodes=decodes)
+    assert len(started) <= 1

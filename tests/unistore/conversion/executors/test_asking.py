@@ -15,11 +15,11 @@ import pytest
 import unistore
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.asking import Batch, asking
-from unistore.conversion.executors.local import sent_item, sent_job
+from unistore.conversion.executors.local import SentItem, SentJob
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.fingerprint import fingerprints_of
 from unistore.conversion.job import DeriveJob
-from unistore.conversion.keys import source_keys
+from unistore.conversion.keys import fingerprints_of, source_keys
+from unistore.converters.files.paths import list_files
 from unistore.converters.scanning import scan_part, scan_sources
 from unistore.errors import InputError
 
@@ -74,9 +74,12 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("unistore.system.packed.BLOCK", 4)
     converter = make_converter("rows", {})
     scan = scan_sources(converter, [sources])
-    parts = converter.find([sources], _nothing()).parts
+    parts = converter.find(list_files([sources]), _nothing()).parts
     job = Batch(function=partial(scan_part, converter), items=parts)
-    bare, sent = (cloudpickle.dumps(each) for each in (sent_job(job), sent_item(job, range(8, 10))))
+    bare, sent = (
+        cloudpickle.dumps(each)
+        for each in (SentJob(job.bare()), SentItem(range(8, 10), job.slice(range(8, 10))))
+    )
     assert len(bare) < 1200
     assert len(sent) < len(cloudpickle.dumps(list(parts))) / 8
     found = cloudpickle.loads(bare).do(cloudpickle.loads(sent))
@@ -84,7 +87,7 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     states = fingerprints_of(scan)
     keys = source_keys(scan, states)
     derive = DeriveJob(converter=converter, scan=scan, fingerprints=states, keys=keys, spill=sources)
-    again = replace(sent_job(derive).job, **derive.slice((8, 9)))
+    again = replace(derive.bare(), **derive.slice((8, 9)))
     assert [again.scan.sources[at] for at in (8, 9)] == scan.sources[8:10]
     assert (again.fingerprints[9], again.keys[9]) == (derive.fingerprints[9], keys[9])
     for other in (0, 70):

@@ -25,7 +25,7 @@ import unistore
 from unistore.cli.main import main
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.local import Outcome
+from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.preview import preview
 from unistore.errors import ConversionError, InputError
 from unistore.system.foreign import BYTES_PER_SECOND, SECONDS, begin_reading, opening
@@ -203,7 +203,7 @@ def test_a_file_is_read_again_once_it_is_another(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Job[str]):
     """A job that opens files; something happens while the library reads them. `marks` counts its steps."""
 
     marks: Path
@@ -218,9 +218,6 @@ class Reading:
 
     def describe(self, item: str) -> str:
         return f"step {item}"
-
-    def need(self, item: str) -> int:
-        return 0
 
 
 def read(folder: Path, happens: Callable[[Path, Path], None]) -> Outcome:

@@ -20,7 +20,7 @@ import pytest
 
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.dask_executor import Dask
-from unistore.conversion.executors.local import Outcome
+from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.runner import run
 from unistore.errors import ConversionError, InputError
@@ -72,7 +72,7 @@ def references(
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         for family, options in OPTIONS.items():
-            patch.setattr("unistore.conversion.layout.SHARD", SHARDS[family])
+            patch.setattr("unistore.conversion.plan.SHARD", SHARDS[family])
             report = run(make_converter(family, options), sources[family], place / family)
             assert 3 <= report.tasks <= 20, f"{family}: {report.tasks} tasks"
             found[family] = tree(place / family)
@@ -95,7 +95,7 @@ def test_same_bytes_from_any_number_of_workers(
     family: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", SHARDS[family])
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", SHARDS[family])
     converter = make_converter(family, OPTIONS[family])
     run(converter, sources[family], tmp_path / "out", executor=workers)
     assert tree(tmp_path / "out") == references[family]
@@ -175,14 +175,14 @@ def test_a_scheduler_and_workers_started_by_hand(
 ) -> None:
     """One of them with four threads: a process does one step at a time all the same."""
     for family, options in OPTIONS.items():
-        monkeypatch.setattr("unistore.conversion.layout.SHARD", SHARDS[family])
+        monkeypatch.setattr("unistore.conversion.plan.SHARD", SHARDS[family])
         out = tmp_path / family
         convert(sources[family], out, family, scheduler=sound_cluster.address, **options)
         assert tree(out) == references[family]
 
 
 @dataclass(frozen=True)
-class Lasting:
+class Lasting(Job[str]):
     """A job whose steps last as long as they are called to, and leave traces in the folder `marks`."""
 
     marks: Path
@@ -251,7 +251,7 @@ def test_a_scheduler_file_and_a_worker_with_threads(
     references: dict[str, dict[str, bytes]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("unistore.conversion.layout.SHARD", SHARDS["rows"])
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", SHARDS["rows"])
     file = tmp_path / "scheduler.json"
     file.write_text(json.dumps({"address": sound_cluster.address}))
     told: list[str] = []

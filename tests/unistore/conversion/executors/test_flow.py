@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unistore.conversion.executors.flow import run_steps
-from unistore.conversion.executors.local import Outcome
+from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.worker_process import WorkerLostError
 from unistore.errors import ConversionError
 
 
-class Sized:
+class Sized(Job[int]):
     """A job of numbers, each the bytes that its step needs."""
 
     def __call__(self, item: int) -> Outcome:

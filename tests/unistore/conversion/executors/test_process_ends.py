@@ -22,8 +22,8 @@ DATA = Path(__file__).resolve().parents[3] / "data"
 
 SLOW = """
 import sys
-import unistore.conversion.layout
-unistore.conversion.layout.SHARD = 256
+import unistore.conversion.plan
+unistore.conversion.plan.SHARD = 256
 from unistore.cli.main import main
 main(sys.argv[1:])
 """
@@ -77,7 +77,7 @@ def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(tmp_path: Path, sent: 
     out = tmp_path / "out"
     arguments = ("convert", "rows", DATA / "rows", out)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unistore.conversion.layout.SHARD", 256)
+        patch.setattr("unistore.conversion.plan.SHARD", 256)
         digest = unistore.convert(DATA / "rows", tmp_path / "whole", "rows").digest
     process = start(*arguments, "--workers", "2")
     wait_until(lambda: journal_lines(out) > 10, "nothing was written")

@@ -12,10 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from unistore.conversion.executors.local import Outcome
+from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.memory import PROCESS
 from unistore.conversion.runner import run
+from unistore.conversion.settings import Settings
 from unistore.converters.registry import families
 from unistore.errors import ConversionError, InputError, Problem, StoreError, UnistoreError
 
@@ -24,7 +25,7 @@ DEATHS = {"dies": signal.SIGKILL, "crashes": signal.SIGSEGV}
 
 
 @dataclass(frozen=True)
-class Faulty:
+class Faulty(Job[str]):
     """A job whose steps do what they are told; `marks` is a folder in which they leave their traces."""
 
     marks: Path
@@ -139,9 +140,9 @@ def test_a_shard_is_described_by_table_rows_and_sources(tmp_path: Path, toys: Pa
         Processes(1) as executor,
         pytest.raises(ConversionError, match=r"rows \d+:\d+ of table 'rows' \(from .*train/s3\.npz rows 0:"),
     ):
-        run(Deadly(), [toys], tmp_path / "out.zarr", executor=executor, codec="fast")
+        run(Deadly(), [toys], tmp_path / "out.zarr", Settings(codec="fast"), executor=executor)
     assert not (tmp_path / "out.zarr.unistore-build/lock").exists()
-    report = run(toy(), [toys], tmp_path / "out.zarr", restart=True)
+    report = run(toy(), [toys], tmp_path / "out.zarr", Settings(restart=True))
     assert report.tasks > report.resumed
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unistore
-from unistore.data.kinds.coordinates import Dequantiser, quantised_view
+from unistore.data.kinds.segments import Dequantiser, quantised_view
 from unistore.errors import InputError
 from unistore.order.permutation import At
 

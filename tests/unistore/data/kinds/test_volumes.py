@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unistore
-from unistore.data.kinds.bits import all_points, points_at_ranks
+from unistore.data.kinds.sparse_points import all_points, points_at_ranks
 from unistore.errors import InputError
 from unistore.order.permutation import At
 

@@ -1,0 +1,218 @@
+"""Comparison of what a family restores of a source with what other libraries read of its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from unistore.converters.common.difference import difference
+from unistore.converters.common.exported import Values
+from unistore.converters.common.left_out import names_without_numbers
+from unistore.converters.files.libraries import ONLY, Open, Opened, open_with_library
+from unistore.errors import Location
+
+
+class RestoredArray(NamedTuple):
+    """One array of a file, as a store gives it back.
+
+    Attributes
+    ----------
+    name
+        In the file; any where it has one array without name.
+    values
+        Its rows. Axes of length 1 may be missing.
+    field
+        Field of its records; empty: the array has none, or `values` has all of them.
+    of_file
+        Makes these rows of the rows of the file: decodes frames.
+    differ
+        Describes the first difference of rows of the store and of the file, given the number of the first.
+    may_differ
+        Whether an array that differs is left out, and no fault.
+    decoder
+        Library that `of_file` decodes with, if any.
+    """
+
+    name: str
+    values: Values
+    field: str = ""
+    of_file: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    differ: Callable[[NDArray[Any], NDArray[Any], int], str | None] = difference
+    may_differ: bool = False
+    decoder: str = ""
+
+
+def _as_it_is(opened: Opened) -> Callable[[str], str]:
+    del opened
+    return str
+
+
+def _nothing_rewritten(path: str, item: Any, name: Any) -> bool:
+    del path, item, name
+    return False
+
+
+class RestoredFile(NamedTuple):
+    """A file of a source, as a store gives it back.
+
+    Attributes
+    ----------
+    path
+        Of the file itself.
+    arrays
+        What the store has of it.
+    open
+        Opens the file.
+    naming
+        Of an open file: what it calls an array that `arrays` names otherwise.
+    remarks
+        What is said of arrays of the file that the store has in another form.
+    attributes
+        Text of its attributes, see `attribute_texts`; None: they are not compared.
+    is_rewritten
+        ``(path, object, name)``: whether the store has an attribute in another form.
+    facts
+        What else the store says of the file.
+    """
+
+    path: Path
+    arrays: Sequence[RestoredArray]
+    open: Open = open_with_library
+    naming: Callable[[Opened], Callable[[str], str]] = _as_it_is
+    remarks: Mapping[str, str] = {}
+    attributes: str | None = None
+    is_rewritten: Callable[[str, Any, Any], bool] = _nothing_rewritten
+    facts: Mapping[str, Any] = {}
+
+
+class Restored(NamedTuple):
+    """The files of a source, and what they hold and the store does not."""
+
+    files: Sequence[RestoredFile]
+    left_out: Sequence[str] = ()
+
+
+Restore = Callable[[int], Restored]
+"""Restores a source by its number."""
+
+
+class Compared(NamedTuple):
+    """What was compared of one array, attribute or fact of a source."""
+
+    location: Location
+    file: Path
+    values: int  # how many
+    difference: str | None  # the first one
+    library: str  # that read the file
+
+
+def compare_source(name: str, path: Path, restored: Restored) -> tuple[list[Compared], list[str]]:
+    """Compare a source, called `name`, whose first file is `path`; also return what the store lacks."""
+    compared: list[Compared] = []
+    left_out: list[str] = []
+    for file in restored.files:
+        with file.open(file.path) as opened:
+            found, lacking = _compare_file(file, opened)
+        for part in found:
+            location = Location(name, _label(part.name, file.path, path))
+            compared.append(Compared(location, file.path, part.size, part.difference, part.library))
+        for array in lacking:
+            remark = f" ({file.remarks[array]})" if array in file.remarks else ""
+            label = _label(array, file.path, path) or file.path.stem
+            left_out.append(f"{label}{remark}")
+    return compared, names_without_numbers([*left_out, *restored.left_out])
+
+
+class _Part(NamedTuple):
+    """What was compared of a file: an array, an attribute or a fact."""
+
+    name: str
+    size: int
+    difference: str | None
+    library: str
+
+
+def _compare_file(file: RestoredFile, opened: Opened) -> tuple[list[_Part], list[str]]:
+    """Compare the arrays, attributes and facts of an open file; also return names of what is left out."""
+    actual = file.naming(opened)
+    stored: set[str] = set()
+    parts: list[_Part] = []
+    for array in file.arrays:
+        name = ONLY if ONLY in opened.names else actual(array.name)
+        differing = _array_difference(array, name, opened)
+        if differing is None or not array.may_differ:
+            library = array.decoder or opened.library
+            parts.append(_Part(name, prod(array.values.shape), differing, library))
+            stored.add(name)
+    left_out = [name for name in opened.names if name not in stored]
+    left_out += _other_fields(file.arrays, opened)
+    if opened.hdf5 is not None and file.attributes is not None:
+        # h5py is imported for sources that need it
+        from unistore.converters.files.hdf5 import attribute_comparison as attributes
+
+        for name, size, differing in attributes.attribute_differences(opened.hdf5, file.attributes):
+            parts.append(_Part(name, size, differing, opened.library))
+        left_out = attributes.without_single_values(left_out, file.attributes)
+        left_out += attributes.attributes_left_out(
+            opened.hdf5, file.attributes, stored.__contains__, file.is_rewritten
+        )
+    if opened.facts is not None:
+        parts += _compare_facts(file.facts, opened.facts, opened.library)
+    return parts, left_out
+
+
+def _label(array: str, file: Path, first: Path) -> str:
+    """What an array is called in a source: files beside the first are named."""
+    parts = [file.name] if file != first else []
+    return ": ".join([*parts, array] if array != ONLY else parts)
+
+
+def _other_fields(arrays: Sequence[RestoredArray], opened: Opened) -> Iterator[str]:
+    """Yield fields of records that are not stored, of arrays with others that are."""
+    fields: dict[str, set[str]] = {}
+    for array in arrays:
+        if array.field:
+            fields.setdefault(array.name, set()).add(array.field)
+    for name, stored in fields.items():
+        yield from (f"{name}/{field}" for field in opened.array(name).dtype.names if field not in stored)
+
+
+def _array_difference(array: RestoredArray, name: str, opened: Opened) -> str | None:
+    try:
+        of_file = opened.array(name)
+    except KeyError:
+        return "only the store has it"
+    if len(of_file) != array.values.shape[0]:
+        return f"shapes {array.values.shape} and {tuple(of_file.shape)}"
+    first = 0
+    try:
+        for block in array.values.blocks():
+            rows = of_file[first : first + len(block)]
+            if array.field:
+                rows = rows[array.field]
+            if array.of_file is not None:
+                rows = array.of_file(rows)
+            if _without_ones(rows.shape) == _without_ones(block.shape):
+                rows = rows.reshape(block.shape)
+            found = array.differ(block, rows, first)
+            if found is not None:
+                return found
+            first += len(block)
+    except ValueError as error:  # a dtype that does not hold the values
+        return str(error)
+    return None
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:1], *(extent for extent in shape[1:] if extent != 1))
+
+
+def _compare_facts(stored: Mapping[str, Any], read: Mapping[str, Any], library: str) -> Iterator[_Part]:
+    for key in {**read, **stored}:
+        here, there = (json.dumps(facts.get(key), sort_keys=True) for facts in (stored, read))
+        yield _Part(key, 1, None if here == there else f"{here} and {there}", library)

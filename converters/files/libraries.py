@@ -1,0 +1,145 @@
+"""Files as other libraries read them: NumPy, h5py and OpenCV, with no code of a converter between."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unistore.system.foreign import begin_reading, opening, refuse_here
+
+ONLY = ""
+"""Name of the array of a file with one array, which has none."""
+_OPENCV = "OpenCV"
+UNISTORE = "unistore"
+"""Stands for a library where no other reads a format."""
+
+
+class Opened(NamedTuple):
+    """An open file.
+
+    Attributes
+    ----------
+    library
+        What reads it: ``"h5py"``.
+    names
+        Names of its arrays.
+    array
+        Opens an array by name: something with ``shape``, ``dtype`` and slices of axis 0.
+    hdf5
+        The open file, where h5py reads it.
+    facts
+        What else a format of a package says of the file.
+    """
+
+    library: str
+    names: Sequence[str]
+    array: Callable[[str], Any]
+    hdf5: Any = None
+    facts: Mapping[str, Any] | None = None
+
+
+Open = Callable[[Path], AbstractContextManager[Opened]]
+
+
+@contextmanager
+def open_npy(path: Path) -> Iterator[Opened]:
+    """Map a ``.npy`` file."""
+    values = np.load(path, mmap_mode="r", allow_pickle=False)
+    yield Opened("numpy", [ONLY], lambda _: values)
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[Opened]:
+    """Open a ``.npz`` file."""
+    with np.load(path, allow_pickle=False) as members:
+        yield Opened("numpy", members.files, members.__getitem__)
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[Opened]:
+    """Map a file as it stands, (n,) u1: recordings may be larger than memory."""
+    yield Opened("numpy", [ONLY], lambda _: np.memmap(path, np.uint8, "r"))
+
+
+@contextmanager
+def open_image(path: Path) -> Iterator[Opened]:
+    """Decode an image, (H, W, 3) u1 RGB."""
+
+    def pixels(_: str) -> Any:
+        import cv2
+
+        flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+        with opening(path, path.name, _OPENCV):
+            decoded: Any = cv2.imdecode(np.fromfile(path, np.uint8), flags)
+        return decoded[..., ::-1]
+
+    yield Opened(_OPENCV, [ONLY], pixels)
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Opened]:
+    """Open an HDF5 file with h5py and the codecs of hdf5plugin."""
+    refuse_here()
+    import h5py
+    import hdf5plugin  # noqa: F401  registers the codecs
+
+    with opening(path, str(path)), h5py.File(path, "r", locking="best-effort") as file:
+        yield Opened("h5py", _dataset_paths(file), file.__getitem__, file)
+
+
+def open_with_library(path: Path) -> AbstractContextManager[Opened]:
+    """Open a file of arrays with NumPy by its suffix, with h5py if it has another one."""
+    openers: Mapping[str, Open] = {".npy": open_npy, ".npz": open_npz}
+    return openers.get(path.suffix.lower(), open_hdf5)(path)
+
+
+def objects_in(file: Any) -> Iterator[tuple[str, Any]]:
+    """Yield path and object of all that is in an open HDF5 file, each object once, without linked ones.
+
+    The object is None where it is damaged. h5py's ``visititems`` would raise, also for what nobody reads.
+    """
+    import h5py
+
+    seen = {_address(file)}
+    pending = [("", file)]
+    while pending:
+        prefix, group = pending.pop()
+        begin_reading()
+        for key in group:
+            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+                continue
+            path = f"{prefix}{os.fsdecode(key)}"
+            try:
+                item = group[key]
+            except (KeyError, OSError, RuntimeError):
+                yield path, None
+                continue
+            if _address(item) in seen:
+                continue
+            seen.add(_address(item))
+            yield path, item
+            if isinstance(item, h5py.Group):
+                pending.append((f"{path}/", item))
+
+
+def _address(item: Any) -> tuple[int, int]:
+    import h5py
+
+    info = h5py.h5o.get_info(item.id)
+    return info.fileno, info.addr
+
+
+def _dataset_paths(file: Any) -> list[str]:
+    """Return paths of unlinked datasets with values in an open HDF5 file, and of what is damaged."""
+    import h5py
+
+    return [
+        path
+        for path, item in objects_in(file)
+        if item is None or (isinstance(item, h5py.Dataset) and item.size)
+    ]

@@ -1,0 +1,1 @@
+"""Formats that every family can use: one file each, and what several of them share."""

@@ -1,0 +1,268 @@
+"""PNG and JPEG, in files and in rows of datasets: headers, completeness, pixels.
+
+A header says what an image holds without decoding it. Completeness is checked apart, since some decoders
+return half an image without an error: PNG by the checksum of every chunk, JPEG by its end marker.
+Sources: PNG specification, third edition, 5.2-5.6 and 11.2; ITU-T T.81 (JPEG), annex B.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.files.formats import lfs_pointer_problem
+from unistore.errors import InputError, Location, Problem
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+LIBRARY = "OpenCV"
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
+_JPEG = b"\xff\xd8\xff"
+_JPEG_END = b"\xff\xd9"
+_TAIL = 1 << 16
+_FRAME_TAIL = 64
+_COLOURS = {0: "gray", 2: "rgb", 3: "rgb", 4: "gray and alpha", 6: "rgb and alpha"}
+"""PNG colour types (11.2.1); 3 is a palette of RGB."""
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_WITH_ALPHA = 4
+_MAX_DEFLATE_RATIO = 1032
+"""Bytes that one byte of a PNG can decode to at most (deflate, RFC 1951)."""
+_MAX_JPEG_PIXELS_PER_BYTE = 1024
+"""Pixels that one byte of a Huffman-coded JPEG can decode to, rounded up: a bit for the mean of each block of
+64, with two of three channels at a sixteenth of the resolution, gives 455."""
+_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""JPEG start-of-frame markers (table B.1): all but DHT, JPG and DAC."""
+_ARITHMETIC_CODING = 0xC9
+"""First of the start-of-frame markers of arithmetic coding."""
+_COMPONENTS = {1: "gray", 3: "rgb", 4: "cmyk"}
+_CURE = "copy or export it again"
+
+
+class ImageHeader(NamedTuple):
+    """What an image holds, as its header says: pixels as stored, before any EXIF rotation."""
+
+    height: int
+    width: int
+    colour: str | None  # "rgb", "gray", "gray and alpha", "rgb and alpha", "cmyk"; None: unknown
+    bits: int  # of a channel
+    size: int  # bytes of the image
+    least: float  # bytes that such an image takes at least
+    channels: int | None  # of what `decode` gives exactly, 1 without an axis; None: decoding tells
+
+    @property
+    def plain(self) -> bool:
+        """Whether it decodes to 8-bit RGB without changing a value."""
+        return self.colour == "rgb" and self.bits <= 8
+
+    @property
+    def exact(self) -> bool:
+        """Whether no value is lost where it becomes 8-bit RGB."""
+        return self.colour in ("rgb", "gray") and self.bits <= 8
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Shape of what `decode` gives exactly; None where only decoding tells."""
+        if self.channels is None:
+            return None
+        return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of what `decode` gives exactly."""
+        return np.dtype(np.uint16 if self.bits > 8 else np.uint8)
+
+
+def encoding_of(image: NDArray[np.uint8] | bytes) -> Literal["png", "jpeg"] | None:
+    """Return the encoding that the first bytes of an image show, or None."""
+    head = bytes(image[: len(_PNG)])
+    if head == _PNG:
+        return "png"
+    return "jpeg" if head.startswith(_JPEG) else None
+
+
+def is_complete(frame: NDArray[np.uint8]) -> bool:
+    """Return whether a frame has the beginning and the end of its encoding."""
+    encoding = encoding_of(frame)
+    if encoding is None:
+        return False
+    return (_PNG_END if encoding == "png" else _JPEG_END) in frame[-_FRAME_TAIL:].tobytes()
+
+
+def read_header(path: Path, where: Location | str) -> ImageHeader:
+    """Read the header of a PNG or JPEG file, and check that the file has its end."""
+    with path.open("rb") as file:
+        return header_of(file, where)
+
+
+def header_of(file: IO[bytes], where: Location | str) -> ImageHeader:
+    """Read the header of an image, and check that the end is there.
+
+    Raises
+    ------
+    InputError
+        If it is no whole PNG or JPEG, or has fewer bytes than its pixels take.
+    """
+    size = file.seek(0, 2)
+    tail_at = file.seek(max(0, size - _TAIL))
+    tail = file.read()
+    file.seek(0)
+    head = file.read(32)
+    encoding = encoding_of(head)
+    if encoding is None:
+        raise InputError(_no_image(head, where))
+    header = _png(file, tail, size) if encoding == "png" else _jpeg(file, tail_at, tail, size)
+    if header is None:
+        raise InputError(_truncated(where, size))
+    extent = f"{header.width} x {header.height}"
+    if not header.width or not header.height or header.colour is None:
+        message = f"has a damaged header ({extent}, unknown or no colour)"
+        raise InputError(Problem.at(where, message, _CURE, "corrupt"))
+    if header.least > size:  # before memory is allocated
+        message = f"is damaged: {size} bytes cannot hold the {extent} pixels of its header"
+        raise InputError(Problem.at(where, message, _CURE, "corrupt"))
+    return header
+
+
+def _no_image(head: bytes, where: Location | str) -> Problem:
+    if not head:
+        return Problem.at(where, "is empty (0 bytes)", _CURE, "empty")
+    message = f"is not a PNG or JPEG: it begins with {head[:8]!r}"
+    return lfs_pointer_problem(head, where) or Problem.at(where, message, _CURE, "format")
+
+
+def _png(file: IO[bytes], tail: bytes, size: int) -> ImageHeader | None:
+    file.seek(len(_PNG))
+    header = file.read(25)
+    if len(header) < 25 or header[4:8] != b"IHDR" or _PNG_END not in tail:
+        return None
+    width, height, bits, kind = struct.unpack(">IIBB", header[8:18])
+    stored = _CHANNELS.get(kind, 1)
+    least = height * (1 + width * stored * bits // 8) / _MAX_DEFLATE_RATIO
+    # OpenCV gives gray and alpha as four channels, and transparent colours as alpha.
+    channels = _WITH_ALPHA if kind in {4, 6} or (kind in {2, 3} and _is_transparent(file)) else 3
+    if kind == 0:
+        channels = 1
+    return ImageHeader(height, width, _COLOURS.get(kind), bits, size, least, channels)
+
+
+def _is_transparent(file: IO[bytes]) -> bool:
+    """Whether a chunk before the pixels makes colours transparent."""
+    while True:
+        chunk = file.read(8)
+        if chunk[4:] in (b"tRNS", b"IDAT", b"IEND", b""):
+            return chunk[4:] == b"tRNS"
+        file.seek(int.from_bytes(chunk[:4], "big") + 4, 1)
+
+
+def _jpeg(file: IO[bytes], tail_at: int, tail: bytes, size: int) -> ImageHeader | None:
+    position = 2
+    rotated = False
+    while True:
+        file.seek(position)
+        segment = file.read(10)
+        if len(segment) < 10 or segment[0] != 0xFF or segment[1] in {0xD9, 0xDA}:
+            return None
+        if segment[1] in _START_OF_FRAME:
+            break
+        rotated = rotated or segment[4:] == b"Exif\0\0"
+        position += 1 if segment[1] == 0xFF else 2 + int.from_bytes(segment[2:4], "big")
+    bits, height, width, components = struct.unpack(">BHHB", segment[4:10])
+    end = tail.rfind(_JPEG_END)
+    if end < 0 or tail_at + end <= position:
+        return None
+    huffman = segment[1] < _ARITHMETIC_CODING
+    least = height * width / _MAX_JPEG_PIXELS_PER_BYTE if huffman else 0
+    channels = None if rotated else 3
+    return ImageHeader(height, width, _COMPONENTS.get(components), bits, size, least, channels)
+
+
+def read_file(path: Path, where: Location | str) -> bytes:
+    """Read an image file, and check that it is whole."""
+    data = path.read_bytes()
+    if data.startswith(_PNG):
+        _check_chunks(data, where)
+    elif _JPEG_END not in data[-_TAIL:]:
+        raise InputError(_truncated(where, len(data)))
+    return data
+
+
+def _check_chunks(data: bytes, where: Location | str) -> None:
+    """Check the chunks of a PNG: length, type, data, CRC-32 over type and data (5.3)."""
+    view = memoryview(data)
+    position = len(_PNG)
+    kind = b""
+    while kind != b"IEND":
+        end = position + 8 + int.from_bytes(view[position : position + 4], "big")
+        if end + 4 > len(data):
+            raise InputError(_truncated(where, len(data)))
+        kind = bytes(view[position + 4 : position + 8])
+        if zlib.crc32(view[position + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
+            message = f"is damaged: chunk {kind!r} at byte {position} contradicts its checksum"
+            raise InputError(Problem.at(where, message, _CURE, "corrupt"))
+        position = end + 4
+
+
+def decode(
+    image: NDArray[np.uint8] | bytes, where: Location | str, *, exact: bool = False, swapped: bool = False
+) -> NDArray[Any]:
+    """Decode a PNG or JPEG.
+
+    Parameters
+    ----------
+    image, where
+        Its bytes, and what messages call it.
+    exact
+        False: gray is repeated, alpha dropped, 16 bits are cut to the upper 8, and an EXIF rotation is not
+        applied. True: PNG keeps its channels and depth, and an EXIF rotation of a JPEG is applied.
+    swapped
+        Whether red and blue were exchanged before the image was encoded: OpenCV's encoder expects BGR, some
+        recorders give it RGB, and the image does not say so.
+
+    Returns
+    -------
+    ndarray
+        (H, W, 3) u1 RGB; exact PNG also (H, W) or (H, W, 4), u1 or u2.
+
+    Raises
+    ------
+    InputError
+        If it cannot be decoded.
+    """
+    import cv2
+
+    flags = cv2.IMREAD_COLOR
+    if not exact:
+        flags |= cv2.IMREAD_IGNORE_ORIENTATION
+    elif encoding_of(image) == "png":
+        flags = cv2.IMREAD_UNCHANGED
+    reason = ""
+    pixels: NDArray[Any] | None = None
+    try:
+        pixels = cv2.imdecode(np.frombuffer(image, np.uint8), flags)
+    except cv2.error as error:
+        reason = f": {error.err}"
+    if pixels is None:
+        raise InputError(Problem.at(where, f"cannot be decoded{reason}", _CURE, "corrupt"))
+    if swapped or pixels.ndim == 2:
+        return pixels
+    code = cv2.COLOR_BGR2RGB if pixels.shape[-1] == 3 else cv2.COLOR_BGRA2RGBA
+    return cv2.cvtColor(pixels, code)
+
+
+def resize(images: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    """Resize images (n, H, W, 3) u1 into `out` (n, height, width, 3), with OpenCV's bilinear filter."""
+    import cv2
+
+    height, width = out.shape[1:3]
+    for image, target in zip(images, out, strict=True):
+        cv2.resize(image, (width, height), dst=target, interpolation=cv2.INTER_LINEAR)
+
+
+def _truncated(where: Location | str, size: int) -> Problem:
+    return Problem.at(where, f"is truncated: {size} bytes, without its end", _CURE, "truncated")

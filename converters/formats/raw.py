@@ -1,0 +1,36 @@
+"""Files without a header, whose shape a family knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, maybe
+
+
+class Raw(Format):
+    """A file as it stands: one array, called ``bytes``."""
+
+    name: ClassVar[str] = "raw"
+    suffixes: ClassVar[tuple[str, ...]] = (".dat", ".bin")
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Take no file for sure: nothing in it says what it is."""
+        return maybe(f"is a {file.path.suffix.lower()} file without a known header")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Open the file; its bytes are read when they are sliced."""
+        yield Opened({"bytes": file.bytes()})
+
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+        """Write the bytes, in blocks."""
+        content = arrays["bytes"]
+        with path.open("wb") as file:
+            for lo in range(0, len(content), _BLOCK):
+                file.write(content[lo : lo + _BLOCK].tobytes())
+
+
+_BLOCK = 16 << 20

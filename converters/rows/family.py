@@ -1,0 +1,141 @@
+"""Plain arrays: HDF5, ``.npy`` and ``.npz`` files whose arrays share axis 0, concatenated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from unistore.converters.common.columns import storable
+from unistore.converters.common.left_out import NOT_MAPPED
+from unistore.converters.files.arrays import NPY_NAME
+from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.files.npy.grouping import group_files
+from unistore.converters.plugin import (
+    Chosen,
+    Claim,
+    Column,
+    Family,
+    Format,
+    Group,
+    Head,
+    InputError,
+    Problem,
+    Schema,
+    SourceFile,
+    no,
+    sure,
+)
+from unistore.converters.rows.options import RowsOptions
+from unistore.converters.seam.columns import common_length
+from unistore.converters.seam.formats import MatlabHdf5
+from unistore.converters.seam.record import ConverterOf
+from unistore.errors import printable
+from unistore.schemas.rows.fields import FAMILY_NAME, TABLE
+
+_REVERSE = "where rows are on the last axis: --reverse-axes"
+_MATLAB = b"MATLAB 7.3 MAT-file"
+_ALIKE = 256
+"""Arrays of many files have the same names and dtypes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(RowsOptions, Family):
+    """Plain arrays; see `RowsOptions`."""
+
+    name: ClassVar[str] = FAMILY_NAME
+    summary: ClassVar[str] = "Plain arrays: HDF5, .npy, .npz."
+    schema: ClassVar[Schema] = Schema(table=TABLE)
+    general: ClassVar[bool] = True
+    keeps_attributes: ClassVar[bool] = True
+
+    @property
+    def formats(self) -> tuple[type[Format] | str, ...]:  # type: ignore[override]  # others have one tuple
+        """HDF5 as MATLAB writes it, if the user says so."""
+        return (MatlabHdf5 if self.reverse_axes else "hdf5", "npy", "npz")
+
+    def match(self, head: Head) -> Claim:
+        """Take every file that holds numbers; this family is asked last."""
+        if not any(storable(dtype) or dtype.names for _, dtype in head.arrays.values()):
+            return no("holds no arrays of numbers")
+        return sure(f"holds arrays ({', '.join(map(printable, list(head.arrays)[:3]))})", "arrays")
+
+    def group(self, files: Sequence[SourceFile]) -> Iterator[SourceFile | Group | Problem | str]:
+        """Group ``.npy`` files of a folder that are columns of the same rows, see `group_files`."""
+        by_name = {file.name: file for file in files}
+        groups, problems = group_files([(file.name, str(file.path)) for file in files])
+        for group in groups:
+            yield Group(group.name, tuple([by_name[name] for name, _ in group.files]), group.arrays or ())
+        yield from problems
+        parts = sum(group.arrays == (NPY_NAME,) for group in groups)
+        if parts > 1:
+            yield f"{parts} .npy files of like rows: parts of one array, one after the other"
+
+    def choose(self, head: Head) -> Chosen:
+        """Take all arrays, or those that ``--map`` names."""
+        present = [key for key in head.arrays if key not in head.facts]
+        arrays = self._mapped_arrays(head, present)
+        columns = columns_of(tuple((name, key, head.arrays[key][1]) for name, key in arrays.items()))
+        problems = list(head.problems)
+        left_out: dict[str, str] = {}
+        if self.map:
+            places = {location_of(head.file.name, key).dataset for key in self.map.values()}
+            unmapped = [key for key in present if key not in arrays.values()]
+            unmapped += [problem.dataset for problem in problems]
+            left_out = dict.fromkeys(unmapped, NOT_MAPPED)
+            problems = [problem for problem in problems if problem.dataset in places]
+        problems += self._length_problems(head, arrays.values())
+        return Chosen(columns, left_out, _notes(head.file, self.reverse_axes), problems)
+
+    def _mapped_arrays(self, head: Head, present: Sequence[str]) -> dict[str, str]:
+        """Array in the file of each stored name."""
+        if not self.map:
+            return {key: key for key in present}
+        mapped = {to: key.strip("/") for to, key in self.map.items()}
+        absent = [key for key in mapped.values() if key not in present]
+        if absent and self.columns == "exact":
+            listed = printable(", ".join(present)) or "none"
+            message = f"is not there; arrays: {listed}"
+            places = [location_of(head.file.name, key) for key in absent]
+            raise InputError([Problem.at(place, message, kind="missing") for place in places])
+        return {to: key for to, key in mapped.items() if key not in absent}
+
+    def _length_problems(self, head: Head, keys: Iterable[str]) -> list[Problem]:
+        """Problem of arrays of different lengths, with the option that helps where their last axes agree."""
+        shapes = {key: head.arrays[key][0] for key in keys}
+        _, problems = common_length(shapes, head.file.name)
+        if problems and not self.reverse_axes:
+            _, others = common_length({key: shape[::-1] for key, shape in shapes.items()}, head.file.name)
+            if not others:
+                problems = [replace(problem, cure=f"{_REVERSE}; or {problem.cure}") for problem in problems]
+        return problems
+
+
+def _notes(file: SourceFile, reverse_axes: bool) -> tuple[str, ...]:
+    if reverse_axes or not file.name.lower().endswith(".mat"):
+        return ()
+    is_by_matlab = file.head(len(_MATLAB)) == _MATLAB
+    return (f"written by MATLAB, which reverses axes; {_REVERSE}",) if is_by_matlab else ()
+
+
+@lru_cache(_ALIKE)
+def columns_of(arrays: tuple[tuple[str, str, np.dtype[Any]], ...]) -> Mapping[str, Column]:
+    """Columns of arrays, given with their stored names: one, or one for each field of an array of records."""
+    columns = {}
+    for name, array, dtype in arrays:
+        if dtype.names is None:
+            columns[name] = _column(name, array, "")
+        for field in dtype.names or ():
+            columns[f"{name}/{field}"] = _column(f"{name}/{field}", array, field)
+    return columns
+
+
+def _column(name: str, array: str, field: str) -> Column:
+    description = f"array {name} of the sources, files concatenated in natural order"
+    return Column(axes=None, description=description, source=array, field=field)
+
+
+converter = ConverterOf(Rows)

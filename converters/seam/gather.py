@@ -1,0 +1,196 @@
+"""Merging the scans of all sources: columns, tables, remarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from unistore.converters.common.columns import Column as Form
+from unistore.converters.common.columns import Merged, reconcile
+from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
+from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
+from unistore.converters.files.paths import split_of
+from unistore.converters.plugin import Column, Family, Format, Schema
+from unistore.converters.protocol import Scan, Sources
+from unistore.converters.scan import Parts
+from unistore.converters.seam.columns import Place
+from unistore.converters.seam.faults import calling
+from unistore.converters.seam.formats import BLOCK_BYTES, format_by_ending
+from unistore.converters.seam.sources import Origin, Planned, ScannedSource
+from unistore.converters.seam.specs import field_of
+from unistore.errors import InputError, Problem, first_few, printable
+from unistore.schemas.tables import Field, Table
+from unistore.system.sizes import count_of
+
+_DERIVING = 4 * BLOCK_BYTES
+"""Bytes that reading all values of a source takes beside what its format says."""
+_ALIKE = 256
+
+
+class _Seen:
+    """What the sources hold together."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, Column] = {}
+        self.rows = 0
+        self.sample_rows = 1
+        self.forward_only = False
+        self.left_out: dict[tuple[str, str], None] = {}
+        self.notes: dict[str, list[str]] = {}  # sources by remark
+        self.has_facts = self.has_attributes = self.has_formats = False
+
+    def forms(
+        self, parts: Parts, scanned: Sequence[ScannedSource]
+    ) -> Iterator[tuple[str, Mapping[str, Form]]]:
+        """Name and columns of each source of the family."""
+        for name, one in zip(parts.names, scanned, strict=True):
+            if one.picked is not None:
+                self._add(name, one, one.picked.columns)
+                yield name, one.picked.forms
+
+    def _add(self, name: str, one: ScannedSource, columns: Mapping[str, Column]) -> None:
+        if not self.columns:
+            self.sample_rows = max(1, one.sample_rows)
+        if columns.keys() - self.columns.keys():
+            self.columns = {**columns, **self.columns}
+        self.has_facts = self.has_facts or bool(one.facts)
+        self.rows += one.rows
+        self.forward_only = self.forward_only or one.forward_only
+        self.left_out |= dict.fromkeys(one.left_out)
+        for note in one.notes:
+            self.notes.setdefault(note, []).append(name)
+
+
+def gather_sources(
+    plugin: Family, formats: Sequence[Format], parts: Parts, scanned: Sequence[ScannedSource]
+) -> Scan:
+    """Merge the columns of all sources that are the family's.
+
+    Raises
+    ------
+    InputError
+        If there is none, if their columns differ, or if none has rows.
+    """
+    seen = _Seen()
+    merged, problems = reconcile(seen.forms(parts, scanned), getattr(plugin, "columns", "exact"))
+    if not seen.columns:
+        reasons = first_few([one.reason for one in scanned])
+        raise InputError(Problem("files", f"are none of {plugin.name}: {reasons}", kind="missing"))
+    if not problems and not seen.rows:
+        problems.append(Problem(first_few(parts.names), "no rows", "check what wrote it", "empty"))
+    if not problems and not merged:
+        problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
+    if problems:
+        raise InputError(problems)
+    with calling(plugin, count_of(len(parts), "source")):
+        schema = plugin.plan({name: seen.columns[name] for name in merged})
+    attributes = AttributeCollector()
+    sources, files = _sources(schema, formats, parts, scanned, merged, seen, attributes)
+    planned = Planned(schema, seen.has_facts, seen.has_attributes, seen.has_formats)
+    fields = tuple(_field(schema, name, merged[name], seen.sample_rows) for name in schema.columns)
+    return Scan(
+        family=plugin.name,
+        sources=sources,
+        tables=(Table(name=schema.table, fields=fields, spilled=seen.forward_only),),
+        sample_table=schema.samples or schema.table,
+        main_table=schema.table,
+        options=plugin.recorded(),
+        estimated_rows={schema.table: seen.rows} if seen.forward_only else {},
+        needs_facts=bool(schema.samples),
+        notes=(
+            f"{_what(plugin)}: {_counted(seen, schema)} from {count_of(files, 'file')}",
+            *_remarks(seen, sources),
+            *left_out_notes(seen.left_out),
+            *_not_taken(parts, scanned),
+            *attributes.notes(),
+        ),
+        shared={"planned": planned},
+    )
+
+
+def _sources(
+    schema: Schema,
+    formats: Sequence[Format],
+    parts: Parts,
+    scanned: Sequence[ScannedSource],
+    merged: Mapping[str, Merged],
+    seen: _Seen,
+    attributes: AttributeCollector,
+) -> tuple[Sources, int]:
+    """All sources, and the number of their files."""
+    sources = Sources()
+    count = 0
+    is_derived = bool(schema.samples) or seen.forward_only
+    stored = lru_cache(_ALIKE)(lambda items: {key: place for key, place in items if key in merged})
+    columns = parts.names, parts.files(), parts.details, scanned
+    for name, files, group, one in zip(*columns, strict=True):
+        if one.picked is None:
+            continue
+        count += len(files)
+        known = one.picked.places
+        places = stored(tuple(known.items()))
+        if len(places) < len(known):
+            partial = (place.name for column, place in known.items() if column not in merged)
+            seen.left_out |= dict.fromkeys((array, NOT_EVERYWHERE) for array in partial)
+        text = NO_ATTRIBUTES
+        if one.attributes is not None:
+            text = attributes.text(name, one.attributes, _Stored(known, places))
+            seen.has_attributes = seen.has_attributes or text != NO_ATTRIBUTES
+        if format_by_ending(formats, group.names[0]).name != one.formats[0]:
+            seen.has_formats = True
+        sources.add(
+            name=name,
+            files=(*files, *one.further),
+            rows={} if seen.forward_only else {schema.table: one.rows},
+            split=split_of(name),
+            detail=Origin(group.names, one.formats, group.arrays, one.rows, places, one.facts, text),
+            memory=one.memory + _DERIVING if is_derived else 0,
+            reading=one.memory,
+        )
+    return sources, count
+
+
+class _Stored:
+    """Whether the object at a path of a file is stored: all groups are, and datasets of columns."""
+
+    def __init__(self, places: Mapping[str, Place], stored: Mapping[str, Place]) -> None:
+        self._left_out = {place.array for place in places.values()}
+        self._left_out -= {place.array for place in stored.values()}
+
+    def __call__(self, path: str) -> bool:
+        return path not in self._left_out
+
+
+def _field(schema: Schema, name: str, merged: Merged, run: int) -> Field:
+    axis = schema.table.removesuffix("s")
+    path = f"{schema.table}/{name}"
+    column = schema.columns[name]
+    return field_of(path, column, axis, merged.dtype, merged.row_shape, run, merged.attributes)
+
+
+def _what(plugin: Family) -> str:
+    """What the sources are, from the summary: ``"plain arrays"`` of ``"Plain arrays: HDF5."``."""
+    what = plugin.summary.partition(":")[0]
+    return what[:1].lower() + what[1:]
+
+
+def _counted(seen: _Seen, schema: Schema) -> str:
+    return f"{seen.rows} {schema.table} of {printable(', '.join(schema.columns))}"
+
+
+def _remarks(seen: _Seen, sources: Sources) -> Iterator[str]:
+    splits = sorted({split for split in sources.splits if split is not None})
+    if splits:
+        yield f"splits taken from folder and file names: {', '.join(splits)}"
+    for note, names in seen.notes.items():
+        others = " and others" if len(names) > 1 else ""
+        yield f"{names[0]}{others}: {note}"
+
+
+def _not_taken(parts: Parts, scanned: Sequence[ScannedSource]) -> Iterator[str]:
+    """A remark on files of the folder that are none of the family's."""
+    named = [
+        f"{name} {one.reason}" for name, one in zip(parts.names, scanned, strict=True) if one.picked is None
+    ]
+    if named:
+        yield f"left out: {first_few(named)}"

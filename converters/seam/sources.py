@@ -1,0 +1,168 @@
+"""What the scan of a source finds, and what a store's source is read by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from unistore.converters.files.hdf5.attributes import Attributes
+from unistore.converters.plugin import Array, Column, Facts, Group, Head, Opened, Schema, SourceFile
+from unistore.converters.scan import Part, Scanned
+from unistore.converters.seam.columns import Pick, Picked, Place
+from unistore.errors import Problem
+
+_RECORD_BLOCK = 8 << 20
+"""Bytes of records that are read at a time, as all their fields are read."""
+
+
+class Origin(NamedTuple):
+    """Where the rows of a source come from: the ``detail`` of the source."""
+
+    files: tuple[str, ...]  # names of its files, as messages call them
+    formats: tuple[str, ...]  # of these
+    arrays: tuple[str, ...]  # as in `Group`
+    rows: int
+    places: Mapping[str, Place]  # by column
+    facts: Facts
+    attributes: str  # of its HDF5 file, JSON
+
+
+class Planned(NamedTuple):
+    """What is known of all sources together: the ``shared`` of a scan."""
+
+    schema: Schema
+    has_facts: bool  # whether any file says something beside its arrays
+    has_attributes: bool  # whether any HDF5 file has attributes
+    has_formats: bool  # whether the ending of a file does not tell its format
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScannedSource(Scanned):
+    """What the headers of a source say; `picked` is None if it is none of the family's, for this `reason`."""
+
+    picked: Picked | None
+    reason: str = ""
+    formats: tuple[str, ...] = ()
+    rows: int = 0
+    facts: Facts = field(default_factory=dict)
+    attributes: Attributes | None = None
+    left_out: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
+    sample_rows: int = 1
+    forward_only: bool = False
+    memory: int = 0
+
+
+class PartGroup(NamedTuple):
+    """Names of the files of a part, and their arrays as in `Group`."""
+
+    names: tuple[str, ...]
+    arrays: tuple[str, ...]
+
+
+def group_of(part: Part) -> Group:
+    """The files of a part."""
+    found: PartGroup = part.detail
+    files = zip(part.files, found.names, strict=True)
+    return Group(part.name, tuple(SourceFile(path, name, part.roots) for path, name in files), found.arrays)
+
+
+def joined(group: Group, opened: Sequence[Opened]) -> Opened:
+    """The files of a source as one."""
+    first = opened[0]
+    if len(opened) == 1 and (not group.arrays or first.arrays.keys() == set(group.arrays)):
+        return first
+    names = [names_in(group, number, one.arrays) for number, one in enumerate(opened)]
+    arrays: dict[str, Array] = {}
+    notes: dict[str, str] = {}
+    for file, one, known in zip(group.files, opened, names, strict=True):
+        for name, inside in known.items():
+            if name in arrays:
+                message = f"holds {inside}, as another file of {group.name} does"
+                raise file.problem(message, "convert them apart", "name")
+            arrays[name] = one.arrays[inside]
+            if inside in one.notes:
+                notes[name] = one.notes[inside]
+    return Opened(
+        arrays=arrays,
+        facts={key: value for one in opened for key, value in one.facts.items()},
+        further=tuple(file for one in opened for file in one.further),
+        forward_only=any(one.forward_only for one in opened),
+        memory=max(one.memory for one in opened),
+        problems=[problem for one in opened for problem in one.problems],
+        left_out={key: why for one in opened for key, why in one.left_out.items()},
+        notes=notes,
+        attributes=first.attributes,
+        file=first.file,
+    )
+
+
+def names_in(group: Group, number: int, arrays: Collection[str]) -> dict[str, str]:
+    """Names of the arrays of a file in its source, each with the name in the file."""
+    if not group.arrays:
+        return {name: name for name in arrays}
+    (name,) = arrays
+    return {group.arrays[number]: name}
+
+
+def head_of(file: SourceFile, format: str, opened: Opened) -> Head:
+    """What an open source holds; `file` is its first, with its name."""
+    arrays = {name: (array.shape, array.dtype) for name, array in opened.arrays.items()}
+    return Head(file, format, arrays, opened.facts, opened.problems, opened.left_out)
+
+
+def picks_of(
+    group: Group, opened: Sequence[Opened], whole: Opened, columns: Mapping[str, Column]
+) -> tuple[Pick, ...]:
+    """The columns that a source has, with their arrays; those that it lacks are left out."""
+    owners = {}
+    if whole is not opened[0]:
+        for number, one in enumerate(opened):
+            for name, inside in names_in(group, number, one.arrays).items():
+                owners[name] = number, inside
+    picks = []
+    for name, column in columns.items():
+        key = column.source or name
+        array = whole.arrays.get(key)
+        if array is not None:
+            number, inside = owners.get(key, (0, key))
+            step = _step(array) if column.field else 0
+            place = Place(number, inside, column.field, step)
+            picks.append(Pick(name, column, array.dtype, array.shape[1:], place))
+    return tuple(picks)
+
+
+def _step(array: Array) -> int:
+    chunk_rows: int = getattr(array.values, "chunk_rows", 1)
+    if not chunk_rows:
+        return 0
+    row_bytes = array.dtype.itemsize
+    for extent in array.shape[1:]:
+        row_bytes *= extent
+    return max(_RECORD_BLOCK // max(1, row_bytes), chunk_rows)
+
+
+def further_files(opened: Opened, part: Part) -> tuple[str, ...]:
+    """Paths of the files that are read for a source beside its own."""
+    return tuple(dict.fromkeys(str(file.path) for file in opened.further if file.path not in part.files))
+
+
+def problems_of_facts(names: Mapping[str, Column], head: Head) -> list[Problem]:
+    """Numbers of a source that its facts do not say."""
+    problems = []
+    for name, column in names.items():
+        key = column.source or name
+        value = head.facts.get(key)
+        if not isinstance(value, (int, float)):
+            message = f"says no {key}, but {value!r}"
+            problems.append(Problem(head.file.name, message, "write it again", "missing"))
+    return problems
+
+
+def source_file(paths: Sequence[str], number: int, name: str) -> SourceFile:
+    """A file of a source, which may read the files that the scan named alone."""
+    path = Path(paths[number])
+    return SourceFile(path, name, (path,) if len(paths) == 1 else tuple(map(Path, paths)))

@@ -1,0 +1,200 @@
+"""Change one thing in the code of four rooms, many times over, and see whether their tests notice.
+
+    python tools/mutants.py --seed 1 --count 300
+
+The mutants are a sample by the seed of all that can be made of the commit. Each is tried in a clone, on the
+tests that mirror its room, its own test file first. Results are kept line by line in ``build/mutants``: the
+same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("order", "zarr3", "integrity", "conversion")
+LEFT = (ast.Add, ast.Mult, ast.LShift, ast.BitAnd, ast.And, ast.Lt, ast.Gt, ast.Eq, ast.In, ast.Is)
+RIGHT = (
+    ast.Sub,
+    ast.FloorDiv,
+    ast.RShift,
+    ast.BitOr,
+    ast.Or,
+    ast.LtE,
+    ast.GtE,
+    ast.NotEq,
+    ast.NotIn,
+    ast.IsNot,
+)
+OPERATORS: dict[type[ast.AST], type[ast.AST]] = dict(zip(LEFT + RIGHT, RIGHT + LEFT, strict=True))
+OPERATORS |= {ast.Div: ast.Mult, ast.Mod: ast.FloorDiv, ast.BitXor: ast.BitAnd}
+REMOVABLE = (ast.Expr, ast.AugAssign, ast.Raise, ast.Break, ast.Continue)
+ANNOTATIONS = ("annotation", "returns", "decorator_list", "type_params")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one module: the number of the node in its tree, and which of the node's changes."""
+
+    module: str
+    node: int
+    choice: int
+
+
+def code_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield nodes in a fixed order, without annotations, decorators and what only type checkers read."""
+    yield tree
+    if isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test):
+        return
+    for name, value in ast.iter_fields(tree):
+        if name in ANNOTATIONS:
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from code_nodes(child)
+
+
+def changes(node: ast.AST) -> list[ast.AST]:
+    """Return what a node can become."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        return [ast.Constant(not node.value)]
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return [ast.Constant(node.value + 1), ast.Constant(node.value - 1)]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return [node.operand]
+    if isinstance(node, ast.Compare):
+        return [_with(node, ops=_changed_operators(node.ops, at)) for at in range(len(node.ops))]
+    if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in OPERATORS:
+        changed = [_with(node, op=OPERATORS[type(node.op)]())]
+        return [*changed, ast.Pass()] if isinstance(node, ast.AugAssign) else changed
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return [ast.Pass()] if isinstance(node, REMOVABLE) and not is_text else []
+
+
+def _changed_operators(operators: list[ast.cmpop], at: int) -> list[ast.AST]:
+    return [OPERATORS[type(one)]() if number == at else one for number, one in enumerate(operators)]
+
+
+def _with(node: ast.AST, **fields: object) -> ast.AST:
+    changed = copy.copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
+
+
+class _Replacing(ast.NodeTransformer):
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self.old, self.new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return ast.copy_location(self.new, node) if node is self.old else self.generic_visit(node)
+
+
+def all_mutants(tree: Path) -> list[Mutant]:
+    """Return every change that can be made in the rooms."""
+    found = []
+    for room in ROOMS:
+        for path in sorted((tree / "unistore" / room).rglob("*.py")):
+            module = path.relative_to(tree).as_posix()
+            for number, node in enumerate(code_nodes(ast.parse(path.read_text()))):
+                found += [Mutant(module, number, choice) for choice in range(len(changes(node)))]
+    return found
+
+
+def tests_of(tree: Path, module: str) -> list[str]:
+    """Return the tests that mirror a module: its own file first, then its room."""
+    room = Path("tests", *Path(module).parts[:2])
+    own = Path("tests", module).with_name(f"test_{Path(module).name}")
+    return [path.as_posix() for path in (own, room) if (tree / path).exists()]
+
+
+def passes(tree: Path, tests: list[str], limit: float) -> bool | None:
+    """Run tests until the first fails; None if they take longer than the limit."""
+    command = [sys.executable, "-m", "pytest", *tests, "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=tree, env=environment, stdout=null, stderr=null, process_group=0)
+    try:
+        return process.wait(limit) == 0
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def try_mutant(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
+    """Write a mutant into the clone, run its tests, and write the module back."""
+    path = tree / mutant.module
+    whole = path.read_text()
+    parsed = ast.parse(whole)
+    old = list(code_nodes(parsed))[mutant.node]
+    new = changes(old)[mutant.choice]
+    before, after, line = ast.unparse(old), ast.unparse(new), getattr(old, "lineno", 0)
+    changed = ast.unparse(ast.fix_missing_locations(_Replacing(old, new).visit(parsed)))
+    started = time.monotonic()
+    path.write_text(changed)
+    try:
+        passed = passes(tree, tests_of(tree, mutant.module), limit)
+    finally:
+        path.write_text(whole)
+    outcome = {True: "survived", False: "killed", None: "timeout"}[passed]
+    seconds = round(time.monotonic() - started, 1)
+    result = {"line": line, "before": before, "after": after, "outcome": outcome, "seconds": seconds}
+    return {"mutant": asdict(mutant), **result}
+
+
+def main() -> None:
+    """Try the mutants that have no result yet, and print score and survivors."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--limit", type=float, default=600, help="seconds of a mutant's tests")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "mutants")
+    options = parser.parse_args()
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
+    work = options.work / f"{commit[:12]}-{options.seed}"
+    tree, results = work / "tree", work / "results.jsonl"
+    if not tree.exists():
+        subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(tree)], check=True)
+    subprocess.run(["git", "checkout", "--quiet", "--force", commit], cwd=tree, check=True)
+    lines = results.read_text().splitlines() if results.exists() else []
+    done = {json.dumps(result["mutant"]): result for result in map(json.loads, lines)}
+    mutants = all_mutants(tree)
+    chosen = random.Random(options.seed).sample(mutants, options.count)  # noqa: S311  a sample, no secret
+    for room in [] if lines else ROOMS:
+        if not passes(tree, [f"tests/unistore/{room}"], options.limit):
+            sys.exit(f"the tests of {room} fail, or take too long, without a mutant")
+    for number, mutant in enumerate(chosen):
+        key = json.dumps(asdict(mutant))
+        if key not in done:
+            done[key] = try_mutant(tree, mutant, options.limit)
+            with results.open("a") as file:
+                file.write(f"{json.dumps(done[key])}\n")
+        result = done[key]
+        print(f"{number + 1}/{len(chosen)} {result['outcome']} {mutant.module}:{result['line']}", flush=True)
+    tried = [done[json.dumps(asdict(mutant))] for mutant in chosen]
+    survivors = [result for result in tried if result["outcome"] == "survived"]
+    score = 1 - len(survivors) / len(tried)
+    print(f"\n{score:.1%} of {len(tried)} mutants noticed, of {len(mutants)} (seed {options.seed})")
+    for result in survivors:
+        where = f"{result['mutant']['module']}:{result['line']}"
+        print(f"  {where}: {result['before']}  ->  {result['after']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Settings of a conversion of any family: one record, made by `unistore.convert` and by the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from unistore.conversion.memory import step_budget
+from unistore.conversion.split_rule import SOURCE, SplitRule, parse_split
+from unistore.system.arguments import MAX_WORKERS, Arguments
+from unistore.system.sizes import parse_bytes
+from unistore.zarr3.writer import CODECS
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of a conversion, checked when they are made. All are those of `unistore.convert`.
+
+    Raises
+    ------
+    InputError
+        If one has a value that it cannot have, or has no effect without another.
+    """
+
+    codec: str = "auto"
+    split: str | Mapping[str, float] | SplitRule | None = None
+    split_by: str = SOURCE
+    split_seed: int = 0
+    split_from: str | os.PathLike[str] | None = None
+    group_by: str | None = None
+    overwrite: bool = False
+    restart: bool = False
+    work: str | os.PathLike[str] | None = None
+    workers: int = 0
+    scheduler: str | Client | None = None
+    memory: str | int | None = None
+    on_error: str = "fail"
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.one_of("--codec", self.codec, CODECS)
+        check.one_of("--on-error", self.on_error, ("fail", "skip"))
+        check.integer("--workers", self.workers, most=MAX_WORKERS)
+        check.flag("--overwrite", self.overwrite)
+        check.flag("--restart", self.restart)
+        check.path("--work", self.work, none=True)
+        is_scheduler = isinstance(self.scheduler, str) or hasattr(self.scheduler, "submit")
+        expected = "an address, as in tcp://host:8786, or a distributed.Client"
+        check.expect("--scheduler", self.scheduler, is_scheduler, expected, none=True)
+        is_split = isinstance(self.split, (str, Mapping, SplitRule))
+        check.expect("--split", self.split, is_split, "shares, as in train=0.8,val=0.2", none=True)
+        check.text("--split-by", self.split_by)
+        check.integer("--split-seed", self.split_seed)
+        check.path("--split-from", self.split_from, none=True)
+        check.text("--group-by", self.group_by, none=True)
+        check.raise_problems()
+        _ = self.rule, self.limit
+
+    @cached_property
+    def rule(self) -> SplitRule | None:
+        """How samples are assigned to splits; None: the sources name them."""
+        if isinstance(self.split, SplitRule):
+            return self.split
+        return parse_split(self.split, self.split_by, self.split_seed, self.split_from, self.group_by)
+
+    @cached_property
+    def limit(self) -> int | None:
+        """Bytes of all processes together; None: no limit."""
+        return None if self.memory is None else parse_bytes(self.memory, "--memory")
+
+    @property
+    def wanted_workers(self) -> int | None:
+        """Worker processes besides the converting one; None: those of a cluster."""
+        return self.workers if self.scheduler is None else None
+
+    @property
+    def budget(self) -> int:
+        """Bytes that one step may use to be faster, within the limit."""
+        return step_budget(self.limit, self.wanted_workers)
+
+    @property
+    def skips(self) -> bool:
+        """Whether sources with problems are left out."""
+        return self.on_error == "skip"
+
+
+DEFAULTS = Settings()
