@@ -195,11 +195,6 @@ def _pad(_flags: int, _count: int, _values: int, size: int, _capacity: int, buff
     if not _reading.expected:
         return 0
     library = _library()
-    if _reading.expected <= _CACHED_BYTES:
-        blocks = [library.H5allocate_memory(_reading.expected, False) for _ in range(_CACHED_BLOCKS)]
-        for block in blocks:
-            ctypes.memset(block, _reading.fill, _reading.expected)
-            library.H5free_memory(block)
     padding = _reading.expected + _PADDING
     pointer = ctypes.c_void_p.from_address(buffer)
     resized = library.H5resize_memory(pointer.value, size + padding)
@@ -207,6 +202,12 @@ def _pad(_flags: int, _count: int, _values: int, size: int, _capacity: int, buff
         return 0
     pointer.value = resized
     ctypes.memset(resized + size, _reading.fill, padding)
+    # Last, as Python may free blocks of its own at any line above.
+    if _reading.expected <= _CACHED_BYTES:
+        blocks = [library.H5allocate_memory(_reading.expected, False) for _ in range(_CACHED_BLOCKS)]
+        for block in blocks:
+            ctypes.memset(block, _reading.fill, _reading.expected)
+            library.H5free_memory(block)
     return size
 
 
