@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -66,6 +67,8 @@ Facts: TypeAlias = Mapping[str, Any]
 """What a file says beside its arrays, as JSON values: a sample rate, a unit, a header."""
 
 HEAD_BYTES = 4096
+BLOCK_BYTES = 16 << 20
+"""Bytes of an array that are read at a time where all of it is read."""
 
 
 class Claim(NamedTuple):
@@ -199,6 +202,13 @@ class Array:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Read all rows some at a time, each time with the number of the first."""
+        row_bytes = prod(self.shape[1:]) * self.dtype.itemsize
+        step = max(1, BLOCK_BYTES // max(1, row_bytes))
+        for lo in range(0, len(self), step):
+            yield lo, self[lo : min(len(self), lo + step)]
 
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read rows ``lo:hi``, in `out` if the values can and its dtype is theirs, else in another array."""

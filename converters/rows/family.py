@@ -14,6 +14,7 @@ from unistore.converters.common.left_out import NOT_MAPPED
 from unistore.converters.files.arrays import NPY_NAME
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.npy.grouping import group_files
+from unistore.converters.formats.hdf5 import MatlabHdf5
 from unistore.converters.plugin import (
     Chosen,
     Claim,
@@ -31,7 +32,6 @@ from unistore.converters.plugin import (
 )
 from unistore.converters.rows.options import RowsOptions
 from unistore.converters.seam.columns import common_length
-from unistore.converters.seam.formats import MatlabHdf5
 from unistore.converters.seam.record import ConverterOf
 from unistore.errors import printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE

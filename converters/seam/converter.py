@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending, lfs_pointer_problem
 from unistore.converters.files.paths import Listing, relative_names
 from unistore.converters.plugin import (
+    BLOCK_BYTES,
     Array,
     Claim,
     Family,
@@ -27,15 +28,16 @@ from unistore.converters.plugin import (
     no,
     sure,
 )
-from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
+from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.columns import Place, check_columns, picked_of
 from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import BLOCK_BYTES, formats_of, open_file, reading
+from unistore.converters.seam.formats import formats_of, open_file, reading
 from unistore.converters.seam.gather import gather_sources
 from unistore.converters.seam.indices import facts_of, finalize_sources
 from unistore.converters.seam.sources import (
     Origin,
+    Origins,
     PartGroup,
     Planned,
     ScannedSource,
@@ -52,8 +54,22 @@ from unistore.schemas.tables import Table
 from unistore.system.foreign import begin_reading
 
 
+@dataclass(frozen=True)
+class _Opening:
+    """Opens a file by a format."""
+
+    format: Format
+    file: SourceFile
+
+    def __call__(self, _: Path) -> AbstractContextManager[Opened]:
+        return open_file(self.format, self.file)
+
+
 class SeamConverter(Converter):
-    """Converts the files of a family."""
+    """Converts the files of a family.
+
+    A family that the seam does not describe wholly has a subclass: it overrides `describe` and what follows.
+    """
 
     def __init__(self, plugin: Family) -> None:
         self.plugin = plugin
@@ -90,19 +106,21 @@ class SeamConverter(Converter):
         fitting = self._fitting(file.path)
         if not fitting:
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
-        claim = self._claim(SourceFile(file.path, file.path.name, file.roots), fitting)
+        claim = self._claim(file, fitting)
         if claim.certainty == "sure":
             return Taken(claim.layout or self.plugin.name, claim.reason)
         return LeftOut(claim.reason)
 
-    def _claim(self, file: SourceFile, fitting: Sequence[Format]) -> Claim:
+    def _claim(self, candidate: Candidate, fitting: Sequence[Format]) -> Claim:
+        file = SourceFile(candidate.path, candidate.path.name, candidate.roots)
         opening, claim = self._recognised(file, fitting)
         if opening is None:
             return claim
-        with calling(opening, file.name), open_file(opening, file) as opened:
-            head = head_of(file, opening.name, opened)
-            with calling(self.plugin, file.name):
-                matched = self.plugin.match(head)
+        with calling(opening, file.name):
+            # Other families that take files of the format look at the same open file.
+            opened: Opened = candidate.opened(_Opening(opening, file))
+        with calling(self.plugin, file.name):
+            matched = self.plugin.match(head_of(file, opening.name, opened))
         # A family is as sure of a file as its format.
         if matched.certainty == "no":
             return matched
@@ -152,7 +170,7 @@ class SeamConverter(Converter):
         left_out = [(file.path, "in no source") for file in sources if file.name not in grouped]
         return Found(parts=parts, left_out=[] if problems else left_out, notes=notes, problems=problems)
 
-    def scan(self, part: Part) -> ScannedSource:
+    def scan(self, part: Part) -> Scanned:
         """Read the header of a source, and check its arrays."""
         group = group_of(part)
         openings = []
@@ -165,15 +183,16 @@ class SeamConverter(Converter):
             openings.append(opening)
         if len(openings) == 1:  # as nearly all of millions
             with calling(openings[0], part.name), open_file(openings[0], group.files[0]) as one:
-                return self._scanned(part, group, openings, [one])
+                return self.describe(part, group, openings, [one])
         with calling(openings[0], part.name), ExitStack() as stack:
             files = zip(openings, group.files, strict=True)
             opened = [stack.enter_context(open_file(opening, file)) for opening, file in files]
-            return self._scanned(part, group, openings, opened)
+            return self.describe(part, group, openings, opened)
 
-    def _scanned(
+    def describe(
         self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
-    ) -> ScannedSource:
+    ) -> Scanned:
+        """Check the arrays of a source, whose files are open, each by its format."""
         plugin = self.plugin
         whole = joined(group, opened)
         first = group.files[0]
@@ -233,7 +252,7 @@ class SeamConverter(Converter):
         origin: Origin = scan.sources.details[source]
         name = scan.sources.names[source]
         facts: dict[str, NDArray[Any]] = {}
-        with self._reopened(scan, source) as opened:
+        with self.reopened(scan, source) as opened:
             if schema.samples:
                 begin_reading()
                 with calling(self.plugin, name):
@@ -271,7 +290,7 @@ class SeamConverter(Converter):
         """Read rows of a source, from the files alone that have columns of `out`."""
         origin: Origin = scan.sources.details[source]
         if self._reads_itself:
-            with self._reopened(scan, source) as opened:
+            with self.reopened(scan, source) as opened:
                 self._copy_rows(opened, origin, scan.sources.names[source], lo, hi, out)
             return
         paths = scan.sources.paths(source)
@@ -314,8 +333,9 @@ class SeamConverter(Converter):
             target[...] = block[column]
 
     @contextmanager
-    def _reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
-        origin: Origin = scan.sources.details[source]
+    def reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
+        """Open the files of a source again, as one."""
+        origin: Origins = scan.sources.details[source]
         paths = scan.sources.paths(source)
         with ExitStack() as stack:
             files, opened = [], []
@@ -326,7 +346,7 @@ class SeamConverter(Converter):
                     opened.append(stack.enter_context(open_file(opening, file)))
             yield joined(Group(scan.sources.names[source], tuple(files), origin.arrays), opened)
 
-    def _file(self, origin: Origin, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
+    def _file(self, origin: Origins, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
         opening = self._formats_by_name[origin.formats[number]]
         return opening, source_file(paths, number, origin.files[number])
 

@@ -10,12 +10,12 @@ from unistore.converters.common.columns import Merged, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
 from unistore.converters.files.paths import split_of
-from unistore.converters.plugin import Column, Family, Format, Schema
+from unistore.converters.plugin import BLOCK_BYTES, Column, Family, Format, Schema
 from unistore.converters.protocol import Scan, Sources
 from unistore.converters.scan import Parts
 from unistore.converters.seam.columns import Place
 from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import BLOCK_BYTES, format_by_ending
+from unistore.converters.seam.formats import format_by_ending
 from unistore.converters.seam.sources import Origin, Planned, ScannedSource
 from unistore.converters.seam.specs import field_of
 from unistore.errors import InputError, Problem, first_few, printable

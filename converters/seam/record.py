@@ -67,16 +67,14 @@ def _kind(store: StoreView) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ConverterOf:
-    """What makes the converter of a family."""
+    """What makes the converter of a family: `by` names a subclass of `SeamConverter`."""
 
     family: type[Family]
-    scan_identifies: bool = False
+    by: str = "unistore.converters.seam.converter:SeamConverter"
 
     def __call__(self, **options: Any) -> Any:
         """Make the converter with these options."""
-        from unistore.converters.seam.converter import SeamConverter
-
-        return SeamConverter(self.family(**options))
+        return resolve(self.by)(self.family(**options))
 
 
 def record_of(family: object) -> PluginRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.plugin import Array, Column, Facts, Group, Head, Opened, Schema, SourceFile
@@ -15,6 +15,25 @@ from unistore.errors import Problem
 
 _RECORD_BLOCK = 8 << 20
 """Bytes of records that are read at a time, as all their fields are read."""
+
+
+class Origins(Protocol):
+    """Files of a source: what every ``detail`` says."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names, as messages call them."""
+        ...
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Format of each."""
+        ...
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """See `Group`."""
+        ...
 
 
 class Origin(NamedTuple):

@@ -22,7 +22,7 @@ from unistore.converters.plugin import Array, Facts, Family, Format, Restored, S
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
 from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import OWN, blocks, format_by_ending, formats_of, open_file
+from unistore.converters.seam.formats import OWN, format_by_ending, formats_of, open_file
 from unistore.converters.seam.specs import FACTS, FORMAT
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import ArrayView, StoreView
@@ -111,7 +111,7 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
 
 
 def _values(array: Array) -> Values:
-    return Values(array.shape, array.dtype, lambda: (rows for _, rows in blocks(array)))
+    return Values(array.shape, array.dtype, lambda: (rows for _, rows in array.blocks()))
 
 
 @contextmanager
