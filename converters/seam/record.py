@@ -72,6 +72,12 @@ class ConverterOf:
     family: type[Family]
     by: str = "unistore.converters.seam.converter:SeamConverter"
 
+    @property
+    def scan_identifies(self) -> bool:
+        """See `Converter.scan_identifies`."""
+        identifies: bool = resolve(self.by).scan_identifies
+        return identifies
+
     def __call__(self, **options: Any) -> Any:
         """Make the converter with these options."""
         return resolve(self.by)(self.family(**options))

@@ -256,12 +256,12 @@ def test_faults_of_restore_and_draw_name_the_plugin(
 def test_what_fails_while_values_are_read_is_of_the_file(
     events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unistore.converters.seam import formats
+    from unistore.converters.formats import hdf5
 
     def damaged(*arguments: Any) -> Any:
         raise ValueError("invalid code lengths set")
 
-    monkeypatch.setattr(formats._Rows, "__getitem__", damaged)
+    monkeypatch.setattr(hdf5._Rows, "__getitem__", damaged)
     with pytest.raises(
         InputError, match=r"e0\.h5: cannot be read: ValueError: invalid code lengths"
     ) as caught:

@@ -99,6 +99,8 @@ NOT_YET: set[str] = {
     "unistore.converters.ct.source",
     "unistore.converters.ct.tables",
     "unistore.converters.ct.volume",
+    "unistore.converters.formats.arrays",
+    "unistore.converters.formats.hdf5",
     "unistore.converters.formats.images",
     "unistore.converters.point_cloud",
     "unistore.converters.point_cloud.cloud",

@@ -145,6 +145,25 @@ class Proxy:
     rules: list[dict[str, Any]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     unquotes: bool = False
+    under_way: int = 0
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a request as under way."""
+        with self.lock:
+            self.under_way += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.under_way -= 1
+
+    def settle(self) -> None:
+        """Wait until the server has answered every request, also those of killed processes."""
+        deadline = time.monotonic() + 60
+        while self.under_way and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not self.under_way
 
     def spoil(
         self,
@@ -183,6 +202,10 @@ class _Handler(BaseHTTPRequestHandler):
     upstream: ClassVar[str]
 
     def forward(self) -> None:
+        with self.proxy.counted():
+            self.forward_request()
+
+    def forward_request(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         rule = self.proxy.pick(Seen(self.command, self.path, self.headers.get("Range"))) or {"what": ""}
         what = rule["what"]

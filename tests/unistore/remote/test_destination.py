@@ -140,6 +140,7 @@ def killed(proxy: Any, arguments: list[str], method: str, path: str, skip: int) 
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
+    proxy.settle()
 
 
 def in_environment(environment: dict[str, str], function: Callable[..., None], *arguments: str) -> None:
