@@ -15,16 +15,16 @@ import unistore
 
 ROOT = Path(unistore.__file__).parent.parent
 
-MOST_LOADED = 176
+MOST_LOADED = 168
 """Modules that a process holds after it converted one ``.npy`` file."""
-MOST_ENTERED = 93
+MOST_ENTERED = 87
 """Files whose functions are called by that conversion."""
-MOST_OF_SHARD = 21
+MOST_OF_SHARD = 19
 """Files that the rows of a source enter on their way into a shard, beyond the format and the family."""
 FORMAT_AND_FAMILY = ("converters/files/", "converters/formats/", "converters/rows/")
-MOST_OF_BATCH = 7
+MOST_OF_BATCH = 6
 """Files that a batch of a dataset enters, once it was read from before."""
-MOST_OF_LOADER = 14
+MOST_OF_LOADER = 12
 """Files that the next batch of a Loader with a worker enters in the training process."""
 
 SCRIPT = '''
