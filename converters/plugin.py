@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +113,22 @@ def no(reason: str) -> Claim:
     return Claim("no", reason)
 
 
+class Near(Protocol):
+    """What lies near a file, among the paths that the user gave."""
+
+    def names(self, folder: Path) -> frozenset[str]:
+        """Names of the files in a folder; none if it is not there."""
+        ...
+
+    def has(self, path: Path) -> bool:
+        """Whether there is a file."""
+        ...
+
+    def head(self, path: Path) -> Head | None:
+        """What another file holds; None if it is damaged, which is told of that file."""
+        ...
+
+
 @dataclass(frozen=True)
 class SourceFile:
     """A file of the user's.
@@ -125,11 +141,20 @@ class SourceFile:
         What messages call it: its path below the folder that the user gave.
     roots
         The paths that the user gave; no file outside them is read.
+    near
+        In `Family.match` and `Family.group`: what lies near it.
     """
 
     path: Path
     name: str
     roots: tuple[Path, ...] = ()
+    near: Near | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user named the file itself, not its folder."""
+        alike = [root for root in self.roots if root.name == self.path.name]
+        return any(root.parent.resolve() == self.path.parent for root in alike)
 
     @property
     def size(self) -> int:
@@ -231,6 +256,17 @@ class Array:
     def item(self, row: int | None = None) -> Any:
         """Read one row, or all of it, whatever it is: a text, bytes of any length, a number."""
         return self[0 : len(self)] if row is None else self[row : row + 1][0]
+
+    @property
+    def fortran_order(self) -> bool:
+        """Whether the last axis varies slowest in the file, so that `T` is read faster."""
+        is_reversed: bool = getattr(self.values, "fortran_order", False)
+        return is_reversed
+
+    @property
+    def T(self) -> Array:  # noqa: N802  as of an array
+        """The same array with reversed axes."""
+        return Array(self.values.T, self.unit, self.description)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         lo, hi, step = rows.indices(len(self))
@@ -374,6 +410,12 @@ class Format(ABC):
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
     library: ClassVar[str] = ""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
 
     @abstractmethod
     def recognise(self, file: SourceFile) -> Claim:
@@ -581,10 +623,13 @@ class Family(Options, ABC):
             return no(f"holds no {', '.join(missing)}")
         return sure(f"holds {', '.join(map(self.schema.source_of, self.schema.columns))}")
 
-    def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile | Group | Problem | str]:
+    def group(
+        self, files: Sequence[SourceFile]
+    ) -> Iterable[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
         """Choose the files and groups of files that are sources; by default every file.
 
-        What else a file needs, `Opened.further` names. Problems, and remarks for the user, may be among them.
+        What else a file needs, `Opened.further` names. Among them may be files that are in no source, each
+        with the reason, problems, and remarks for the user.
         """
         return files
 
