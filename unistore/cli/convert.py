@@ -15,7 +15,7 @@ from unistore.errors import UnistoreError
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
-    from unistore.conversion.preview import Preview
+    from unistore.conversion.dry_run import DryRun
     from unistore.conversion.report import Report
     from unistore.conversion.settings import Settings
     from unistore.converters.survey import Detection
@@ -68,10 +68,10 @@ def _convert(family: str | None, **given: Any) -> int:
     claims = None if isinstance(chosen, str) else chosen.claims
     family = chosen if isinstance(chosen, str) else chosen.family
     if dry_run:
-        from unistore.conversion.preview import preview
+        from unistore.conversion.dry_run import dry_run
 
         converter = make_converter(family, given)
-        shown = preview(converter, paths, settings, is_named=claims is None, claims=claims)
+        shown = dry_run(converter, paths, settings, is_named=claims is None, claims=claims)
         if as_json:
             say_json(shown.to_json(), indent=1)
         else:
@@ -134,7 +134,7 @@ def detect(**given: Any) -> int:
     return _convert(None, **given)
 
 
-def preview_text(shown: Preview, destination: str, settings: Settings) -> str:
+def preview_text(shown: DryRun, destination: str, settings: Settings) -> str:
     """What would be written, and the memory that it takes."""
     from unistore.converters.survey import counted_scan, verdict_counts
 

@@ -88,7 +88,7 @@ class WatchedColumns(Mapping[str, NDArray[Any]]):
         return len(self._columns)
 
 
-class Column(Protocol):
+class ColumnRows(Protocol):
     """Rows of one column of a task, iterated as blocks in C order: whole rows, or planes of one row."""
 
     @property
@@ -234,7 +234,9 @@ def shard_key(array: ArrayPlan, number: int) -> str:
     return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
 
 
-def write_column(files: Files, number: int, column: Column, ordered_map: OrderedMap = serial_map) -> Entry:
+def write_column(
+    files: Files, number: int, column: ColumnRows, ordered_map: OrderedMap = serial_map
+) -> Entry:
     """Encode a column's rows block by block and write them as shard `number` of its array."""
     array = column.array
     metadata = metadata_of(array)

@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.columns import (
-    Column,
+    ColumnRows,
     InMemory,
     Planes,
     WatchedColumns,
@@ -201,8 +201,8 @@ class StoredRows:
             raise ConversionError(msg)
 
 
-class RowCache:
-    """Ranges of rows that were read already."""
+class RowsRead:
+    """Ranges of rows that were read before they are written."""
 
     def __init__(self, rows: Sequence[StoredRows] = ()) -> None:
         self._rows = list(rows)
@@ -245,7 +245,7 @@ class ShardJob(Job[ShardTask]):
     """From `reading_memory`."""
     bounded: Mapping[str, ArraySpec] = field(default_factory=dict)
     """From `bounded_columns`."""
-    row_cache: RowCache = field(default_factory=RowCache, compare=False)
+    rows_read: RowsRead = field(default_factory=RowsRead, compare=False)
     """Rows that were read already."""
     known: Sequence[Piece] | None = None
     """Pieces of the only task of a job sliced for it; None: computed from the plan."""
@@ -277,7 +277,9 @@ class ShardJob(Job[ShardTask]):
             return Outcome(problems=error.problems)
         return Outcome(self.record(task, files, columns))
 
-    def record(self, task: ShardTask, files: Sequence[Entry], columns: Sequence[Column]) -> dict[str, Any]:
+    def record(
+        self, task: ShardTask, files: Sequence[Entry], columns: Sequence[ColumnRows]
+    ) -> dict[str, Any]:
         """Record of a task for the journal, after iteration of all its columns."""
         return {
             "step": "shard",
@@ -324,7 +326,7 @@ class ShardJob(Job[ShardTask]):
         table, streams = self.plan.table(task.table), isinstance(self.target, Folder)
         return scan_memory(self.scan) + shard_memory(self.converter, table, self.reading, streams=streams)
 
-    def columns(self, task: ShardTask, ordered_map: OrderedMap = serial_map) -> list[Column]:
+    def columns(self, task: ShardTask, ordered_map: OrderedMap = serial_map) -> list[ColumnRows]:
         """Rows of every column of a task: read now, or some planes at a time while iterated.
 
         Raises
@@ -345,7 +347,7 @@ class ShardJob(Job[ShardTask]):
             ]
         blocks = self._blank(task)
         digests = np.empty((len(pieces), len(blocks)), "S32")
-        is_read = self.row_cache.fill(table.name, task.lo, task.hi, blocks)
+        is_read = self.rows_read.fill(table.name, task.lo, task.hi, blocks)
 
         def read(at: int) -> tuple[Problem, ...]:
             piece = pieces[at]
@@ -356,7 +358,7 @@ class ShardJob(Job[ShardTask]):
                 name, first = self.scan.sources.names[piece.source], task.lo + piece.at
                 try:
                     with reading(name, self.fingerprints[piece.source]):
-                        if not self.row_cache.fill(table.name, first, first + piece.hi - piece.lo, out):
+                        if not self.rows_read.fill(table.name, first, first + piece.hi - piece.lo, out):
                             self._fill(table.name, piece.source, piece.lo, piece.hi, out)
                 except InputError as error:
                     return _problems(error, name)
@@ -377,7 +379,7 @@ class ShardJob(Job[ShardTask]):
     def cached(self, task: ShardTask) -> dict[str, NDArray[Any]] | None:
         """Rows of a task by column, if they were read already."""
         blocks = self._blank(task)
-        return blocks if self.row_cache.fill(task.table, task.lo, task.hi, blocks) else None
+        return blocks if self.rows_read.fill(task.table, task.lo, task.hi, blocks) else None
 
     def _blank(self, task: ShardTask) -> dict[str, NDArray[Any]]:
         return {
@@ -401,7 +403,7 @@ class ShardJob(Job[ShardTask]):
         if problems := list(broken_rows(self.plan, self.bounded, name, table, 0, {column: block})):
             raise InputError(with_source(name, problems))
 
-    def pieces(self, task: ShardTask, columns: Sequence[Column]) -> str:
+    def pieces(self, task: ShardTask, columns: Sequence[ColumnRows]) -> str:
         """Digests of the pieces of a task, one after the other, after iteration of all its columns."""
         return "".join(
             _joined_digest({column.array.column: column.piece(at) for column in columns})
@@ -435,7 +437,7 @@ def _filled(shape: tuple[int, ...], dtype: str, fill: float | bool) -> NDArray[A
     return np.zeros(shape, dtype) if fill == 0 else np.full(shape, fill, dtype)
 
 
-def statistics_of(columns: Sequence[Column]) -> dict[str, Any]:
+def statistics_of(columns: Sequence[ColumnRows]) -> dict[str, Any]:
     """Moments of the columns that have statistics, as JSON for the journal."""
     return {
         column.array.field.path: Moments.of(column.block).to_json()
@@ -515,7 +517,7 @@ def read_parts(job: ShardJob, executor: Executor, folder: Path, parts: Sequence[
         for part, outcome in steps:
             problems += outcome.problems
             if not outcome.problems:
-                job.row_cache.add(reading.rows(part))
+                job.rows_read.add(reading.rows(part))
     return problems
 
 

@@ -17,7 +17,7 @@ from unistore.conversion.build import Build
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.remote.client import ObjectClient
 from unistore.remote.object_storage import map_concurrently
-from unistore.remote.url import BUCKETS, Location, parse_url
+from unistore.remote.url import BUCKETS, StoreLocation, parse_url
 from unistore.store.names import BUILD_MARK, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.durable import WrittenFile, write_file
@@ -39,7 +39,7 @@ class ObjectTarget:
         Local folder of the root document.
     """
 
-    def __init__(self, location: Location, root_folder: Path) -> None:
+    def __init__(self, location: StoreLocation, root_folder: Path) -> None:
         self.location = location
         self.root_folder = root_folder
         self.client = writing_client(location)
@@ -73,17 +73,17 @@ class ObjectTarget:
         self.client.delete([key for key in self.sizes() if key not in keys])
 
 
-def writing_client(location: Location) -> ObjectClient:
+def writing_client(location: StoreLocation) -> ObjectClient:
     """Client that writes below a prefix and raises ConversionError."""
     return ObjectClient(location, writing=True, raises=ConversionError)
 
 
-def commit(location: Location, root: bytes) -> None:
+def commit(location: StoreLocation, root: bytes) -> None:
     """Put the root document, which makes the prefix a store."""
     writing_client(location).put(ROOT, [root])
 
 
-def swap_in(staging: Location, location: Location, root: bytes, mark: bytes) -> None:
+def swap_in(staging: StoreLocation, location: StoreLocation, root: bytes, mark: bytes) -> None:
     """Replace the store at `location` by the one at `staging`, by copies inside the object store.
 
     The old root is deleted first and the new one written last: in between there is no store, never a mixture,
@@ -94,7 +94,7 @@ def swap_in(staging: Location, location: Location, root: bytes, mark: bytes) -> 
     ConversionError
         If an object was not copied completely.
     """
-    bucket = writing_client(Location(location.scheme, location.bucket, ""))
+    bucket = writing_client(StoreLocation(location.scheme, location.bucket, ""))
     old = writing_client(location)
     new = ObjectTarget(staging, Path()).sizes()
     old.put(BUILD_MARK, [mark])
@@ -240,12 +240,12 @@ class ObjectBuild(Build):
         self._begun = next(iter(self.journal.of("place")), None)
 
     @property
-    def _staging(self) -> Location:
+    def _staging(self) -> StoreLocation:
         """Prefix of a store that will replace another."""
         return self.location.with_suffix(".unistore-build")
 
     @property
-    def _written(self) -> Location:
+    def _written(self) -> StoreLocation:
         """Prefix that objects are written to."""
         assert self._begun is not None
         return self._staging if self._begun["staged"] else self.location
@@ -267,7 +267,7 @@ class ObjectBuild(Build):
             "there, or add --restart to take its place"
         )
 
-    def _clear(self, location: Location) -> None:
+    def _clear(self, location: StoreLocation) -> None:
         """Delete every object below a prefix that has a mark, the mark last."""
         client = writing_client(location)
         if client.size(BUILD_MARK) is not None:

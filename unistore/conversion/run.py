@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +21,7 @@ from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.asking import asking
 from unistore.conversion.executors.local import Executor, Job, Serial
 from unistore.conversion.failure import writing_failed
-from unistore.conversion.finish import seal, source_digests
-from unistore.conversion.job import DeriveJob, PartJob, RowCache, ShardJob, parts_of, source_batches
+from unistore.conversion.job import DeriveJob, PartJob, RowsRead, ShardJob, parts_of, source_batches
 from unistore.conversion.keys import (
     Fingerprint,
     Fingerprints,
@@ -33,9 +32,10 @@ from unistore.conversion.keys import (
     task_keys,
 )
 from unistore.conversion.memory import check_space, estimate, largest_need, provisional_tables, reading_memory
+from unistore.conversion.new_store import NewStore, choose_codecs, plan_options, plan_store, versions
 from unistore.conversion.plan import Plan, json_digest
-from unistore.conversion.planning import Planned, choose_codecs, plan_conversion, plan_options, versions
 from unistore.conversion.report import Report
+from unistore.conversion.seal import seal, source_digests
 from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import Skipping, check_resumed, scan_valid_sources
 from unistore.conversion.spill import Spill, SpilledBatch
@@ -74,6 +74,8 @@ class Conversion:
         Where steps run, and progress callbacks.
     round
         How often sources were left out before; steps of earlier rounds are reused if their keys are the same.
+    rows_read
+        Rows that were read before their shards are written.
     """
 
     converter: Converter
@@ -84,6 +86,7 @@ class Conversion:
     executor: Executor
     progress: Progress
     round: int = 0
+    rows_read: RowsRead = field(default_factory=RowsRead)
 
     def execute(self, split: SplitRule | None) -> Report:
         """Derive, finalize, write every shard, seal, move into place.
@@ -99,22 +102,22 @@ class Conversion:
         if isinstance(self.build.target, Folder):
             tables = provisional_tables(self.scan)
             check_space(self.build.output_path, self.build.folder, tables, self.progress)
-        planned, spill, row_cache = self.plan(split)
-        plan = planned.plan
-        check_plan(plan, planned.attributes["samples"]["count"], planned.arrays)
-        resumed = self.write_shards(planned, self.job(plan, planned.spilled, spill, row_cache))
+        new_store = self.plan(split)
+        plan = new_store.plan
+        check_plan(plan, new_store.attributes["samples"]["count"], new_store.arrays)
+        resumed = self.write_shards(new_store, self.job(plan, new_store.spilled, new_store.spill))
         sealed = seal(
             self.build.target,
             plan,
             self.build.journal,
-            planned.index(source_digests(plan, self.build.journal.each("shard"))),
-            planned.attributes,
-            planned.groups,
+            new_store.index(source_digests(plan, self.build.journal.each("shard"))),
+            new_store.attributes,
+            new_store.groups,
         )
         report = Report(
             destination=self.build.destination,
             family=plan.family,
-            samples=int(planned.attributes["samples"]["count"]),
+            samples=int(new_store.attributes["samples"]["count"]),
             sample_table=plan.sample_table,
             sources=len(self.scan.sources),
             source_bytes=int(self.sizes.sum()),
@@ -124,9 +127,9 @@ class Conversion:
             tasks=len(plan.tasks()),
             resumed=resumed,
             digest=sealed["digest"],
-            notes=(*self.scan.notes, *planned.notes),
+            notes=(*self.scan.notes, *new_store.notes),
             skipped=self.scan.options.get("skipped", ()),
-            verdicts=planned.verdicts,
+            verdicts=new_store.verdicts,
         )
         self.build.journal.append({"step": "sealed", "report": asdict(report)})
         self.build.move_into_place()
@@ -143,29 +146,24 @@ class Conversion:
         """Bytes of the files of each source."""
         return sizes_of(self.fingerprints)
 
-    def plan(
-        self, split: SplitRule | None, codecs: Mapping[str, str] | None = None
-    ) -> tuple[Planned, Spill, RowCache]:
+    def plan(self, split: SplitRule | None, codecs: Mapping[str, str] | None = None) -> NewStore:
         """Derive, finalize, plan; `codecs` are those that the codec ``"auto"`` chose before, by path."""
         codec = self.settings.codec
         spill = self._derive()
-        row_cache = RowCache()
         finalized = self.converter.finalize(self.scan, spill if self.scan.is_derived else ())
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
             if codecs is not None:
                 return codecs
-            job = self.job(plan, spilled, spill, row_cache)
+            job = self.job(plan, spilled, spill)
             self._read_parts(job)
             folder = self.build.spill / "trial"
             return choose_codecs(job, self.executor, folder, bad_sources=self.settings.skips)
 
-        planned = plan_conversion(
-            self.converter, self.scan, finalized, codec, split, spill, self.sizes, choose
-        )
+        new_store = plan_store(self.converter, self.scan, finalized, codec, split, spill, self.sizes, choose)
         if codec != "auto" and codecs is None:
-            self._read_parts(self.job(planned.plan, planned.spilled, spill, row_cache))
-        return planned, spill, row_cache
+            self._read_parts(self.job(new_store.plan, new_store.spilled, spill))
+        return new_store
 
     def _read_parts(self, job: ShardJob) -> None:
         """Read small sources on all workers, where these are more than there are shards to write."""
@@ -175,9 +173,9 @@ class Conversion:
         if parts:
             self.run_steps("reading", reading, parts, plan.task_bytes, lambda _: {})
         for part in parts:
-            job.row_cache.add(reading.rows(part))
+            self.rows_read.add(reading.rows(part))
 
-    def job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill, row_cache: RowCache) -> ShardJob:
+    def job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill) -> ShardJob:
         """Job that writes the shards of a plan."""
         return ShardJob(
             converter=self.converter,
@@ -189,7 +187,7 @@ class Conversion:
             spilled=spilled,
             reading=reading_memory(self.scan),
             bounded=bounded_columns(plan),
-            row_cache=row_cache,
+            rows_read=self.rows_read,
         )
 
     def _derive(self) -> Spill:
@@ -229,9 +227,9 @@ class Conversion:
             spill.add(batch, number[known].tolist(), known.tolist())
         return spill
 
-    def write_shards(self, planned: Planned, job: ShardJob) -> int:
+    def write_shards(self, new_store: NewStore, job: ShardJob) -> int:
         """Write the shards that are missing; returns the number of tasks that were done before."""
-        journal, plan, digest = self.build.journal, planned.plan, planned.attributes["plan_digest"]
+        journal, plan, digest = self.build.journal, new_store.plan, new_store.attributes["plan_digest"]
         before = [record for record in journal.of("plan") if record["round"] == self.round]
         if before and before[0]["digest"] != digest:
             msg = (

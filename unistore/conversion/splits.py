@@ -33,7 +33,7 @@ from unistore.system.sizes import count_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Repeated:
+class RepeatedRows:
     """``np.repeat(values, counts, axis=0)`` without its memory; supports slices along axis 0.
 
     Attributes
@@ -416,7 +416,7 @@ def _group_of(match: re.Match[str]) -> str:
     return match.group() if group is None else group
 
 
-Codes: TypeAlias = NDArray[np.uint8] | Repeated
+Codes: TypeAlias = NDArray[np.uint8] | RepeatedRows
 """Split code of each sample, (samples,) uint8."""
 ReadColumn = Callable[[str], Sequence[Any]]
 """Values of a column of the sample table, one a sample."""
@@ -521,7 +521,7 @@ def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
     splits = scan.sources.splits
     names = tuple(dict.fromkeys(split for split in splits if split is not None))
     if not names:
-        return Assigned(Repeated(np.zeros(1, np.uint8), np.array([finalized.samples])), ())
+        return Assigned(RepeatedRows(np.zeros(1, np.uint8), np.array([finalized.samples])), ())
     if None in splits:
         names = tuple(dict.fromkeys((*names, OTHER)))
     code = np.array([names.index(OTHER if split is None else split) for split in splits], np.uint8)
@@ -531,7 +531,7 @@ def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
 def _of_samples(code: NDArray[np.uint8], finalized: Finalized) -> Codes:
     """Codes of samples from those of sources."""
     codes = code[finalized.sample_source]
-    return codes if finalized.sample_runs is None else Repeated(codes, finalized.sample_runs)
+    return codes if finalized.sample_runs is None else RepeatedRows(codes, finalized.sample_runs)
 
 
 _KINDS = "bui"

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import default_collate
 
 from unistore.data.packed import Batch
-from unistore.data.sample import Memory, Ragged, Sample, Samples, empty_tensor
+from unistore.data.sample import BatchMemory, RaggedKey, Sample, Samples, empty_tensor
 from unistore.system.arguments import Arguments
 
 
@@ -121,16 +121,18 @@ class Collate:
         if uncommon:
             msg = f"samples of one batch have different keys: {', '.join(uncommon)} are in some only"
             raise ValueError(msg)
-        known: dict[str, Ragged] = dict(getattr(samples[0], "ragged", {}))
-        known |= {key: Ragged(group) for key, group in self.groups.items()}
+        known: dict[str, RaggedKey] = dict(getattr(samples[0], "ragged", {}))
+        known |= {key: RaggedKey(group) for key, group in self.groups.items()}
         if listed and self.ragged == "list":
-            known |= {key: Ragged() for key, value in samples[0].items() if isinstance(value, torch.Tensor)}
+            known |= {
+                key: RaggedKey() for key, value in samples[0].items() if isinstance(value, torch.Tensor)
+            }
         ragged = {key: kind for key, kind in known.items() if key in keys}
         dense = {key: _stacked(key, [sample[key] for sample in samples]) for key in keys if key not in ragged}
         parts = {key: [torch.as_tensor(sample[key]) for sample in samples] for key in ragged}
         return dense | self._numbered(self._collate_ragged(parts, ragged), ragged)
 
-    def _numbered(self, batch: dict[str, Any], ragged: Mapping[str, Ragged]) -> dict[str, Any]:
+    def _numbered(self, batch: dict[str, Any], ragged: Mapping[str, RaggedKey]) -> dict[str, Any]:
         """Packed coordinates with the number of their sample in front, if asked for."""
         if self.coords is None:
             return batch
@@ -148,7 +150,7 @@ class Collate:
         return batch
 
     def _collate_ragged(
-        self, parts: Mapping[str, list[torch.Tensor]], ragged: Mapping[str, Ragged]
+        self, parts: Mapping[str, list[torch.Tensor]], ragged: Mapping[str, RaggedKey]
     ) -> dict[str, Any]:
         """Ragged keys as lists, padded or packed, with the lengths, offsets or shapes of their groups."""
         if self.ragged == "list":
@@ -240,7 +242,7 @@ def as_tensors(batch: Batch, collate: Callable[[Any], Any] | None = None) -> Any
     collate
         A `unistore.Collate`; None: the default one.
     """
-    return (collate or Collate())(Samples(batch, Memory()))
+    return (collate or Collate())(Samples(batch, BatchMemory()))
 
 
 def pin(batch: Any) -> Any:

@@ -21,7 +21,7 @@ from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in
 from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
-    Part,
+    DatasetPart,
     bind_parts,
     check_drawable,
     checked_names,
@@ -29,7 +29,7 @@ from unistore.data.parts import (
     common_fields,
     open_parts,
 )
-from unistore.data.sample import Memory, Sample, Samples
+from unistore.data.sample import BatchMemory, Sample, Samples
 from unistore.errors import InputError, Problem, StoreError, first_few
 from unistore.order.permutation import At
 from unistore.order.seeding import RandomFunction
@@ -37,7 +37,7 @@ from unistore.order.sequences import sample_indices
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch
-from unistore.zarr3 import Array
+from unistore.zarr3 import StoredArray
 
 Index = SupportsIndex | At
 _SHOWN = 16
@@ -211,12 +211,12 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             If `index` is no whole number, such as a slice or a list.
         """
         picks = self._picks([_checked_index(index)])
-        sample = Samples(self._read(picks, np.empty), Memory())[0]
+        sample = Samples(self._read(picks, np.empty), BatchMemory())[0]
         return self._transformed([sample], [index], picks)[0]
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
         """Samples of a batch, read together; `unistore.collate` collates them without a copy."""
-        memory = Memory(self._expected_bytes)
+        memory = BatchMemory(self._expected_bytes)
         picks = self._picks(indices)
         found = Samples(self._read(picks, memory.allocate), memory)
         self._expected_bytes = max(
@@ -281,7 +281,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             batch[EPOCH] = packed_copy(picks.epoch, allocate)
         return batch
 
-    def arrays(self) -> list[Array]:
+    def arrays(self) -> list[StoredArray]:
         """Arrays of all its stores, each opened once."""
         return [array for part in self.parts for array in part.store.arrays().values()]
 
@@ -505,10 +505,10 @@ def label_counts(dataset: Any, key: str, split: Names, subset: Any) -> dict[int,
     return dict(sorted(found.items()))
 
 
-def _parts_of(dataset: Any, split: Names) -> Sequence[Part]:
+def _parts_of(dataset: Any, split: Names) -> Sequence[DatasetPart]:
     """The parts of a dataset, of other splits if any are named."""
     if split is None:
-        return cast("Sequence[Part]", dataset.parts)
+        return cast("Sequence[DatasetPart]", dataset.parts)
     names = (split,) if isinstance(split, str) else tuple(split)
     parts = [part._replace(splits=names) for part in dataset.parts]
     for part in parts:

@@ -24,7 +24,7 @@ _BLOCK = 1 << 16
 """Samples whose sources are read together."""
 
 
-class Part(NamedTuple):
+class DatasetPart(NamedTuple):
     """The samples of one store.
 
     Attributes
@@ -117,7 +117,7 @@ def open_parts(
     kind: SampleKind | str | None,
     splits: tuple[str, ...] | None,
     cache: Mapping[str, Any],
-) -> tuple[Part, ...]:
+) -> tuple[DatasetPart, ...]:
     """Open the stores of a Dataset.
 
     Parameters
@@ -164,13 +164,13 @@ def open_parts(
         raise InputError(problems)
     names = _short_names(paths)
     parts = tuple(
-        Part(store, kind, splits, name) for store, kind, name in zip(stores, kinds, names, strict=True)
+        DatasetPart(store, kind, splits, name) for store, kind, name in zip(stores, kinds, names, strict=True)
     )
     _call_all(lambda part: part.check_splits(), parts)
     return parts
 
 
-def common_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[str, ...]:
+def common_fields(parts: Sequence[DatasetPart], fields: Sequence[str] | None) -> tuple[str, ...]:
     """Keys that samples of all stores have.
 
     Parameters
@@ -204,7 +204,7 @@ def common_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[
     return selected[0]
 
 
-def bind_parts(parts: Sequence[Part], fields: Sequence[str]) -> SampleReader:
+def bind_parts(parts: Sequence[DatasetPart], fields: Sequence[str]) -> SampleReader:
     """Reader of all samples, store after store.
 
     Raises
@@ -241,7 +241,7 @@ def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dic
     return dict(found)
 
 
-def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[float, ...]:
+def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> tuple[float, ...]:
     """Weights of the stores as floats.
 
     Raises
@@ -265,7 +265,7 @@ def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[fl
     return tuple(given.tolist())
 
 
-def check_drawable(weights: Sequence[float], parts: Sequence[Part], reader: SampleReader) -> None:
+def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], reader: SampleReader) -> None:
     """Raise an InputError if stores with a positive weight have no samples; names all of them."""
     assert isinstance(reader, JoinedReader)
     empty = [
@@ -279,7 +279,7 @@ def check_drawable(weights: Sequence[float], parts: Sequence[Part], reader: Samp
         raise InputError(empty)
 
 
-def _call_all(function: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
+def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]) -> list[T]:
     """Results for all parts; the InputErrors of all parts are raised as one."""
     results, errors = [], []
     for part in parts:

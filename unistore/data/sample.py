@@ -34,7 +34,7 @@ def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(0, dtype=dtype).set_(storage).view(tuple(shape))
 
 
-class Memory:
+class BatchMemory:
     """Allocates the arrays of a batch, and makes tensors of them.
 
     In a worker, the arrays of a batch share one storage as far as they fit: each storage costs the parent a
@@ -96,7 +96,7 @@ class Memory:
         return self.tensor(out)
 
 
-class Ragged(NamedTuple):
+class RaggedKey(NamedTuple):
     """Group of a ragged key, whose offsets it shares, and whether samples are boxes."""
 
     group: str = ""
@@ -114,11 +114,11 @@ class Sample(dict[str, Any]):
 
     __slots__ = ("ragged",)
 
-    def __init__(self, values: Mapping[str, Any], ragged: Mapping[str, Ragged] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any], ragged: Mapping[str, RaggedKey] | None = None) -> None:
         super().__init__(values)
-        self.ragged: Mapping[str, Ragged] = ragged or {}
+        self.ragged: Mapping[str, RaggedKey] = ragged or {}
 
-    def __reduce__(self) -> tuple[type[Sample], tuple[dict[str, Any], Mapping[str, Ragged]]]:
+    def __reduce__(self) -> tuple[type[Sample], tuple[dict[str, Any], Mapping[str, RaggedKey]]]:
         return type(self), (dict(self), self.ragged)
 
     def __copy__(self) -> Sample:
@@ -152,11 +152,11 @@ class Samples(Items[Sample]):
         Memory that the batch was allocated from.
     """
 
-    def __init__(self, batch: Batch, memory: Memory) -> None:
+    def __init__(self, batch: Batch, memory: BatchMemory) -> None:
         self.batch = batch
         self.memory = memory
         self.ragged = {
-            key: Ragged(packed.group, packed.shapes is not None)
+            key: RaggedKey(packed.group, packed.shapes is not None)
             for key, packed in batch.items()
             if packed.offsets is not None
         }

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from unistore.conversion.executors.asking import T, run_in_order
 from unistore.conversion.executors.local import Executor, Job, Outcome
 from unistore.conversion.failure import WritingError, named, refusal
-from unistore.conversion.finish import merged_statistics, source_digests
 from unistore.conversion.job import ShardJob, statistics_of
 from unistore.conversion.keys import Fingerprints, reading
+from unistore.conversion.new_store import NewStore
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
-from unistore.conversion.planning import Planned
+from unistore.conversion.seal import merged_statistics, source_digests
 from unistore.converters.common.difference import difference
 from unistore.converters.files.comparison import Compared, Restore, compare_source
 from unistore.converters.protocol import Scan
@@ -120,12 +120,12 @@ def compare(
     found = _Found()
     with _temporary_folder() as work:
         conversion = plan_recorded_conversion(store.attributes, sources, work, progress, executor)
-        lines = differences(store, conversion.planned)
+        lines = differences(store, conversion.new_store)
         if lines:
             listed = "\n  ".join(lines)
             msg = f"{store.path}: these are not the sources that it was made from:\n  {listed}"
             raise InputError(msg)
-        conversion = replace(conversion, planned=_in_shards_of(store, conversion.planned))
+        conversion = replace(conversion, new_store=_in_shards_of(store, conversion.new_store))
         comparison = _Comparison(store, conversion, sample, progress, executor, found)
         comparison.compare_arrays()
     if not found.problems and get_family(store.family).restore:
@@ -144,14 +144,14 @@ def compare(
     return [], receipt
 
 
-def _in_shards_of(store: Store, planned: Planned) -> Planned:
+def _in_shards_of(store: Store, new_store: NewStore) -> NewStore:
     """Return a plan with the shards of a store: the digests of the sources are of their parts in each."""
     tables: list[TablePlan] = []
-    for table in planned.plan.tables:
+    for table in new_store.plan.tables:
         shards = [store.array(array.field.path).shard_shape for array in table.arrays]
         arrays = map(_with_shard, table.arrays, shards)
         tables.append(replace(table, arrays=tuple(arrays)))
-    return replace(planned, plan=replace(planned.plan, tables=tuple(tables)))
+    return replace(new_store, plan=replace(new_store.plan, tables=tuple(tables)))
 
 
 def _with_shard(array: ArrayPlan, shard: tuple[int, ...]) -> ArrayPlan:
@@ -238,8 +238,8 @@ class _Comparison:
 
     def compare_arrays(self) -> None:
         """Compare the shards of the tables, or a sample of them, and the index arrays."""
-        store, found, planned = self.store, self.found, self.conversion.planned
-        plan = planned.plan
+        store, found, new_store = self.store, self.found, self.conversion.new_store
+        plan = new_store.plan
         tasks = plan.tasks()
         step = _ShardStep(store, self.conversion.job())
         records: list[dict[str, Any]] = []
@@ -251,10 +251,10 @@ class _Comparison:
         complete = len(records) == len(tasks)
         digests = source_digests(plan, records) if complete else np.zeros((len(plan.sources), 16), np.uint8)
         # not compared: the size of a source's file, which may differ where its values do not
-        skipped = {"sources/bytes", *later_arrays(store, planned)}
+        skipped = {"sources/bytes", *later_arrays(store, new_store)}
         if not complete:
             skipped.add("sources/digest")
-        for described, values in planned.index(digests):
+        for described, values in new_store.index(digests):
             if described.path not in skipped and not is_later(store, described.path):
                 _compare_block(store, described.path, (0,), values, found)
         if complete and not _equal_json(merged_statistics(plan, records), store.attributes["statistics"]):
@@ -263,7 +263,7 @@ class _Comparison:
 
     def compare_files(self) -> None:
         """Compare the files of the sources, or of a sample of the sources."""
-        found, scan, fingerprints = self.found, self.conversion.planned.scan, self.conversion.fingerprints
+        found, scan, fingerprints = self.found, self.conversion.new_store.scan, self.conversion.fingerprints
         sizes = [sum(file.size for file in fingerprint) for fingerprint in fingerprints]
         step = _SourceStep(self.store, scan, fingerprints)
         for record in self._run("receipt", step, range(len(sizes)), sizes.__getitem__):

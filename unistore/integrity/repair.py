@@ -15,14 +15,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import Column, InMemory, Planes, in_planes, metadata_of, shard_key
+from unistore.conversion.columns import ColumnRows, InMemory, Planes, in_planes, metadata_of, shard_key
 from unistore.conversion.convert import source_paths
 from unistore.conversion.executors.local import Executor, Job, Outcome
 from unistore.conversion.failure import named, refusal
-from unistore.conversion.finish import seal, source_digests
 from unistore.conversion.job import ShardJob
 from unistore.conversion.keys import task_keys
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask
+from unistore.conversion.seal import seal, source_digests
 from unistore.errors import ConversionError, InputError, StoreError, first_few
 from unistore.exporting.run import temporary_folder, temporary_folder_path
 from unistore.integrity.files import CheckedFiles, check_file, check_files
@@ -40,7 +40,7 @@ from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_WORKERS, Arguments
 from unistore.system.progress import Progress
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError
 from unistore.zarr3.durable import sync_folder, write_file
 from unistore.zarr3.storage import LocalStorage
@@ -171,7 +171,7 @@ class SoundShards(Job[ShardTask]):
         """Return the peak bytes of a task, which are at most those of writing it."""
         return self.job.need(task)
 
-    def _columns(self, task: ShardTask) -> list[Column]:
+    def _columns(self, task: ShardTask) -> list[ColumnRows]:
         table = self.job.plan.table(task.table)
         if in_planes(self.job.converter, table):
             rows = range(task.lo, task.hi)
@@ -192,9 +192,9 @@ class SoundShards(Job[ShardTask]):
         beyond = array.shape[2:]
         self._array(array).read_box([row, lo, *(0 for _ in beyond)], [row + 1, hi, *beyond], block)
 
-    def _array(self, array: ArrayPlan) -> Array:
+    def _array(self, array: ArrayPlan) -> StoredArray:
         # The form is that of the plan, as the document of the array may be damaged.
-        return Array(LocalStorage(self.folder), array.field.path, metadata_of(array))
+        return StoredArray(LocalStorage(self.folder), array.field.path, metadata_of(array))
 
 
 _AGAIN = "convert the sources again with --overwrite"
@@ -287,7 +287,7 @@ class _Repair:
         document = None if self.checked.root.intact else known.root.document
         if known.is_intact:
             return self._move(Path(), [], document)
-        recorded = self._planned_conversion(known, sources)
+        recorded = self._recorded_conversion(known, sources)
         with recorded.build:
             self._continue(recorded, known)
         made = recorded.build.local
@@ -298,8 +298,8 @@ class _Repair:
 
     def _continue(self, recorded: RecordedConversion, known: CheckedFiles) -> None:
         """Convert again, but for the tasks of which every shard is sound."""
-        conversion, planned, journal = recorded.conversion, recorded.planned, recorded.build.journal
-        plan = planned.plan
+        conversion, new_store, journal = recorded.conversion, recorded.new_store, recorded.build.journal
+        plan = new_store.plan
         job = recorded.job()
         digests = {key for key in known.entries if key.startswith("sources/digest/c/")}
         sound = SoundShards(
@@ -313,9 +313,9 @@ class _Repair:
         done = [task for task in plan.tasks() if known.sound.issuperset(shard_keys(plan, task))]
         keys = task_keys(plan, conversion.keys)
         conversion.run_steps("checking", sound, done, plan.task_bytes, lambda task: {"of": keys[task.id]})
-        conversion.write_shards(planned, job)
-        index = planned.index(source_digests(plan, journal.each("shard")))
-        seal(recorded.build.target, plan, journal, index, planned.attributes, planned.groups)
+        conversion.write_shards(new_store, job)
+        index = new_store.index(source_digests(plan, journal.each("shard")))
+        seal(recorded.build.target, plan, journal, index, new_store.attributes, new_store.groups)
 
     def _damaged_files(self, known: CheckedFiles, made: Path) -> list[str]:
         """Keys of the files to replace, the manifest last; refuses files that are not those of the store."""
@@ -363,17 +363,17 @@ class _Repair:
         repaired = replace(root, document=document, attributes=attributes, intact=True)
         return replace(self.checked, root=repaired, manifest_intact=intact)
 
-    def _planned_conversion(self, known: CheckedFiles, sources: Sequence[Path]) -> RecordedConversion:
+    def _recorded_conversion(self, known: CheckedFiles, sources: Sequence[Path]) -> RecordedConversion:
         """The conversion that made the store; refuses sources that would give another store."""
         attributes = known.root.attributes or {}
         if not isinstance(attributes.get("plan_digest"), str):
             msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
             raise StoreError(msg)
         recorded = plan_recorded_conversion(attributes, sources, self.work, self.progress, self.executor)
-        if recorded.planned.plan.digest != attributes["plan_digest"]:
+        if recorded.new_store.plan.digest != attributes["plan_digest"]:
             lines = encoder_differences(attributes)
             if self.checked.root.intact:
-                lines += differences(Store(self.folder), recorded.planned)
+                lines += differences(Store(self.folder), recorded.new_store)
             # Without a difference, an older unistore described the same arrays in other words: what is
             # written again is compared with the manifest.
             if lines or not (self.checked.root.intact and known.manifest_intact):

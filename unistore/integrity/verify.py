@@ -31,7 +31,7 @@ from unistore.store.names import REPORT, ROOT
 from unistore.store.reader import Store, open_storage
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
-from unistore.zarr3.array import Array, read_metadata
+from unistore.zarr3.array import StoredArray, read_metadata
 from unistore.zarr3.codecs import FrameError, max_encoded_size
 from unistore.zarr3.documents import parse_document, shown
 from unistore.zarr3.metadata import EMPTY, ArrayMetadata, decode_index, index_bytes, shard_key
@@ -412,7 +412,7 @@ def owning_array(key: str, paths: Iterable[str]) -> str | None:
 def locate_damage(storage: Storage, path: str, key: str) -> str:
     """Which chunks of a shard of the array at `path` do not decode; ``""`` if that cannot be found out."""
     try:
-        array = Array.open(storage, path)
+        array = StoredArray.open(storage, path)
         shard = [int(part) for part in key.removeprefix(f"{path}/c/").split("/")]
     except (StoreError, UnsupportedError, ValueError):
         return ""
@@ -436,7 +436,7 @@ def locate_damage(storage: Storage, path: str, key: str) -> str:
     return f"damaged: chunk {first_few(list(map(str, damaged)), 3)}, in rows {lo}:{hi}"
 
 
-def _decodes(array: Array, chunk: tuple[int, ...]) -> bool:
+def _decodes(array: StoredArray, chunk: tuple[int, ...]) -> bool:
     lo = [at * step for at, step in zip(chunk, array.chunk_shape, strict=True)]
     hi = [min(at + step, size) for at, step, size in zip(lo, array.chunk_shape, array.shape, strict=True)]
     try:

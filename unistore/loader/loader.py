@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from unistore.errors import LoaderError, SampleError
-from unistore.loader.cache import parse_size
-from unistore.loader.cached import cache_file, cached, check_cacheable
+from unistore.loader.cache import cache_file, cached, check_cacheable, parse_size
 from unistore.loader.fetch import choose_fetch
 from unistore.loader.iteration import BatchConfig, Iteration, Producer, Requests
 from unistore.loader.ordering import (
@@ -26,7 +25,7 @@ from unistore.loader.ordering import (
     sequence_for,
     workers_for,
 )
-from unistore.loader.state import Progress, Stats, dataset_digest, report
+from unistore.loader.state import EpochProgress, Stats, dataset_digest, report
 from unistore.loader.thread import ReadingThread
 from unistore.memory.slabs import SlabRing
 from unistore.order.sequences import RankShare
@@ -259,7 +258,7 @@ class Loader:
         self._pin = pin_memory and _can_pin()
         self._cache = None if cache is None else parse_size(cache)
         self._log_every = log_every
-        self._progress = Progress(dataset_digest(dataset))
+        self._progress = EpochProgress(dataset_digest(dataset))
         self._stats = Stats()
         self._unreported = Stats()
         self._reported = time.perf_counter()

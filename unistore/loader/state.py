@@ -118,7 +118,7 @@ def dataset_digest(dataset: Any) -> str:
     return xxhash.xxh3_128_hexdigest(identity.encode())
 
 
-class Progress:
+class EpochProgress:
     """Epoch, and samples delivered in it by all ranks together.
 
     Prefetched samples do not count until they are delivered. Leaving an iteration early ends its epoch; an

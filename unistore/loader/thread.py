@@ -25,7 +25,7 @@ SMOOTHING = 0.25
 _Made: TypeAlias = tuple[Request, Arrival | SampleError]
 
 
-class _BatchMaker:
+class _MakerThread:
     """Makes batches in the slabs of a ring, one at a time, on whichever thread calls it."""
 
     def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
@@ -79,7 +79,7 @@ class ReadingThread:
 
     def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
         self._ring = ring
-        self._maker = _BatchMaker(fetch, dataset, ring)
+        self._maker = _MakerThread(fetch, dataset, ring)
         self._reads_ahead = fetch.on_any_thread
         self._pending: deque[Request] = deque()
         self._begun: deque[Request] = deque()
@@ -189,7 +189,7 @@ def thread_helps(computing: float, making: float) -> bool:
 
 
 def _make_batches(
-    maker: _BatchMaker, requests: queue.SimpleQueue[Request | None], made: queue.SimpleQueue[_Made]
+    maker: _MakerThread, requests: queue.SimpleQueue[Request | None], made: queue.SimpleQueue[_Made]
 ) -> None:
     while (request := requests.get()) is not None:
         made.put((request, maker.make(request)))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.errors import LoaderError, SampleError
-from unistore.loader.cached import cached
+from unistore.loader.cache import cached
 from unistore.loader.collating import prepare_process, set_worker_info
 from unistore.loader.fetch import Failure, caused, choose_fetch, fetch_batch, in_one_line, pack_failure
 from unistore.loader.iteration import Arrival, BatchConfig
@@ -55,7 +55,7 @@ class SlabLease(NamedTuple):
     size: int
 
 
-class Answer(NamedTuple):
+class TaskResult(NamedTuple):
     """The result of a task. Tasks are answered in the order in which they were sent.
 
     Attributes
@@ -100,7 +100,7 @@ class _BatchMaker:
             size = new[-1].size
             self._slabs = {slab: segment for slab, segment in self._slabs.items() if segment.size >= size}
 
-    def make(self, task: Task, growth: SharedGrowth) -> Answer:
+    def make(self, task: Task, growth: SharedGrowth) -> TaskResult:
         """Make a batch; `growth` makes what does not fit into its slab."""
         slab, segment = self._lent.pop() if self._lent else (0, None)
         arena = Arena(segment, growth)
@@ -108,17 +108,17 @@ class _BatchMaker:
         result = fetch_batch(self._fetch, self._dataset, indices, task.epoch, arena)
         if isinstance(result, SampleError):
             growth.close()
-            return Answer(slab, pack_failure(result))
+            return TaskResult(slab, pack_failure(result))
         try:
             message = encode(result.batch, arena)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything
             growth.close()
             failed = caused(SampleError(f"the batch cannot be sent: {in_one_line(error)}"), error)
-            return Answer(slab, pack_failure(failed))
-        return Answer(slab, result._replace(batch=message, needed=arena.needed), tuple(growth.sizes))
+            return TaskResult(slab, pack_failure(failed))
+        return TaskResult(slab, result._replace(batch=message, needed=arena.needed), tuple(growth.sizes))
 
 
-class _Worker:
+class _WorkerLoop:
     """A worker process: its channel to the parent, and its batch maker, or why it has none.
 
     Parameters
@@ -183,9 +183,9 @@ class _Worker:
         growth = SharedGrowth()
         try:
             if isinstance(self._maker, LoaderError):
-                answer = Answer(0, pack_failure(self._maker))
+                answer = TaskResult(0, pack_failure(self._maker))
             elif task.generation < self._generation:
-                answer = Answer(0, None)
+                answer = TaskResult(0, None)
             else:
                 answer = self._maker.make(task, growth)
             self._channel.send(answer, growth.descriptors)
@@ -224,5 +224,5 @@ def main(worker: int, end: socket.socket, config: BatchConfig | None) -> None:
     prepare_process()
     channel = Channel(end)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has died
-        _Worker(worker, config, channel).serve()
+        _WorkerLoop(worker, config, channel).serve()
     channel.close()

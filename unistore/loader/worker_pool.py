@@ -21,14 +21,14 @@ from unistore.errors import LoaderError, WorkerDiedError, first_few
 from unistore.loader.fetch import Failure, raise_failure
 from unistore.loader.iteration import Arrival, BatchConfig, Request
 from unistore.loader.wire import Message, decode, encode, open_channel
-from unistore.loader.worker import Answer, SlabLease, Task, main
+from unistore.loader.worker import SlabLease, Task, TaskResult, main
 from unistore.memory.segments import Arena, Segment, SharedGrowth
 from unistore.memory.slabs import Slab, SlabRing
 
 # The parent's side of a worker process: its start, its configuration, its exit.
 
 
-class WorkerProcess:
+class LoaderWorker:
     """A worker process, its channel, and the tasks and slabs that it has.
 
     Attributes
@@ -152,13 +152,13 @@ class WorkerPool:
         self._closed = False
         self._generation = 0
         self._ready: dict[int, tuple[Arrival | Failure, Slab | None, list[Segment]]] = {}
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[LoaderWorker] = []
         try:
             self._start(config, multiprocessing.get_context(start_method))
         except BaseException:
             self.close()
             raise
-        self._waiting: dict[int, WorkerProcess] = {}
+        self._waiting: dict[int, LoaderWorker] = {}
         self._poll = select.poll()
         for worker in self._workers:
             for descriptor in (worker.channel.fileno(), worker.process.sentinel):
@@ -172,7 +172,7 @@ class WorkerPool:
         cache = [] if config.cache is None else [config.cache.descriptor]
         try:
             for number in range(config.workers):
-                worker = WorkerProcess(number, context, inherited)
+                worker = LoaderWorker(number, context, inherited)
                 self._workers.append(worker)
                 worker.channel.send((message, growth.sizes, len(cache)), cache + growth.descriptors)
         finally:
@@ -200,7 +200,7 @@ class WorkerPool:
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
-        outgoing: dict[WorkerProcess, tuple[list[SlabLease], list[Task], list[int]]] = {}
+        outgoing: dict[LoaderWorker, tuple[list[SlabLease], list[Task], list[int]]] = {}
         accepted = 0
         first_only = not self._round_robin and self._first_suffices()
         for request in requests:
@@ -221,14 +221,14 @@ class WorkerPool:
         return accepted
 
     def _send(
-        self, worker: WorkerProcess, leases: list[SlabLease], tasks: list[Task], descriptors: list[int]
+        self, worker: LoaderWorker, leases: list[SlabLease], tasks: list[Task], descriptors: list[int]
     ) -> None:
         try:
             worker.channel.send((self._generation, leases, tasks), descriptors)
         except OSError:
             self._raise_worker_died(worker)
 
-    def _next_worker(self, number: int) -> WorkerProcess:
+    def _next_worker(self, number: int) -> LoaderWorker:
         if self._round_robin:
             return self._workers[number % len(self._workers)]
         return min(self._workers, key=lambda worker: len(worker.sent))
@@ -272,7 +272,7 @@ class WorkerPool:
             if descriptor == worker.process.sentinel:
                 self._raise_worker_died(worker)
 
-    def _receive(self, worker: WorkerProcess) -> bool:
+    def _receive(self, worker: LoaderWorker) -> bool:
         """Receive the answers that a worker has sent; return whether there were any."""
         try:
             messages = worker.channel.receive(wait=False)
@@ -282,7 +282,7 @@ class WorkerPool:
             self._accept(worker, message, descriptors)
         return bool(messages)
 
-    def _accept(self, worker: WorkerProcess, answer: Answer, descriptors: list[int]) -> None:
+    def _accept(self, worker: LoaderWorker, answer: TaskResult, descriptors: list[int]) -> None:
         slab = worker.lent.pop(answer.slab, None)
         generation, request = worker.dequeue()
         try:
@@ -299,7 +299,7 @@ class WorkerPool:
             self._ring.observe(answer.result.needed)
         self._ready[request.number] = answer.result, slab, extra
 
-    def _raise_worker_died(self, worker: WorkerProcess) -> NoReturn:
+    def _raise_worker_died(self, worker: LoaderWorker) -> NoReturn:
         """Close the pool and raise how a worker ended."""
         worker.process.join(EXIT_TIMEOUT)
         code = worker.process.exitcode

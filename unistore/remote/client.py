@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
-from unistore.remote.url import Location, parse_url, redact_urls
+from unistore.remote.url import StoreLocation, parse_url, redact_urls
 from unistore.zarr3.storage import DOCUMENT_LIMIT
 
 # Exceptions of obstore as one-line faults with a cure, and whether a retry may help.
@@ -161,7 +161,11 @@ class ObjectClient:
     """
 
     def __init__(
-        self, location: Location | str, *, writing: bool = False, raises: type[UnistoreError] = StoreError
+        self,
+        location: StoreLocation | str,
+        *,
+        writing: bool = False,
+        raises: type[UnistoreError] = StoreError,
     ) -> None:
         self.location = parse_url(location) if isinstance(location, str) else location
         self.retries = 0
@@ -366,7 +370,7 @@ def _delete(obs: Any, handle: Any, keys: str | list[str]) -> bool:
     return True
 
 
-def _client_options(location: Location, timeout: str) -> dict[str, Any]:
+def _client_options(location: StoreLocation, timeout: str) -> dict[str, Any]:
     """HTTP options from the environment variables of the object store (``AWS_PROXY_URL``)."""
     options: dict[str, Any] = {"timeout": timeout}
     prefix = _VARIABLE_PREFIXES.get(location.scheme)

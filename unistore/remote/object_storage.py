@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from unistore.remote.client import ObjectClient
-from unistore.remote.url import Location
+from unistore.remote.url import StoreLocation
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
 from unistore.zarr3.writer import ordered_map
 
@@ -35,10 +35,10 @@ class ObjectStorage:
 
     fork_safe = False
 
-    def __init__(self, location: Location | str) -> None:
+    def __init__(self, location: StoreLocation | str) -> None:
         self.client = ObjectClient(location)
 
-    def __reduce__(self) -> tuple[type[ObjectStorage], tuple[Location]]:
+    def __reduce__(self) -> tuple[type[ObjectStorage], tuple[StoreLocation]]:
         return type(self), (self.client.location,)
 
     def __repr__(self) -> str:
@@ -78,12 +78,12 @@ class ObjectStorage:
         self.client.check_process()
         return map_concurrently(lambda key: self.client.get_end(key, size), keys)
 
-    def _fetch(self, request: Request) -> tuple[Request, bytes]:
+    def _fetch(self, request: RangeRequest) -> tuple[RangeRequest, bytes]:
         return request, self.client.get_range(request.key, request.start, request.stop - request.start)
 
 
 @dataclass(slots=True)
-class Request:
+class RangeRequest:
     """One request for the bytes ``start:stop`` of an object.
 
     `members` are the positions, in the requested list, of the ranges inside.
@@ -97,7 +97,7 @@ class Request:
 
 def coalesce(
     keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, gap: int = GAP, limit: int = LIMIT
-) -> list[Request]:
+) -> list[RangeRequest]:
     """Plan the requests for ranges ``offsets[i] : offsets[i] + sizes[i]`` of the objects ``keys[i]``.
 
     Ranges of one object that overlap or lie at most `gap` apart share a request, up to `limit` bytes; a range
@@ -107,7 +107,7 @@ def coalesce(
     first: dict[str, int] = {}
     for position, key in enumerate(keys):
         first.setdefault(key, position)
-    requests: list[Request] = []
+    requests: list[RangeRequest] = []
     for position in sorted(range(len(keys)), key=lambda at: (first[keys[at]], offsets[at])):
         key, begin, end = keys[position], offsets[position], offsets[position] + sizes[position]
         last = requests[-1] if requests and requests[-1].key == key else None
@@ -115,7 +115,7 @@ def coalesce(
             last.stop = max(last.stop, end)
             last.members.append(position)
         else:
-            requests.append(Request(key, begin, end, [position]))
+            requests.append(RangeRequest(key, begin, end, [position]))
     return sorted(requests, key=lambda request: min(request.members))
 
 

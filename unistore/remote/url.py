@@ -54,7 +54,7 @@ def redact_urls(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class StoreLocation:
     """A prefix in an object store, or a path on a web server."""
 
     scheme: str
@@ -72,9 +72,9 @@ class Location:
         """Last part of the prefix."""
         return self.prefix.rpartition("/")[2]
 
-    def with_suffix(self, suffix: str) -> Location:
+    def with_suffix(self, suffix: str) -> StoreLocation:
         """The location whose name is longer by `suffix`."""
-        return Location(self.scheme, self.bucket, self.prefix + suffix)
+        return StoreLocation(self.scheme, self.bucket, self.prefix + suffix)
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -93,7 +93,7 @@ def require_local_path(path: str | os.PathLike[str], what: str) -> str:
     return text
 
 
-def parse_url(url: str) -> Location:
+def parse_url(url: str) -> StoreLocation:
     """Parse the URL of a store; `InputError` unless it has one of `SCHEMES`, a bucket, and a path alone."""
     parts = _split(url)
     scheme = parts.scheme.lower()
@@ -104,7 +104,7 @@ def parse_url(url: str) -> Location:
     path = [part for part in parts.path.split("/") if part]
     if any(part in (".", "..") for part in path):
         raise _refused(url, "'.' and '..' are not allowed in the URL of a store")
-    return Location(scheme, parts.netloc, "/".join(path))
+    return StoreLocation(scheme, parts.netloc, "/".join(path))
 
 
 def file_path(url: str) -> str | None:

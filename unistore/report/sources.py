@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import exclude_words, make_converter
+from unistore.conversion.dry_run import dry_run
 from unistore.conversion.lock import owner_of
-from unistore.conversion.preview import preview
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
 from unistore.converters.survey import Claims
@@ -247,7 +247,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
     problems: Sequence[Problem] = ()
     if len(detected) == 1:
         try:
-            described = preview(make_converter(detected[0].family, {}), [path], claims=surveyed).to_json()
+            described = dry_run(make_converter(detected[0].family, {}), [path], claims=surveyed).to_json()
         except InputError as error:
             problems = error.problems_at(str(path))
         else:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from unistore.converters.preview import Measure, preview_of
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 
 ARRAY_BYTES = 4 << 20
 """Decoded bytes that are read of one array; one chunk may have more, up to `CHUNK_BYTES`."""
@@ -78,7 +78,7 @@ class ValueReport:
         return f"{100 * share:.3g} % are {' or '.join(map(str, labels))}: unlabelled?"
 
 
-def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> ValueReport | None:
+def describe_values(array: StoredArray, chunks: int = MAX_CHUNKS) -> ValueReport | None:
     """Describe an array's values; None if nothing was read.
 
     Of an array above 4 MiB at most `chunks` chunks are read. Nothing is read of an array without values, of
@@ -111,7 +111,7 @@ def finite(values: NDArray[Any]) -> NDArray[Any]:
     return values[np.isfinite(values)] if values.dtype.kind == "f" else values
 
 
-def _sampled_values(array: Array, max_chunks: int) -> NDArray[Any] | None:
+def _sampled_values(array: StoredArray, max_chunks: int) -> NDArray[Any] | None:
     """Return flat values of the whole array or of some chunks; None if a chunk is too large."""
     if math.prod(array.shape) * array.dtype.itemsize <= ARRAY_BYTES:
         return array.read().reshape(-1)

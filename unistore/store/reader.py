@@ -17,7 +17,7 @@ from unistore.schemas.array_specs import GENERAL, ArraySpecs
 from unistore.store.manifest import MANIFEST_LIMIT, GrammarError, parse_root, parse_split_names
 from unistore.store.names import BUILD_MARK, FORMAT_VERSION, ROOT, build_folder
 from unistore.system.sizes import parse_bytes
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError, parse_document, shown
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, check_tree
 
@@ -72,12 +72,11 @@ class Store:
         folder = None if cache_dir is None else os.fspath(cache_dir)
         self._cache: dict[str, Any] = {"cache_dir": folder, "cache_limit": cache_limit}
         self._storage: Storage = open_storage(self.path)
-        self._arrays: dict[str, Array] = {}
+        self._arrays: dict[str, StoredArray] = {}
         self.cached_indices: dict[str, NDArray[Any]] = {}
         self.attributes: dict[str, Any] = self._root_attributes()
         if cache_dir is not None:
-            from unistore.remote.shard_cache import ShardCache
-            from unistore.store.cached_storage import CachedStorage
+            from unistore.store.shard_cache import CachedStorage, ShardCache
 
             copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
             self._storage = CachedStorage(self._storage, copies, self.attributes["seal"]["digest"])
@@ -114,7 +113,7 @@ class Store:
         specs: ArraySpecs = GENERAL if family is None else family.part("specs")
         return specs
 
-    def array(self, path: str) -> Array:
+    def array(self, path: str) -> StoredArray:
         """Array at `path` (``"points/xyz"``), opened once.
 
         Raises
@@ -129,7 +128,7 @@ class Store:
                 paths = ", ".join(self.paths())
                 msg = f"{self.path}: no array {path!r}; this {self.family} store has: {paths}"
                 raise StoreError(msg)
-            array = Array.open(self._storage, path)
+            array = StoredArray.open(self._storage, path)
             indices.check_array(self, array)
             self._arrays[path] = array
         return array
@@ -142,7 +141,7 @@ class Store:
         """Paths of all arrays, sorted."""
         return sorted(self.attributes["fields"])
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, StoredArray]:
         """All arrays by path."""
         return {path: self.array(path) for path in self.paths()}
 

@@ -55,7 +55,7 @@ class WrittenFile(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Part:
+class _PartFile:
     """A file under its temporary name, and its pending fsyncs."""
 
     path: Path
@@ -91,7 +91,7 @@ class AtomicFiles:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root)
-        self._parts: list[_Part] = []
+        self._parts: list[_PartFile] = []
         self._folders: dict[Path, None] = {}
         self._pool = _sync_pool()
 
@@ -134,7 +134,7 @@ class AtomicFiles:
         with _naming(path):
             self._folders.update(dict.fromkeys(_make_folders(path.parent)))
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-            part = _Part(path, temporary, os.open(temporary, flags, 0o666))
+            part = _PartFile(path, temporary, os.open(temporary, flags, 0o666))
         self._parts.append(part)
         digest = xxhash.xxh3_128()
         size = 0

@@ -215,7 +215,7 @@ class LocalStorage:
     def renew(self) -> None:
         """Forget open files and take a fresh lock."""
         self._lock = threading.Lock()
-        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._files: OrderedDict[str, _FileHandle] = OrderedDict()
         self._disk_reads = DiskReadMonitor()
         self._checked_folders: set[str] = set()
 
@@ -301,13 +301,13 @@ class LocalStorage:
                     return
                 os.posix_fadvise(self._open(key).fd, offset, size, os.POSIX_FADV_WILLNEED)
 
-    def _open(self, key: str) -> _OpenFile:
+    def _open(self, key: str) -> _FileHandle:
         with self._lock:
             file = self._files.get(key)
             if file is not None:
                 self._files.move_to_end(key)
                 return file
-        file = _OpenFile(self.path(key))
+        file = _FileHandle(self.path(key))
         with self._lock:
             file = self._files.setdefault(key, file)
             while len(self._files) > MAX_OPEN_FILES:
@@ -336,7 +336,7 @@ class LocalStorage:
         self._checked_folders.add(folder)
 
 
-class _OpenFile:
+class _FileHandle:
     """An open file, closed with its last reference, so that eviction never closes a file that is being read.
 
     ``read(size, offset)`` gives up to `size` bytes.

@@ -23,7 +23,7 @@ NEVER = {
 """What no command here needs: no progress is drawn, no object store read."""
 WORKERS = {"h5py", "unistore.conversion.executors.processes"}
 """What is needed only to read HDF5: a worker is started, which alone has the library."""
-REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.preview"}
+REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.dry_run"}
 CONVERSION = {
     "ct": {"agreement", "counting", "finalize", "headers", "tables", "volume"},
     "point_cloud": {"cloud", "derive", "finalize", "gather", "grids", "sorting"},

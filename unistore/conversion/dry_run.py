@@ -13,8 +13,8 @@ from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.asking import asking
 from unistore.conversion.keys import fingerprints_of, sizes_of
 from unistore.conversion.memory import Estimate, Peak, estimate, provisional_tables
+from unistore.conversion.new_store import plan_of
 from unistore.conversion.plan import Plan, TablePlan
-from unistore.conversion.planning import plan_of
 from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import entry_of, scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
@@ -27,7 +27,7 @@ _MAX_NAMES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class DryRun:
     """The scan, and the plan as far as it is known before values are read.
 
     Attributes
@@ -99,14 +99,14 @@ class Preview:
         }
 
 
-def preview(
+def dry_run(
     converter: Converter,
     paths: Sequence[Path],
     settings: Settings = DEFAULTS,
     *,
     is_named: bool = False,
     claims: Claims | None = None,
-) -> Preview:
+) -> DryRun:
     """Scan and plan without writing anything.
 
     Parameters
@@ -132,7 +132,7 @@ def preview(
     rule = prepare_splits(settings.rule, paths, scan)
     plan = plan_of(scan, settings.codec, rule, provisional_tables(scan))
     found = estimate(converter, scan, settings.budget)
-    return Preview(
+    return DryRun(
         scan=replace(scan, notes=(*scan.notes, *_split_notes(converter, scan, rule))),
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),

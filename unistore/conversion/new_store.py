@@ -1,4 +1,4 @@
-"""From scan and facts to the plan: every array in its final form, and its attributes."""
+"""The new store: from scan and facts to every array in its final form, its codec, and the attributes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from unistore.conversion.columns import in_planes
 from unistore.conversion.executors.asking import asking
 from unistore.conversion.executors.local import Executor
-from unistore.conversion.finish import IndexArrays, root_attributes, shared_index
 from unistore.conversion.job import ShardJob, read_parts
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
+from unistore.conversion.seal import IndexArrays, root_attributes, shared_index
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes, assign_splits, column_values
@@ -193,8 +193,8 @@ class _Names:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A planned conversion, ready to be written.
+class NewStore:
+    """A store that is about to be written: its plan, attributes and index arrays.
 
     Attributes
     ----------
@@ -212,6 +212,8 @@ class Planned:
         Bytes of the files of each source, (sources,).
     arrays
         The converter's own index arrays.
+    spill
+        Spilled rows and facts of the sources.
     spilled
         Final form of the spilled tables, by name.
     notes
@@ -226,6 +228,7 @@ class Planned:
     codes: Codes
     sizes: NDArray[np.int64]
     arrays: IndexArrays
+    spill: Spill
     spilled: Mapping[str, Table]
     notes: tuple[str, ...] = ()
 
@@ -235,7 +238,7 @@ class Planned:
         return [*self.arrays, *shared_index(self.scan, main_rows, self.sizes, digests, self.codes)]
 
 
-def plan_conversion(
+def plan_store(
     converter: Converter,
     scan: Scan,
     finalized: Finalized,
@@ -244,7 +247,7 @@ def plan_conversion(
     spill: Spill,
     sizes: NDArray[np.int64],
     choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
-) -> Planned:
+) -> NewStore:
     """Plan a conversion once its sources are derived.
 
     Parameters
@@ -276,7 +279,7 @@ def plan_conversion(
     if codec == "auto":
         plan = _with_codecs(plan, choose(plan, spilled))
     verdicts = tuple(each.to_json() for each in counted_scan(scan))
-    return Planned(
+    return NewStore(
         scan=scan,
         plan=plan,
         verdicts=verdicts,
@@ -285,6 +288,7 @@ def plan_conversion(
         codes=codes,
         sizes=sizes,
         arrays=finalized.arrays,
+        spill=spill,
         spilled=spilled,
         notes=(*finalized.notes, *assigned.notes),
     )
