@@ -21,12 +21,14 @@ INSTALL = "pip install 'unistore[plot]'"
 MARK = "made by unistore inspect"
 """Metadata of every file that is written; other files are overwritten only if that is asked for."""
 _MAX_TEXT = 600
-_MAX_STORES, _MAX_SAMPLES = 2, 3
+_MAX_STORES = 2
+_MAX_SAMPLES = 3
 """Shown in a notebook: stores of a Dataset, and samples of each."""
 _IMAGE = "width:100%;min-width:560px;max-width:1100px"
 """A narrow screen scrolls a picture instead of shrinking it until it cannot be read."""
 
-_FIGSIZE, _DPI = (10, 3.2), 110
+_FIGSIZE = (10, 3.2)
+_DPI = 110
 _STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,

@@ -73,7 +73,8 @@ class ProgressBar:
     def __init__(
         self, *, quiet: bool = False, verbose: bool = False, console: Callable[[], Console] | None = None
     ) -> None:
-        self._quiet, self._verbose = quiet, verbose
+        self._quiet = quiet
+        self._verbose = verbose
         self._notebook: Any = None
         self._bars: Bars | None = None
         if not quiet and _in_notebook():
@@ -84,7 +85,10 @@ class ProgressBar:
         elif not quiet and sys.stderr.isatty():
             self._bars = _bars(console)
         self._task: TaskID | None = None
-        self._stage, self._total, self._began, self._drawn = "", 0, 0.0, 0.0
+        self._stage = ""
+        self._total = 0
+        self._began = 0.0
+        self._drawn = 0.0
 
     def __enter__(self) -> Self:
         if self._bars is not None and self._notebook is None:
@@ -105,7 +109,9 @@ class ProgressBar:
     def begin(self, stage: str, total: int) -> None:
         """A stage of `total` bytes begins."""
         self._end()
-        self._stage, self._total, self._began = stage, total, time.perf_counter()
+        self._stage = stage
+        self._total = total
+        self._began = time.perf_counter()
         if self._bars is not None:
             self._task = self._bars.add_task(stage, total=total)
             self._draw(now=True)

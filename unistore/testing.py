@@ -156,7 +156,8 @@ def check_family(
         other values; if no page can be written; if a Loader under fork or spawn delivers other samples; if a
         truncated source becomes anything but a Problem.
     """
-    folder, chosen = Path(work), dict(options or {})
+    folder = Path(work)
+    chosen = dict(options or {})
     paths = Path(sources)
     _check_dry_run(family, paths, folder / "dry.zarr", chosen)
     store = folder / "store.zarr"
@@ -244,7 +245,8 @@ def _check_export(family: str, store: Path, folder: Path, options: Mapping[str, 
     unistore.export(store, folder / "exported")
     again = folder / "again.zarr"
     unistore.convert(folder / "exported", again, family, **options)
-    one, other = unistore.Store(store), unistore.Store(again)
+    one = unistore.Store(store)
+    other = unistore.Store(again)
     assert one.paths() == other.paths(), "an exported source converts to other arrays"
     for path in one.paths():
         equal = path == "sources/bytes" or np.array_equal(one.array(path).read(), other.array(path).read())

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3
 """Exit code of a conversion that left something out because of problems."""
-MAX_REASON, MAX_ROWS = 100, 50
+MAX_REASON = 100
+MAX_ROWS = 50
 """Characters of a reason in the table of what was left out, and rows of the table."""
 
 EXAMPLES = r"""\b
@@ -60,8 +61,10 @@ def _convert(family: str | None, **given: Any) -> int:
     from unistore.conversion.convert import convert_with, make_converter, source_paths
     from unistore.conversion.settings import Settings
 
-    sources, destination = given.pop("sources"), given.pop("destination")
-    as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
+    sources = given.pop("sources")
+    destination = given.pop("destination")
+    as_json = given.pop("as_json")
+    dry_run = given.pop("dry_run")
     settings = Settings(**{field.name: given.pop(field.name) for field in fields(Settings)})
     paths = source_paths([*sources, *given.pop("follow_links_to", ())])
     chosen: str | Detection = family or _detect(sources)
@@ -152,7 +155,8 @@ def preview_text(shown: DryRun, destination: str, settings: Settings) -> str:
             f"reads {array.amplification:.2f}× what a sample needs"
             for array in table.arrays
         ]
-    peak, step = shown.peak, size(shown.estimate.step)
+    peak = shown.peak
+    step = size(shown.estimate.step)
     processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
     if peak.workers < peak.wanted:
         processes += f" (of {peak.wanted} requested: no more fit into {settings.memory})"

@@ -24,7 +24,8 @@ class SharedOption(click.Option):
 
 def _click_option(option: Option, cls: type[click.Option] = click.Option) -> Callable[[F], F]:
     """Decorator that adds a declared option to a command."""
-    names, help_text = [option.flag], option.help
+    names = [option.flag]
+    help_text = option.help
     settings: dict[str, Any] = {"cls": cls, "default": option.default, "metavar": option.metavar}
     if option.form in ("several", "mapping"):
         settings["multiple"] = True
@@ -199,7 +200,8 @@ class FamilyGroup(click.Group):
         self, *, convert: Callable[..., int], detect: Callable[[Sequence[str]], str], **arguments: Any
     ) -> None:
         super().__init__(**arguments)
-        self._convert, self._detect = convert, detect
+        self._convert = convert
+        self._detect = detect
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Commands of all families."""

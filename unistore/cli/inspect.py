@@ -7,7 +7,8 @@ import click
 from unistore.cli.output import check_target, say, say_json, show, write_report
 from unistore.conversion.executors.worker_process import start_early
 
-DAMAGED, BAD_INPUT = 1, 2
+DAMAGED = 1
+BAD_INPUT = 2
 
 EXAMPLES = """\b
 Examples:

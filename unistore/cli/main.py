@@ -48,7 +48,9 @@ def cli(quiet: bool, verbose: bool, color: str, debug: bool) -> None:  # noqa: A
 
     The options here may also stand behind a command.
     """
-    OUTPUT.quiet, OUTPUT.verbose, OUTPUT.color = quiet, verbose, color
+    OUTPUT.quiet = quiet
+    OUTPUT.verbose = verbose
+    OUTPUT.color = color
 
 
 COMPLETION_EXAMPLES = """\b
@@ -86,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _general(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Options that every command has, wherever they stand, and all other arguments."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    general, others = [], []
+    general = []
+    others = []
     words = iter(arguments[:end])
     for word in words:
         if word in FLAGS or word.startswith("--color="):

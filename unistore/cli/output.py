@@ -124,7 +124,8 @@ def write_report(path: str, data: bytes) -> None:
             file.write(data)
         part.replace(target)
     except OSError as error:
-        message, cure = f"cannot be written ({error.strerror})", "check the folder and its rights"
+        message = f"cannot be written ({error.strerror})"
+        cure = "check the folder and its rights"
         raise _target_error(path, message, cure) from error
     finally:
         part.unlink(missing_ok=True)

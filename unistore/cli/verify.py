@@ -87,7 +87,8 @@ def _text(found: Verified) -> str:
     from unistore import Repaired
     from unistore.report.text import aligned
 
-    repaired, problems = found.repaired if isinstance(found, Repaired) else (), found.problems
+    repaired = found.repaired if isinstance(found, Repaired) else ()
+    problems = found.problems
     lines = [f"repaired {count_of(len(repaired), 'file')}"] if repaired else []
     lines += [f"  {key}" for key in repaired[:_MAX_SHOWN]]
     lines += aligned([(each.kind, each.location, each.message) for each in problems[:_MAX_SHOWN]])

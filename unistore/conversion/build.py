@@ -254,7 +254,8 @@ class Build(ABC):
             raise ConversionError(msg) from error
 
     def _remove(self) -> None:
-        journal, lock = self.journal.path, self.folder / "lock"
+        journal = self.journal.path
+        lock = self.folder / "lock"
         for path in self.folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)

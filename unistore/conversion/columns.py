@@ -152,12 +152,15 @@ class Planes:
     """
 
     def __init__(self, array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> None:
-        self.array, self.rows, self._read = array, (first, first + len(read)), read
+        self.array = array
+        self.rows = (first, first + len(read))
+        self._read = read
         self._whole = xxhash.xxh3_128()
         self.pieces: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
-        array, step = self.array, planes_at_once(self.array)
+        array = self.array
+        step = planes_at_once(self.array)
         for row, read in enumerate(self._read, self.rows[0]):
             content = xxhash.xxh3_128()
             for lo in range(0, array.shape[1], step):
@@ -192,7 +195,8 @@ class IndexRows:
     """
 
     def __init__(self, array: ArrayPlan, number: int, values: IndexValues) -> None:
-        self.array, self._values = array, values
+        self.array = array
+        self._values = values
         lo = number * array.shard[0]
         self.rows = lo, min(lo + array.shard[0], len(values))
         self._content = xxhash.xxh3_128()

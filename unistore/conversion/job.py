@@ -79,13 +79,16 @@ class DeriveJob(Job[Sequence[int]]):
         keys: list[str | None] = []
         with SpillWriter(self.spill / str(sources[0])) as writer:
             for number in sources:
-                name, fingerprint = self.scan.sources.names[number], self.fingerprints[number]
+                name = self.scan.sources.names[number]
+                fingerprint = self.fingerprints[number]
                 try:
                     with reading(name, fingerprint):
-                        facts, key = self._derive(writer, number), self.keys[number].decode()
+                        facts = self._derive(writer, number)
+                        key = self.keys[number].decode()
                 except InputError as error:
                     problems += _problems(error, name)
-                    facts, key = {}, None
+                    facts = {}
+                    key = None
                 writer.end_source(key, facts)
                 keys.append(key)
             writer.finish()
@@ -133,14 +136,16 @@ def source_batches(sources: Sequence[int], sizes: NDArray[np.int64]) -> list[tup
     sizes
         Bytes of the files of every source of the scan.
     """
-    most, nbytes = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES), 0
+    most = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES)
+    nbytes = 0
     found: list[tuple[int, ...]] = []
     first = 0
     for at, source in enumerate(sources):
         nbytes += int(sizes[source])
         if at > first and (nbytes > BATCH_BYTES or at - first == most):
             found.append(tuple(sources[first:at]))
-            first, nbytes = at, int(sizes[source])
+            first = at
+            nbytes = int(sizes[source])
     return [*found, tuple(sources[first:])] if sources else []
 
 
@@ -317,13 +322,15 @@ class ShardJob(Job[ShardTask]):
 
     def describe(self, task: ShardTask) -> str:
         """Table, rows and sources, for messages."""
-        pieces, names = self.pieces_of(task), self.scan.sources.names
+        pieces = self.pieces_of(task)
+        names = self.scan.sources.names
         listed = first_few([f"{names[each.source]} rows {each.lo}:{each.hi}" for each in pieces], SHOWN)
         return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {listed})"
 
     def need(self, task: ShardTask) -> int:
         """Peak bytes of the task, scan included; see `shard_memory`."""
-        table, streams = self.plan.table(task.table), isinstance(self.target, Folder)
+        table = self.plan.table(task.table)
+        streams = isinstance(self.target, Folder)
         return scan_memory(self.scan) + shard_memory(self.converter, table, self.reading, streams=streams)
 
     def columns(self, task: ShardTask, ordered_map: OrderedMap = serial_map) -> list[ColumnRows]:
@@ -355,7 +362,8 @@ class ShardJob(Job[ShardTask]):
             if is_read:
                 check_unchanged(self.fingerprints[piece.source])
             else:
-                name, first = self.scan.sources.names[piece.source], task.lo + piece.at
+                name = self.scan.sources.names[piece.source]
+                first = task.lo + piece.at
                 try:
                     with reading(name, self.fingerprints[piece.source]):
                         if not self.rows_read.fill(table.name, first, first + piece.hi - piece.lo, out):
@@ -426,7 +434,8 @@ class ShardJob(Job[ShardTask]):
     def _check_all_read(self, name: str, table: str, watched: WatchedColumns) -> None:
         """Refuse to store fill for columns that the converter forgot."""
         if watched.untouched:
-            kind, forgotten = type(self.converter), ", ".join(sorted(watched.untouched))
+            kind = type(self.converter)
+            forgotten = ", ".join(sorted(watched.untouched))
             reader = f"{kind.__module__}.{kind.__qualname__}"
             msg = f"{name}: {reader} did not read {forgotten} of table {table!r}; please report it"
             raise ConversionError(msg)

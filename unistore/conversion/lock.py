@@ -117,7 +117,8 @@ class Lock:
 def owner_of(path: Path) -> str | None:
     """Owner of a lock (``"process 12 on host"``); None if there is no lock or its owner is dead."""
     try:
-        text, age = path.read_text(), time.time() - path.stat().st_mtime
+        text = path.read_text()
+        age = time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return None
     return _live_owner(text, age)
@@ -140,7 +141,8 @@ def _live_owner(text: str, age: float) -> str | None:
     """
     try:
         owner = json.loads(text)
-        host, pid = owner["host"], owner["pid"]
+        host = owner["host"]
+        pid = owner["pid"]
     except (ValueError, KeyError, TypeError):
         return "just starting" if age < BEAT else None
     alive = text == _owner(pid) if owner.get("machine") == _machine() else age < DEAD_AFTER
@@ -235,7 +237,8 @@ def check_own(folder: Path, made: Path) -> None:
     ConversionError
         Naming both users.
     """
-    owner, user = folder.stat().st_uid, made.stat().st_uid
+    owner = folder.stat().st_uid
+    user = made.stat().st_uid
     if owner != user:
         msg = f"{folder}: belongs to another user (uid {owner}, not {user}): {_CURE}"
         raise ConversionError(msg)

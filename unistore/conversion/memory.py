@@ -126,7 +126,8 @@ def derived_in_core(scan: Scan, source: Source, budget: int) -> bool:
 
 def derive_memory(scan: Scan, budget: int) -> NDArray[np.int64]:
     """Peak bytes of deriving each source (scan included) with a budget for a step, (sources,) int64."""
-    numbers, scan_bytes = scan.sources.numbers, scan_memory(scan)
+    numbers = scan.sources.numbers
+    scan_bytes = scan_memory(scan)
     in_core = (numbers["memory_in_core"] > 0) & (scan_bytes + numbers["memory_in_core"] <= budget)
     return scan_bytes + np.where(in_core, numbers["memory_in_core"], numbers["memory"])
 

@@ -128,7 +128,8 @@ def _layers(job: ShardJob, executor: Executor, task: ShardTask) -> tuple[Blocks,
 
 def _read_layers(question: tuple[ShardJob, ShardTask]) -> tuple[Blocks, Sequence[Problem]]:
     job, task = question
-    source, blocks = job.pieces_of(task)[0].source, {}
+    source = job.pieces_of(task)[0].source
+    blocks = {}
     try:
         for array in job.plan.table(task.table).arrays:
             layer = array.chunk[1]
@@ -175,7 +176,8 @@ class _Names:
         self._used: dict[str, dict[str, int]] = defaultdict(dict)
 
     def renamed(self, array: ArrayPlan) -> ArrayPlan:
-        path, axes = array.field.path, list(array.field.axes)
+        path = array.field.path
+        axes = list(array.field.axes)
         group = path.rpartition("/")[0]
         table = path.removesuffix(f"/{array.column}")
         for number, extent in enumerate(array.shape):

@@ -261,7 +261,8 @@ class ObjectBuild(Build):
 
     def _taken_message(self, mark: bytes | None) -> str:
         owner = _parsed(mark)
-        host, folder = owner.get("host", "another machine"), owner.get("folder", "another folder")
+        host = owner.get("host", "another machine")
+        folder = owner.get("folder", "another folder")
         return (
             f"{self.location}: another conversion to it was started on {host} in {folder}: continue it "
             "there, or add --restart to take its place"

@@ -174,12 +174,14 @@ class Pieces(Items[Piece]):
     """
 
     def __init__(self, starts: array[int], lo: int, hi: int) -> None:
-        first, last = bisect_right(starts, lo) - 1, bisect_left(starts, hi)
+        first = bisect_right(starts, lo) - 1
+        last = bisect_left(starts, hi)
         bounds = np.array(starts[first : last + 1], np.int64)
         numbers = np.flatnonzero(np.diff(bounds)) if lo < hi else np.zeros(0, np.int64)
         self.sources = array("q", (numbers + first).tobytes())
         self._starts = array("q", bounds[numbers].tobytes())
-        self._lo, self._hi = lo, hi
+        self._lo = lo
+        self._hi = hi
 
     def __len__(self) -> int:
         return len(self.sources)

@@ -167,7 +167,8 @@ class Conversion:
 
     def _read_parts(self, job: ShardJob) -> None:
         """Read small sources on all workers, where these are more than there are shards to write."""
-        plan, workers = job.plan, self.executor.workers
+        plan = job.plan
+        workers = self.executor.workers
         parts = [part for table in plan.tables for part in parts_of(job, table, workers)]
         reading = PartJob(job, self.build.spill / "parts")
         if parts:
@@ -194,7 +195,8 @@ class Conversion:
         """Derive the sources, unless done already; returns their spilled rows and facts."""
         if not self.scan.is_derived:
             return Spill(self.build.spill, 0)
-        spill, sizes = self._derived_before(self.keys), self.sizes
+        spill = self._derived_before(self.keys)
+        sizes = self.sizes
         job = DeriveJob(
             converter=self.converter,
             scan=self.scan,
@@ -213,7 +215,8 @@ class Conversion:
 
     def _derived_before(self, keys: Keys) -> Spill:
         """Spilled rows of sources that were derived with the same key, in this round or an earlier one."""
-        spill, order = Spill(self.build.spill, len(keys)), np.argsort(keys)
+        spill = Spill(self.build.spill, len(keys))
+        order = np.argsort(keys)
         for record in self.build.journal.each("derive"):
             batch = f"{record['round']}/{record['batch']}"
             if not SpilledBatch.is_complete(self.build.spill / batch):
@@ -229,7 +232,9 @@ class Conversion:
 
     def write_shards(self, new_store: NewStore, job: ShardJob) -> int:
         """Write the shards that are missing; returns the number of tasks that were done before."""
-        journal, plan, digest = self.build.journal, new_store.plan, new_store.attributes["plan_digest"]
+        journal = self.build.journal
+        plan = new_store.plan
+        digest = new_store.attributes["plan_digest"]
         before = [record for record in journal.of("plan") if record["round"] == self.round]
         if before and before[0]["digest"] != digest:
             msg = (
@@ -326,7 +331,8 @@ def is_up_to_date(
         each.pop("found", None)  # known only from the values of the sources
     if (scan.family, options) != (recorded["family"], before):
         return False
-    names, sizes = list(scan.sources.names), sizes_of(fingerprints_of(scan)).tolist()
+    names = list(scan.sources.names)
+    sizes = sizes_of(fingerprints_of(scan)).tolist()
     if names != store.text("sources/path") or sizes != store.array("sources/bytes").read().tolist():
         return False
     return all(changed < sealed for path in paths for changed in _change_times(path))

@@ -93,7 +93,8 @@ class SpillWriter:
             self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise writing_failed(error, self.folder) from error
-        runs, counts = known["runs"], known["rows"]
+        runs = known["runs"]
+        counts = known["rows"]
         if not runs or runs[-1][0] != rows.dtype.str:
             runs.append([rows.dtype.str, 0])
         runs[-1][1] += len(rows)
@@ -160,11 +161,14 @@ class SpilledBatch:
 
     def facts(self) -> list[Facts]:
         """The index facts of each source."""
-        data, at, found = (self._folder / FACTS).read_bytes(), 0, list[Facts]()
+        data = (self._folder / FACTS).read_bytes()
+        at = 0
+        found = list[Facts]()
         for forms in self._forms:
             values = {}
             for name, form, shape in forms:
-                dtype, count = np.dtype(form), math.prod(shape)
+                dtype = np.dtype(form)
+                count = math.prod(shape)
                 values[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
                 at += count * dtype.itemsize
             found.append(values)
@@ -193,13 +197,16 @@ class SpilledBatch:
         known = self._columns[table, column]
         row_shape = tuple(known["row_shape"])
         items = math.prod(row_shape)
-        lo, hi = lo + known["first"][source], hi + known["first"][source]
+        lo += known["first"][source]
+        hi += known["first"][source]
         start = offset = 0
         for form, rows in known["runs"]:
             row_bytes = items * np.dtype(form).itemsize
-            first, last = max(lo, start), min(hi, start + rows)
+            first = max(lo, start)
+            last = min(hi, start + rows)
             if first < last:
-                position, count = offset + (first - start) * row_bytes, (last - first) * row_bytes
+                position = offset + (first - start) * row_bytes
+                count = (last - first) * row_bytes
                 found = self._bytes(known["file"], position, count)
                 yield found.view(form).reshape(last - first, *row_shape)
             start += rows
@@ -211,7 +218,8 @@ class SpilledBatch:
         if not start <= position <= position + count <= start + len(block):
             file = self._folder / name
             try:
-                start, block = position, np.fromfile(file, np.uint8, max(count, AHEAD), offset=position)
+                start = position
+                block = np.fromfile(file, np.uint8, max(count, AHEAD), offset=position)
             except OSError as error:
                 msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
                 raise ConversionError(msg) from error
@@ -245,7 +253,8 @@ class Spill(Items[Facts]):
     def only(self, lo: int, hi: int) -> Spill:
         """The part for sources ``lo:hi``, which keep their numbers, to be sent to another process."""
         found = Spill(self._root, 0)
-        found._first, found._at = lo, self._at[lo:hi]
+        found._first = lo
+        found._at = self._at[lo:hi]
         names, numbers = np.unique(self._batch[lo:hi], return_inverse=True)
         found._batch = numbers.astype(np.int32)
         found._batches = [self._batches[name] for name in names.tolist()]

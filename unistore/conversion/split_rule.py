@@ -294,7 +294,8 @@ MAX_NAMES = 10_000_000
 MAX_SPLITS = 256
 MAX_PROBLEMS = 20
 """Problems of a list that are told."""
-_CSV, _JSON = ".csv", ".json"
+_CSV = ".csv"
+_JSON = ".json"
 _HEADERS = {("source", "split"), ("sample", "split"), ("name", "split")}
 _FORM = 'expected lines "NAME,SPLIT" in a .csv file, or {"NAME": "SPLIT"} in a .json file'
 

@@ -141,7 +141,8 @@ class Collate:
             msg = f"coords={self.coords!r}: samples have no coords or voxel_coords, but {', '.join(batch)}"
             raise ValueError(msg)
         for key in found:
-            group, coords = ragged[key].group, batch[key]
+            group = ragged[key].group
+            coords = batch[key]
             lengths = batch[f"{group}_offsets" if group else "offsets"].diff()
             rows = empty_tensor((len(coords), coords.shape[1] + 1), coords.dtype)
             rows[:, 0] = torch.repeat_interleave(torch.arange(len(lengths), dtype=coords.dtype), lengths)

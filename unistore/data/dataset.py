@@ -412,7 +412,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     def _picks(self, indices: Sequence[Index] | NDArray[np.integer]) -> Picks:
         numbers = _with_epochs(indices, self.epoch)
-        index, epoch, count = numbers[:, 0], numbers[:, 1], len(self)
+        index = numbers[:, 0]
+        epoch = numbers[:, 1]
+        count = len(self)
         index = np.where(index < 0, index + count, index)
         outside = (index < 0) | (index >= count)
         if outside.any():

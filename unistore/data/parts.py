@@ -69,7 +69,8 @@ class DatasetPart(NamedTuple):
             If the samples of a source do not follow one another.
         """
         reader = self.bind((SOURCE,))
-        starts, names = [], [""]
+        starts = []
+        names = [""]
         for lo in range(0, len(reader), _BLOCK):
             index = np.arange(lo, min(lo + _BLOCK, len(reader)))
             found = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
@@ -148,7 +149,8 @@ def open_parts(
         raise InputError(Problem("samples", f"is {kind!r}, not a kind of samples", cure, "option"))
     stores = [Store(path, **cache) for path in paths]
     kinds = [default_kind(store) if kind is None else kind for store in stores]
-    first, others = stores[0], range(1, len(stores))
+    first = stores[0]
+    others = range(1, len(stores))
     problems = [
         Problem(
             stores[number].path,
@@ -281,7 +283,8 @@ def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], reade
 
 def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]) -> list[T]:
     """Results for all parts; the InputErrors of all parts are raised as one."""
-    results, errors = [], []
+    results = []
+    errors = []
     for part in parts:
         try:
             results.append(function(part))

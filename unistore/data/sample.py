@@ -180,7 +180,8 @@ class Samples(Items[Sample]):
 
     def part(self, key: str, number: int) -> Any:
         """One sample's value of a key."""
-        values, packed = self._values[key], self.batch[key]
+        values = self._values[key]
+        packed = self.batch[key]
         if packed.offsets is None:
             return values[number]
         part = values[int(packed.offsets[number]) : int(packed.offsets[number + 1])]

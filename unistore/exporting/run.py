@@ -42,7 +42,8 @@ from unistore.zarr3.writer import array_metadata, chunk_slices, pad_chunk
 # each block of rows and raised once the file is closed, so at most one block of rows and the file's metadata
 # are kept in memory.
 
-_CHUNK_ROWS, _MAX_CHUNK_BYTES = 8192, 16 << 20
+_CHUNK_ROWS = 8192
+_MAX_CHUNK_BYTES = 16 << 20
 
 
 def write_hdf5(file: File, path: Path) -> None:
@@ -108,13 +109,15 @@ class _FailSafeFile:
 
     def write(self, data: Any) -> int:
         """Write to disk; keep in memory what cannot be written."""
-        view, offset = memoryview(data).cast("B"), self._position
+        view = memoryview(data).cast("B")
+        offset = self._position
         size = len(view)
         self._end = max(self._end, offset + size)
         try:
             while view and self._error is None:
                 done = os.pwrite(self._descriptor, view, offset)
-                view, offset = view[done:], offset + done
+                view = view[done:]
+                offset += done
         except OSError as error:
             self._fail(error)
         if view:
@@ -129,14 +132,16 @@ class _FailSafeFile:
 
     def readinto(self, out: Any) -> int:
         """Fill a buffer; with zeros where nothing was written."""
-        view, offset = memoryview(out).cast("B"), self._position
+        view = memoryview(out).cast("B")
+        offset = self._position
         view[:] = bytes(len(view))
         try:
             os.preadv(self._descriptor, [view], offset)
         except OSError as error:
             self._fail(error)
         for start, data in self._unwritten:
-            lo, hi = max(start, offset), min(start + len(data), offset + len(view))
+            lo = max(start, offset)
+            hi = min(start + len(data), offset + len(view))
             if lo < hi:
                 view[lo - offset : hi - offset] = data[lo - start : hi - start]
         return len(view)
@@ -344,7 +349,8 @@ def _layers(values: Values, depth: int) -> Iterator[NDArray[Any]]:
         while done < len(block):
             count = min(len(block) - done, depth - filled)
             layer[filled : filled + count] = block[done : done + count]
-            filled, done = filled + count, done + count
+            filled += count
+            done += count
             if filled == depth:
                 yield layer
                 filled = 0

@@ -238,7 +238,9 @@ class _Comparison:
 
     def compare_arrays(self) -> None:
         """Compare the shards of the tables, or a sample of them, and the index arrays."""
-        store, found, new_store = self.store, self.found, self.conversion.new_store
+        store = self.store
+        found = self.found
+        new_store = self.conversion.new_store
         plan = new_store.plan
         tasks = plan.tasks()
         step = _ShardStep(store, self.conversion.job())
@@ -263,7 +265,9 @@ class _Comparison:
 
     def compare_files(self) -> None:
         """Compare the files of the sources, or of a sample of the sources."""
-        found, scan, fingerprints = self.found, self.conversion.new_store.scan, self.conversion.fingerprints
+        found = self.found
+        scan = self.conversion.new_store.scan
+        fingerprints = self.conversion.fingerprints
         sizes = [sum(file.size for file in fingerprint) for fingerprint in fingerprints]
         step = _SourceStep(self.store, scan, fingerprints)
         for record in self._run("receipt", step, range(len(sizes)), sizes.__getitem__):

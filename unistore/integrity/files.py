@@ -166,7 +166,8 @@ def _batches(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
         size += entry.bytes + READ_BYTES // 64  # opening a small file takes time, too
         if size >= BATCH_BYTES:
             yield tuple(batch)
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield tuple(batch)
 

@@ -131,7 +131,8 @@ def plan_recorded_conversion(
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
     """One line for each library whose version is not the one that wrote the store."""
-    made, now = attributes["created_with"], versions()
+    made = attributes["created_with"]
+    now = versions()
     differing = [name for name in _differing(made, now) if name in now]
     return [f"{name}: {made.get(name)} made the store, this is {now[name]}" for name in differing]
 

@@ -298,7 +298,9 @@ class _Repair:
 
     def _continue(self, recorded: RecordedConversion, known: CheckedFiles) -> None:
         """Convert again, but for the tasks of which every shard is sound."""
-        conversion, new_store, journal = recorded.conversion, recorded.new_store, recorded.build.journal
+        conversion = recorded.conversion
+        new_store = recorded.new_store
+        journal = recorded.build.journal
         plan = new_store.plan
         job = recorded.job()
         digests = {key for key in known.entries if key.startswith("sources/digest/c/")}

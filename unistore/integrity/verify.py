@@ -63,7 +63,8 @@ def check_structure(
             own = metadata[path]
             described: dict[str, Any] = {**own.attributes, "axes": list(own.dimension_names or ())}
             for name, member in (("axes", "axes"), ("units", "unit"), ("long_name", "description")):
-                here, listed = described.get(name), field.get(member) or None
+                here = described.get(name)
+                listed = field.get(member) or None
                 if (here or None) != listed:
                     problems.append(_wrong(key, f"has {name} {shown(here)}, the root says {shown(listed)}"))
     problems += [
@@ -190,7 +191,8 @@ def indices(view: View) -> Iterator[Problem]:
 
 def _not_text(view: View, path: str) -> Iterator[Problem]:
     """Text that is not UTF-8; nothing if its offsets are wrong, which `indices` reports."""
-    values, offsets = view.whole(path), view.whole(f"{path.removesuffix('/data')}/offsets")
+    values = view.whole(path)
+    offsets = view.whole(f"{path.removesuffix('/data')}/offsets")
     if any(offsets_errors(offsets, len(values), "")):
         return
     try:
@@ -201,7 +203,8 @@ def _not_text(view: View, path: str) -> Iterator[Problem]:
 
 def sources(view: View) -> Iterator[Problem]:
     """The rows of the sources follow each other and are all rows of the main table."""
-    rows, first = view.whole("sources/rows"), view.whole("sources/first_row")
+    rows = view.whole("sources/rows")
+    first = view.whole("sources/first_row")
     wrong = first != np.cumsum(rows) - rows
     if wrong.any():
         at = first_row(wrong)
@@ -432,7 +435,8 @@ def locate_damage(storage: Storage, path: str, key: str) -> str:
     if not damaged:
         return "all of its chunks decode"
     rows = array.chunk_shape[0]
-    lo, hi = damaged[0][0] * rows, min(array.shape[0], (damaged[-1][0] + 1) * rows)
+    lo = damaged[0][0] * rows
+    hi = min(array.shape[0], (damaged[-1][0] + 1) * rows)
     return f"damaged: chunk {first_few(list(map(str, damaged)), 3)}, in rows {lo}:{hi}"
 
 

@@ -157,7 +157,8 @@ ALIGNMENT = 64
 _NUMBER = struct.Struct("=q")
 UNLIMITED = 1 << 42
 """Bytes of the sparse file under ``cache="all"``: more than any disk that samples would be cached on."""
-REGIONS, MAX_REGION = 256, 64 << 20
+REGIONS = 256
+MAX_REGION = 64 << 20
 """A process allocates 1/256 of the capacity at a time, at most 64 MiB; more for a larger sample."""
 
 
@@ -243,8 +244,10 @@ class CacheRegion:
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
         header: NDArray[np.int64] = np.frombuffer(self._map, np.int64, 1 + samples)
-        self._allocated, self._index = header[:1], header[1:]
-        self.start, self._capacity = start, capacity
+        self._allocated = header[:1]
+        self._index = header[1:]
+        self.start = start
+        self._capacity = capacity
         self._next = self._end = 0
         self.full = False
 
@@ -403,7 +406,8 @@ def _layout(arrays: Sequence[Any]) -> tuple[list[int], list[int]]:
 
     The chunks of an array are contiguous; if they are of whole rows, so are the rows.
     """
-    counts, offsets = [0], [0]
+    counts = [0]
+    offsets = [0]
     for array in arrays:
         counts.append(counts[-1] + array.chunk_count)
         nbytes = array.chunk_count * array.metadata.chunk_bytes
@@ -443,7 +447,8 @@ class CachedBatches:
     def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Batch:
         """See `Fetch`."""
         offsets = self._region.find(indices)
-        missing, found = np.flatnonzero(offsets == 0), np.flatnonzero(offsets)
+        missing = np.flatnonzero(offsets == 0)
+        found = np.flatnonzero(offsets)
         self.hits += len(found)
         self.misses += len(missing)
         if not len(found):
@@ -485,7 +490,8 @@ class CachedChunks:
 
     def __init__(self, fetch: Fetch, dataset: Any, region: CacheRegion) -> None:
         self._fetch = fetch
-        self.packed, self.on_any_thread = fetch.packed, fetch.on_any_thread
+        self.packed = fetch.packed
+        self.on_any_thread = fetch.on_any_thread
         arrays = dataset.arrays()
         starts = zip(arrays, *_layout(arrays), strict=False)
         self._chunks = [_ArrayChunks(region, array, first, offset) for array, first, offset in starts]
@@ -517,8 +523,11 @@ class _ArrayChunks:
     """The chunks of one array: numbers from `first` on, bytes from `offset` on. See `SharedChunks`."""
 
     def __init__(self, region: CacheRegion, array: Any, first: int, offset: int) -> None:
-        self._region, self._first, self._offset = region, first, offset
-        count, nbytes = array.chunk_count, array.metadata.chunk_bytes
+        self._region = region
+        self._first = first
+        self._offset = offset
+        count = array.chunk_count
+        nbytes = array.metadata.chunk_bytes
         self.chunks = region.array(region.start + offset, (count, nbytes), np.dtype(np.uint8))
         self.there = region.find(slice(first, first + count))
         self.hits = self.misses = 0

@@ -190,7 +190,9 @@ class Requests:
     def __init__(
         self, producer: Producer, sequence: EpochSequence, share: RankShare, *, across_epochs: bool
     ) -> None:
-        self._producer, self._sequence, self._share = producer, sequence, share
+        self._producer = producer
+        self._sequence = sequence
+        self._share = share
         self._across_epochs = across_epochs
         self._epochs: list[_Epoch] = []
         self._taken = self._requested = 0
@@ -212,7 +214,8 @@ class Requests:
             self.request_ahead(at_once=True)
             if self._requested == self._taken:
                 self._producer.wait()
-        number, self._taken = self._taken, self._taken + 1
+        number = self._taken
+        self._taken += 1
         arrival = self._producer.take(number)
         self.request_ahead(at_once=arrival.seconds > QUICK_SECONDS)
         return arrival

@@ -234,8 +234,10 @@ class Loader:
         if cache is not None:
             check_cacheable(dataset)
         self.dataset = dataset
-        self.batch_size, self.seed = int(batch_size), int(seed)
-        self.sampler, self._sampler_epoch = sampler, 0
+        self.batch_size = int(batch_size)
+        self.seed = int(seed)
+        self.sampler = sampler
+        self._sampler_epoch = 0
         self.sequence = sequence_for(
             dataset,
             shuffle or False,
@@ -265,11 +267,13 @@ class Loader:
         self._current: weakref.ref[Iteration] | None = None
         self._producer: list[Producer] = []
         self._requests: Requests | None = None
-        self._owner, self._lock = os.getpid(), threading.RLock()
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
         weakref.finalize(self, _close_all, self._producer)
 
     def __repr__(self) -> str:
-        order, workers = type(self.sequence).__name__, f"num_workers={self.num_workers}"
+        order = type(self.sequence).__name__
+        workers = f"num_workers={self.num_workers}"
         summary = f"batch_size={self.batch_size}, {workers}, {order}, epoch {self.epoch}, {len(self)} batches"
         return f"Loader({self.dataset!r},\n       {summary})"
 
@@ -368,7 +372,9 @@ class Loader:
         A forked child has neither: the parent's workers are not its own, nor are threads that held the lock.
         """
         if self._owner != os.getpid():
-            self._owner, self._lock, self._current = os.getpid(), threading.RLock(), None
+            self._owner = os.getpid()
+            self._lock = threading.RLock()
+            self._current = None
         return self._lock
 
     def _share(self) -> RankShare:

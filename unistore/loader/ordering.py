@@ -99,7 +99,8 @@ def resolve_placement(
     if is_distributed(sampler):
         if rank is not None or world_size is not None:
             check.refuse("rank", "DistributedSampler says the rank, too", "leave out rank and world_size")
-        rank, world_size = sampler.rank, sampler.num_replicas
+        rank = sampler.rank
+        world_size = sampler.num_replicas
     own_rank, ranks = resolve_ranks(check, rank, world_size)
     check.raise_problems()
     prefetch = DEFAULT_PREFETCH if prefetch_factor is None else int(prefetch_factor)
@@ -184,7 +185,8 @@ def sequence_for(
     length = len(dataset) if chosen is None else len(chosen)
     offsets = None
     if weights is None and hasattr(dataset, "store_offsets") and dataset.weights is not None:
-        weights, offsets = dataset.weights, dataset.store_offsets
+        weights = dataset.weights
+        offsets = dataset.store_offsets
         if chosen is not None:  # stores stay runs: which of their samples come where is drawn anyway
             chosen = np.sort(chosen)
             offsets = np.searchsorted(chosen, offsets)
@@ -294,7 +296,8 @@ def _in_order(sampler: Any, seed: int) -> tuple[EpochSequence, int]:  # noqa: AR
 
 
 def _random(sampler: Any, seed: int) -> tuple[EpochSequence, int]:
-    length, draws = len(sampler.data_source), int(sampler.num_samples)
+    length = len(sampler.data_source)
+    draws = int(sampler.num_samples)
     if sampler.replacement:
         return Weighted([1.0], [0, length], draws, seed), length
     return Repeated.to(draws, Shuffled(length, seed)), length

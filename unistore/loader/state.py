@@ -140,7 +140,9 @@ class EpochProgress:
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next one to be iterated; within a resumed epoch, stay where it is."""
         if epoch != self.epoch or self._begun:
-            self.epoch, self.delivered, self._begun = epoch, 0, False
+            self.epoch = epoch
+            self.delivered = 0
+            self._begun = False
             self._following = epoch
 
     def begin(self) -> tuple[int, int]:
@@ -152,12 +154,16 @@ class EpochProgress:
 
     def deliver(self, epoch: int, delivered: int) -> None:
         """Note that all samples of an epoch before a position were delivered."""
-        self.epoch, self.delivered, self._begun = epoch, delivered, True
+        self.epoch = epoch
+        self.delivered = delivered
+        self._begun = True
 
     def finish(self) -> None:
         """Note that the epoch is over."""
         following = self.epoch + 1 if self._following is None else self._following
-        self.epoch, self.delivered, self._begun = following, 0, False
+        self.epoch = following
+        self.delivered = 0
+        self._begun = False
 
     def save(self, sequence: EpochSequence) -> dict[str, Any]:
         """Return the state, a JSON object."""
@@ -203,5 +209,7 @@ class EpochProgress:
                 "no run of this loader comes there"
             )
             raise LoaderError(msg)
-        self.epoch, self.delivered, self._begun = epoch, delivered, False
+        self.epoch = epoch
+        self.delivered = delivered
+        self._begun = False
         self._following = None

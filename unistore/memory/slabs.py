@@ -12,7 +12,8 @@ import numpy as np
 
 from unistore.memory.segments import Segment, open_shared_memory, round_up
 
-HEADROOM, MAX_HEADROOM = 8, 16 << 20
+HEADROOM = 8
+MAX_HEADROOM = 16 << 20
 """Slabs are larger than most batches need by 1 / HEADROOM, and by at most MAX_HEADROOM bytes."""
 MAX_PREFETCHED = 256 << 20
 """Bytes of prefetched batches, see `SlabRing.batches_in_flight`."""
@@ -161,7 +162,8 @@ class SlabRing:
             usual = float(np.quantile(np.array(self._needs), QUANTILE, method="inverted_cdf"))
             if usual > self.slab_size:
                 self._resize(round_up(int(usual + min(usual / HEADROOM, MAX_HEADROOM))))
-                free, self._free = self._free, []
+                free = self._free
+                self._free = []
                 for slab in free:
                     self.put(slab)
 

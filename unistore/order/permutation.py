@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 # come from a counter-based generator (`generator`).
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
 _U64 = (1 << 64) - 1
 _MASK_RATIO = 32
@@ -89,10 +90,13 @@ def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64
     wanted = min(count, total - count)
     masked = total <= _MASK_RATIO * wanted
     dtype = np.uint32 if total <= 1 << 32 else np.uint64
-    mask, chosen, found = np.zeros(total if masked else 0, np.bool_), np.empty(0, dtype), 0
+    mask = np.zeros(total if masked else 0, np.bool_)
+    chosen = np.empty(0, dtype)
+    found = 0
     while found < wanted:
         # n draws of N leave N (1 - exp(-n / N)) different ones in expectation, with a spread below sqrt(n)
-        missing, free = wanted - found, total - found
+        missing = wanted - found
+        free = total - found
         draws = math.ceil(-total * math.log1p(-missing / free) + 4 * math.sqrt(missing))
         drawn = rng.integers(0, total, draws, dtype=dtype)
         if masked:

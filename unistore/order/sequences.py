@@ -148,7 +148,8 @@ class Weighted(EpochSequence):
         run = np.minimum(np.searchsorted(self._bounds, uniform[:, 0], side="right"), self._last)
         if self._runs is None:
             return run.astype(np.int64)
-        first, extent = self._runs[run], self._runs[run + 1] - self._runs[run]
+        first = self._runs[run]
+        extent = self._runs[run + 1] - self._runs[run]
         drawn: NDArray[np.int64] = first + np.minimum((uniform[:, 1] * extent).astype(np.int64), extent - 1)
         return drawn
 
@@ -212,7 +213,8 @@ class Repeated(EpochSequence):
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `EpochSequence.indices`."""
-        period, parts = len(self._sequence), []
+        period = len(self._sequence)
+        parts = []
         while start < stop:
             first = start % period
             last = min(period, first + stop - start)

@@ -24,7 +24,8 @@ from unistore.system.arguments import MAX_COUNT, is_integer
 # their own lanes and never decode each other's chunks. Small rows take one lane: a row's share of its chunk
 # costs little to decode in every worker, and all open blocks are mixed.
 
-GROUP, LANES = 16, 4
+GROUP = 16
+LANES = 4
 """Default number of blocks in a group, and of groups open at a time."""
 SMALL_ROWS = 32
 """Blocks of at least so many samples, on average, take one lane."""
@@ -76,7 +77,10 @@ class BlockShuffle:
             if value < 1:
                 msg = f"{name} must be at least 1, got {value}"
                 raise ValueError(msg)
-        self.seed, self.group, self.lanes, self.deal = seed, group, lanes, deal
+        self.seed = seed
+        self.group = group
+        self.lanes = lanes
+        self.deal = deal
         self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
         self._open: tuple[int, int, _Lanes] | None = None
 
@@ -170,7 +174,8 @@ class _Lanes:
     """Samples of lanes that take turns of ``deal`` samples until all are exhausted, by position."""
 
     def __init__(self, lanes: list[_Group], deal: int) -> None:
-        self._lanes, self._deal = lanes, deal
+        self._lanes = lanes
+        self._deal = deal
         rounds = np.arange(-(-max(map(len, lanes)) // deal) + 1)[:, None] * deal
         turn_lengths = np.diff(np.minimum(rounds, list(map(len, lanes))), axis=0)
         self._ends = np.cumsum(turn_lengths)

@@ -82,7 +82,8 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
     if isinstance(error, ShortRead):
         return Fault(str(error), error.cure, transient=True, damaged=True)
     text = str(error)
-    status, kinds = _status(text), _KIND.findall(text)
+    status = _status(text)
+    kinds = _KIND.findall(text)
     code = match[1] if (match := _CODE.search(text)) else ""
     endpoint = ENDPOINT.get(scheme, "the host")
     credentials = CREDENTIALS.get(scheme, "a server that lets everybody read")
@@ -138,9 +139,11 @@ RETRY_TIMEOUT = 60.0
 """Seconds of retries after which an operation fails."""
 MAX_FIRST_ATTEMPTS = 3
 """Attempts while a bucket has never answered, so that a wrong endpoint fails early."""
-FIRST_DELAY, MAX_DELAY = 0.1, 8.0
+FIRST_DELAY = 0.1
+MAX_DELAY = 8.0
 """Seconds before the second attempt, and at most; doubles with every attempt, with random jitter."""
-READ_TIMEOUT, WRITE_TIMEOUT = "60s", "300s"
+READ_TIMEOUT = "60s"
+WRITE_TIMEOUT = "300s"
 """Of one request, body included."""
 
 _VARIABLE_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
@@ -220,7 +223,8 @@ class ObjectClient:
 
         def read(obs: Any, handle: Any) -> tuple[int, bytes]:
             found = obs.get(handle, key, options={"range": {"suffix": size}})
-            total, raw = int(found.meta["size"]), bytes(found.bytes())
+            total = int(found.meta["size"])
+            raw = bytes(found.bytes())
             if len(raw) != min(size, total):
                 msg = f"{len(raw)} bytes arrived of its last {min(size, total)}"
                 raise ShortRead(msg)
@@ -309,7 +313,8 @@ class ObjectClient:
         """Run an operation with retries; None if there is no such object."""
         obs, handle = self._connect()
         bucket = self.location.scheme, self.location.bucket
-        started, delay = time.monotonic(), FIRST_DELAY
+        started = time.monotonic()
+        delay = FIRST_DELAY
         for attempt in itertools.count(1):
             try:
                 result = operation(obs, handle)
@@ -319,7 +324,8 @@ class ObjectClient:
                     _responsive_buckets.add(bucket)
                     return None
                 elapsed = time.monotonic() - started
-                late, often = elapsed + delay > RETRY_TIMEOUT, attempt >= MAX_FIRST_ATTEMPTS
+                late = elapsed + delay > RETRY_TIMEOUT
+                often = attempt >= MAX_FIRST_ATTEMPTS
                 if not fault.transient or (late if bucket in _responsive_buckets else often):
                     attempts = f" (tried {attempt} times in {elapsed:.1f} s)" if attempt > 1 else ""
                     raise self.error(key, fault, attempts) from redacted_error(error)
@@ -338,7 +344,8 @@ class ObjectClient:
         from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
         if self._handle is None:
-            location, timeout = self.location, WRITE_TIMEOUT if self._writing else READ_TIMEOUT
+            location = self.location
+            timeout = WRITE_TIMEOUT if self._writing else READ_TIMEOUT
             classes: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
             try:
                 self._handle = classes.get(location.scheme, HTTPStore).from_url(

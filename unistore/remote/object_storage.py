@@ -109,7 +109,9 @@ def coalesce(
         first.setdefault(key, position)
     requests: list[RangeRequest] = []
     for position in sorted(range(len(keys)), key=lambda at: (first[keys[at]], offsets[at])):
-        key, begin, end = keys[position], offsets[position], offsets[position] + sizes[position]
+        key = keys[position]
+        begin = offsets[position]
+        end = offsets[position] + sizes[position]
         last = requests[-1] if requests and requests[-1].key == key else None
         if last and begin - last.stop <= gap and max(last.stop, end) - last.start <= limit:
             last.stop = max(last.stop, end)

@@ -159,7 +159,8 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     --------
     >>> print(unistore.inspect("train.zarr"))  # doctest: +SKIP
     """
-    name, target = os.fspath(path), local_path(path)
+    name = os.fspath(path)
+    target = local_path(path)
     if target is None:
         return _store(name)
     build = target if target.name.endswith(BUILD_SUFFIX) and target.is_dir() else build_folder(target)

@@ -254,7 +254,8 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
             planned = {
                 name: described[name] for name in ("tables", "raw_bytes", "memory", "options", "notes")
             }
-            sources, nbytes = described["sources"], described["source_bytes"]
+            sources = described["sources"]
+            nbytes = described["source_bytes"]
             planned["sources"] = {"count": len(sources), "bytes": nbytes, "first": sources[:SHOWN_SOURCES]}
     first = found[0]
     report = SourceReport(
@@ -289,7 +290,8 @@ def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str]
 
     With several families, the name of the store ends with the family.
     """
-    real, here = path.resolve(), Path.cwd().resolve()
+    real = path.resolve()
+    here = Path.cwd().resolve()
     stem = real.name.split(".")[0] or real.name.strip(".") or "store"
     destination = Path(f"{stem}.zarr" if alone else f"{stem}-{family.replace('_', '-')}.zarr")
     if real.is_dir() and (here == real or real in here.parents):

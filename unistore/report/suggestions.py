@@ -109,9 +109,12 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
 
 def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
     reader = kind.bind(store, (), units)
-    reach, samples, text = reach_of(reader), len(reader), declared
+    reach = reach_of(reader)
+    samples = len(reader)
+    text = declared
     if reach.fitting is not None and (not samples or (reach.beyond and not reach.padded)):
-        kind, text = reach.fitting, as_code(reach.fitting)
+        kind = reach.fitting
+        text = as_code(reach.fitting)
         samples = len(kind.bind(store, (), units))
     return Suggestion(declared, kind, text, reach, samples)
 
@@ -139,7 +142,8 @@ def format_options(family: str, options: Mapping[str, Any]) -> str:
 
 def _words(family: str, options: Mapping[str, Any]) -> list[str]:
     """Words of the family's own options, and of ``--codec`` and ``--split``, which every store records."""
-    words, found = [], find_family(family)
+    words = []
+    found = find_family(family)
     try:
         own = () if found is None else declared(found.part("options"))
     except InputError:  # the family's package cannot be imported
@@ -189,7 +193,8 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     nonempty = [name for name, count in splits.items() if count]
     if store.sample_count == 0 or (splits and not nonempty):
         return ""
-    folder, units = local_path(store.path), None
+    folder = local_path(store.path)
+    units = None
     arguments = json.dumps(store.path if folder is None else str(folder.absolute()))  # quoted as in Python
     if nonempty:
         split = "train" if "train" in nonempty else nonempty[0]
@@ -197,7 +202,8 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         codes, names = store.splits()
         units = np.flatnonzero(codes == names.index(split))
     try:
-        known, natural = get_family(store.family), natural_suggestion(store, units)
+        known = get_family(store.family)
+        natural = natural_suggestion(store, units)
     except InputError:
         return ""
     if not natural.samples:

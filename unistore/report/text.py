@@ -11,7 +11,9 @@ from unicodedata import east_asian_width
 from unistore.errors import printable
 from unistore.remote.url import redact_urls
 
-_BOLD, _DIM, _TITLE = "1", "2", "1;36"
+_BOLD = "1"
+_DIM = "2"
+_TITLE = "1;36"
 """Codes of ANSI escape sequences."""
 _NARROWEST = 12
 """Columns of a table are folded down to this width."""

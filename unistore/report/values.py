@@ -92,7 +92,8 @@ def describe_values(array: StoredArray, chunks: int = MAX_CHUNKS) -> ValueReport
     report = ValueReport(read=values.size, of=size, nan=values.size - numbers.size)
     if not numbers.size:
         return report
-    report.min, report.max = numbers.min().item(), numbers.max().item()
+    report.min = numbers.min().item()
+    report.max = numbers.max().item()
     with np.errstate(over="ignore", invalid="ignore"):
         mean = float(numbers.mean(dtype=np.float64))
     report.mean = mean if math.isfinite(mean) else None
@@ -133,7 +134,8 @@ def _sampled_values(array: StoredArray, max_chunks: int) -> NDArray[Any] | None:
 def histogram(values: NDArray[Any]) -> list[int]:
     """Count finite values in equal bins from the smallest to the largest."""
     wide = values.astype(np.float64)
-    low, high = float(wide.min()), float(wide.max())
+    low = float(wide.min())
+    high = float(wide.max())
     if not math.isfinite(high - low) or high == low:
         return [int(wide.size)]
     bins = ((wide - low) * (_BINS / (high - low))).astype(np.int64)

@@ -244,7 +244,8 @@ class ShardCache:
 
 
 def _write_verified(descriptor: int, checksum: str, size: int, pieces: Iterable[bytes], what: str) -> None:
-    digest, done = xxhash.xxh3_128(), 0
+    digest = xxhash.xxh3_128()
+    done = 0
     for piece in pieces:
         digest.update(piece)
         view = memoryview(piece)
@@ -260,7 +261,8 @@ def _write_verified(descriptor: int, checksum: str, size: int, pieces: Iterable[
 def _matches(copy: int, checksum: str, size: int | None) -> bool:
     if size is not None and os.fstat(copy).st_size != size:
         return False
-    digest, done = xxhash.xxh3_128(), 0
+    digest = xxhash.xxh3_128()
+    done = 0
     while block := os.pread(copy, _BLOCK, done):
         digest.update(block)
         done += len(block)

@@ -135,7 +135,8 @@ def matches_type(value: Any, hint: Any) -> bool:
     """Whether a value matches a type annotation."""
     if hint in _BASIC_TYPES:
         return _BASIC_TYPES[hint][1](value)
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin in (Union, UnionType):
         return any(matches_type(value, each) for each in inner)
     if origin is Literal:
@@ -162,7 +163,8 @@ def describe_type(hint: Any) -> str:
     """A type annotation in words, for messages."""
     if hint in _BASIC_TYPES:
         return _BASIC_TYPES[hint][0]
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(map(describe_type, inner))
     if origin is Literal:

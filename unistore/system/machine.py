@@ -132,7 +132,9 @@ def _first_number(folder: Path, *names: str) -> int | None:
 
 THRESHOLD = 32 << 20
 """Bytes of the largest block that is kept (the most that glibc allows), and of the free top of the heap."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+# of malloc.h
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 
 
 def keep_freed_memory() -> None:

@@ -84,7 +84,8 @@ class Texts(Items[str]):
     def _item(self, number: int) -> str:
         if number < self._first:
             raise IndexError(_NOT_HELD.format(number))
-        lo, hi = self._ends[number - self._first], self._ends[number - self._first + 1]
+        lo = self._ends[number - self._first]
+        hi = self._ends[number - self._first + 1]
         return self._data[lo:hi].decode(*_UTF8)
 
     def __iter__(self) -> Iterator[str]:
@@ -127,14 +128,16 @@ class Packed(Items[T]):
         if self._count > self._firsts[-1]:
             self._blocks.append(bytes(zstd.compress(self._last.getvalue(), _LEVEL)))
             self._firsts.append(self._count)
-        self._last, self._pickler = BytesIO(), None
+        self._last = BytesIO()
+        self._pickler = None
 
     def only(self, numbers: Collection[int]) -> Self:
         """A copy with the objects of these numbers and those between, to be sent to another process."""
         found = type(self)()
         found._count = self._count
         if numbers:
-            first, last = self._block_of(min(numbers)), self._block_of(max(numbers))
+            first = self._block_of(min(numbers))
+            last = self._block_of(max(numbers))
             found._blocks = self._blocks[first : last + 1]
             found._firsts = self._firsts[first : last + 2]
             found._last = self._last if last == len(self._blocks) else found._last
@@ -176,7 +179,8 @@ class Packed(Items[T]):
 
 class _View(Items[R]):
     def __init__(self, items: Sequence[Any], function: Callable[[Any], R]) -> None:
-        self._items, self._function = items, function
+        self._items = items
+        self._function = function
 
     def __len__(self) -> int:
         return len(self._items)

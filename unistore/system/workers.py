@@ -79,7 +79,8 @@ def plan(
 
 def _total(workers: str | int, cores: float) -> tuple[int, str]:
     """Workers of all ranks, and why."""
-    shown, text = f"{cores:g} usable cores", str(workers).strip().lower()
+    shown = f"{cores:g} usable cores"
+    text = str(workers).strip().lower()
     if is_integer(workers) or re.fullmatch(r"[0-9]{1,9}", text):
         number = int(workers)
         check = Arguments()

@@ -71,7 +71,8 @@ class _PartFile:
             self.close()
 
     def close(self) -> None:
-        fd, self.fd = self.fd, -1
+        fd = self.fd
+        self.fd = -1
         if fd >= 0:
             os.close(fd)
 

@@ -167,7 +167,8 @@ class _Step:
     """The future of a step."""
 
     def __init__(self, future: Any, look: Callable[[], None]) -> None:
-        self._future, self._look = future, look
+        self._future = future
+        self._look = look
 
     def result(self) -> Outcome:
         """Outcome of the step; raises what it raised."""

@@ -153,7 +153,8 @@ class WorkerProcess:
         elif code and (note := last_note(self._note)):  # 0: SIGCHLD is ignored here
             how = f"signal {-code}" if code < 0 else lost.cause
             what = "hangs {}" if -code == signal.SIGXCPU else f"crashes {{}} ({how})"
-            lost.note, lost.damage = note, what.format(library_of(note))
+            lost.note = note
+            lost.damage = what.format(library_of(note))
         return lost
 
     def _how_it_ended(self) -> str:
