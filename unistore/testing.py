@@ -67,8 +67,8 @@ def check_format(
         assert set(opened.arrays) == set(oracle), f"arrays {sorted(opened.arrays)}, expected {sorted(oracle)}"
         for name, expected in oracle.items():
             _check_array(name, opened.arrays[name], expected)
-        found = dict(opened.facts)
-    assert facts is None or found == dict(facts), f"facts {found}, expected {dict(facts or {})}"
+        own_facts = dict(opened.facts)
+    assert facts is None or own_facts == dict(facts), f"facts {own_facts}, expected {dict(facts or {})}"
     with TemporaryDirectory(prefix="unistore-testing-") as folder:
         for short in _truncated(path, Path(folder)):
             _refuses(format, short)
@@ -217,8 +217,8 @@ def _killed(family: str, sources: Path, store: Path, options: Mapping[str, Any])
 
 
 def _check_verify(sources: Path, store: Path, folder: Path) -> None:
-    found = unistore.verify(store, against=sources)
-    assert not found.problems, f"verify --against finds {found.problems[0]}"
+    verified = unistore.verify(store, against=sources)
+    assert not verified.problems, f"verify --against finds {verified.problems[0]}"
     changed = folder / "changed"
     shutil.copytree(sources, changed)
     for file in sorted(path for path in changed.rglob("*") if path.is_file()):
@@ -226,10 +226,10 @@ def _check_verify(sources: Path, store: Path, folder: Path) -> None:
         data[-1 - len(data) // 8] ^= 0x55
         file.write_bytes(data)
     try:
-        found = unistore.verify(store, against=changed)
+        verified = unistore.verify(store, against=changed)
     except UnistoreError:
         return
-    assert found.problems, "verify --against misses a changed byte of a source"
+    assert verified.problems, "verify --against misses a changed byte of a source"
 
 
 def _check_repair(sources: Path, store: Path, damaged: Path) -> None:

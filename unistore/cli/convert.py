@@ -42,9 +42,9 @@ def _detect(sources: Sequence[str]) -> Detection:
     """Detect the family of sources, and say it."""
     from unistore.conversion.convert import detect_family, source_paths
 
-    found = detect_family(source_paths(sources))
-    say_done(f"{found.family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
-    return found
+    detection = detect_family(source_paths(sources))
+    say_done(f"{detection.family.replace('_', ' ')} ({detection.layout}): {detection.reason}", err=True)
+    return detection
 
 
 def _detect_command(sources: Sequence[str]) -> str:
@@ -144,7 +144,7 @@ def preview_text(shown: DryRun, destination: str, settings: Settings) -> str:
     lines = [
         f"would write {destination}: {shown.scan.family.replace('_', ' ')}",
         f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}",
-        f"  files: {verdict_counts([each.to_json() for each in counted_scan(shown.scan)])}",
+        f"  files: {verdict_counts([count.to_json() for count in counted_scan(shown.scan)])}",
     ]
     for table in shown.tables:
         rows = ("about " if table.name in shown.estimated else "") + count_of(table.rows, "row")

@@ -91,8 +91,8 @@ class Journal:
         if step not in self._lines:
             return
         with self.path.open("rb") as file:
-            for at, length in list(self._lines[step]):
-                file.seek(at)
+            for position, length in list(self._lines[step]):
+                file.seek(position)
                 yield json.loads(file.read(length))
 
 
@@ -287,29 +287,29 @@ class Build(ABC):
         """
         begun = self.journal.of("begin")
         if not begun:
-            given = [str(Path(path).absolute()) for path in paths]
+            absolute_paths = [str(Path(path).absolute()) for path in paths]
             states = iter(sources)
             while some := dict(islice(states, SOURCES_PER_RECORD)):
                 self.journal.append({"step": "sources", "of": some})
-            self.journal.append({"step": "begin", "identity": identity, "paths": given})
+            self.journal.append({"step": "begin", "identity": identity, "paths": absolute_paths})
             return
-        before = (item for record in self.journal.each("sources") for item in record["of"].items())
-        pairs = zip_longest(before, sources)
+        pairs = zip_longest(self._recorded_sources(), sources)
         if begun[0]["identity"] == identity and all(one == other for one, other in pairs):
             return
-        states_before = {
-            name: state for record in self.journal.each("sources") for name, state in record["of"].items()
-        }
-        differences = _differences(
-            {**begun[0]["identity"], "sources": states_before}, {**identity, "sources": dict(sources)}
-        )
+        before = {**begun[0]["identity"], "sources": dict(self._recorded_sources())}
+        differences = _differences(before, {**identity, "sources": dict(sources)})
         if differences:
-            listed = "\n  ".join(differences[:20])
+            lines = "\n  ".join(differences[:20])
             msg = (
-                f"{self.folder}: started with other sources or options:\n  {listed}\n"
+                f"{self.folder}: started with other sources or options:\n  {lines}\n"
                 "run the same command as before to continue it, or add --restart to start over"
             )
             raise ConversionError(msg)
+
+    def _recorded_sources(self) -> Iterator[tuple[str, Any]]:
+        """Yield name and state of each source in the journal."""
+        for record in self.journal.each("sources"):
+            yield from record["of"].items()
 
 
 def _remove_empty(*folders: Path) -> None:
@@ -322,11 +322,11 @@ def _remove_empty(*folders: Path) -> None:
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:
     """Differences between two JSON values: ``"options.tile: 32 before, 64 now"``."""
     if isinstance(before, dict) and isinstance(now, dict):
-        return [
-            line
-            for key in sorted({*before, *now})
-            for line in _differences(before.get(key), now.get(key), f"{where}.{key}" if where else key)
-        ]
+        lines = []
+        for key in sorted({*before, *now}):
+            inner = f"{where}.{key}" if where else key
+            lines += _differences(before.get(key), now.get(key), inner)
+        return lines
     if before == now:
         return []
     return [f"{where}: {_short(before)} before, {_short(now)} now"]

@@ -244,9 +244,11 @@ def write_column(
     """Encode a column's rows block by block and write them as shard `number` of its array."""
     array = column.array
     metadata = metadata_of(array)
-    at = (number, *(0 for _ in array.shape[1:]))
+    shard_index = (number, *(0 for _ in array.shape[1:]))
     blocks = (block for _, block in column)
-    written = files.put(shard_key(array, number), iter_shard_buffers(metadata, at, blocks, ordered_map))
+    written = files.put(
+        shard_key(array, number), iter_shard_buffers(metadata, shard_index, blocks, ordered_map)
+    )
     return Entry(
         key=written.key,
         bytes=written.bytes,
@@ -275,8 +277,8 @@ def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValue
     if not problems:
         problems = [*_unchecked_columns(plan, specs), *_broken_index(plan, specs, samples, index)]
     if problems:
-        listed = "\n  ".join(str(problem) for problem in problems)
-        msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {listed}"
+        lines = "\n  ".join(str(problem) for problem in problems)
+        msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {lines}"
         raise ConversionError(msg)
 
 
@@ -284,9 +286,12 @@ def bounded_columns(plan: Plan) -> dict[str, ArraySpec]:
     """Specs of the columns of tables whose values have bounds, by path."""
     specs = _specs(plan)
     paths = [array.field.path for array in plan.arrays()]
-    columns = (array.field.path for table in plan.tables for array in table.arrays)
-    by_path = {path: specs.of(path, paths) for path in columns}
-    return {path: spec for path, spec in by_path.items() if spec.bounds_values}
+    bounded = {}
+    for array in plan.columns():
+        spec = specs.of(array.field.path, paths)
+        if spec.bounds_values:
+            bounded[array.field.path] = spec
+    return bounded
 
 
 def broken_rows(
@@ -320,12 +325,11 @@ def _specs(plan: Plan) -> ArraySpecs:
 def _unchecked_columns(plan: Plan, specs: ArraySpecs) -> Iterator[Problem]:
     """Columns whose rule needs all rows at once, which no shard has."""
     paths = [array.field.path for array in plan.arrays()]
-    for table in plan.tables:
-        for array in table.arrays:
-            spec = specs.of(array.field.path, paths)
-            if spec.ascending or spec.offsets_of is not None:
-                message = "has a rule over all rows, and is written shard by shard"
-                yield Problem(array.field.path, message, "make it an index array", "schema")
+    for array in plan.columns():
+        spec = specs.of(array.field.path, paths)
+        if spec.ascending or spec.offsets_of is not None:
+            message = "has a rule over all rows, and is written shard by shard"
+            yield Problem(array.field.path, message, "make it an index array", "schema")
 
 
 def _broken_index(

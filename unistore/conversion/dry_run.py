@@ -65,7 +65,7 @@ class DryRun:
         return {
             "family": self.scan.family,
             "notes": list(self.scan.notes),
-            "verdicts": [each.to_json() for each in counted_scan(self.scan)],
+            "verdicts": [count.to_json() for count in counted_scan(self.scan)],
             "options": dict(self.scan.options),
             "sources": [
                 {"name": source.name, "split": source.split, "rows": dict(source.rows)}
@@ -131,15 +131,15 @@ def dry_run(
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
     rule = prepare_splits(settings.rule, paths, scan)
     plan = plan_of(scan, settings.codec, rule, provisional_tables(scan))
-    found = estimate(converter, scan, settings.budget)
+    steps = estimate(converter, scan, settings.budget)
     return DryRun(
         scan=replace(scan, notes=(*scan.notes, *_split_notes(converter, scan, rule))),
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),
         source_bytes=int(sizes_of(fingerprints_of(scan)).sum()),
         raw_bytes=plan.raw_bytes,
-        estimate=found,
-        peak=found.peak(settings.limit, settings.wanted_workers),
+        estimate=steps,
+        peak=steps.peak(settings.limit, settings.wanted_workers),
     )
 
 

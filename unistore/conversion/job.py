@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -138,15 +138,15 @@ def source_batches(sources: Sequence[int], sizes: NDArray[np.int64]) -> list[tup
     """
     most = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES)
     nbytes = 0
-    found: list[tuple[int, ...]] = []
+    batches: list[tuple[int, ...]] = []
     first = 0
-    for at, source in enumerate(sources):
+    for position, source in enumerate(sources):
         nbytes += int(sizes[source])
-        if at > first and (nbytes > BATCH_BYTES or at - first == most):
-            found.append(tuple(sources[first:at]))
-            first = at
+        if position > first and (nbytes > BATCH_BYTES or position - first == most):
+            batches.append(tuple(sources[first:position]))
+            first = position
             nbytes = int(sizes[source])
-    return [*found, tuple(sources[first:])] if sources else []
+    return [*batches, tuple(sources[first:])] if sources else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +193,11 @@ class StoredRows:
         """
         before = takewhile(lambda name: name != column, self.row_bytes)
         start = (self.hi - self.lo) * sum(self.row_bytes[name] for name in before)
-        wanted = out.reshape(-1).view(np.uint8).data
+        target = out.reshape(-1).view(np.uint8).data
         try:
             with self.path.open("rb") as file:
                 file.seek(start + (lo - self.lo) * self.row_bytes[column])
-                missing = len(wanted) - file.readinto(wanted)
+                missing = len(target) - file.readinto(target)
         except OSError as error:
             msg = f"{self.path}: rows cannot be read ({error.strerror}); run the same command again"
             raise ConversionError(msg) from error
@@ -218,20 +218,20 @@ class RowsRead:
 
     def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
         """Copy rows ``lo:hi`` of columns into `out`; returns False if some are not here."""
-        found: list[tuple[StoredRows, int, int]] = []
-        at = lo
-        near = (each for each in self._rows if each.table == table and each.lo < hi and lo < each.hi)
-        for each in sorted(near, key=lambda rows: rows.lo):
-            if each.lo > at:
+        ranges: list[tuple[StoredRows, int, int]] = []
+        filled_to = lo
+        near = (rows for rows in self._rows if rows.table == table and rows.lo < hi and lo < rows.hi)
+        for stored in sorted(near, key=lambda rows: rows.lo):
+            if stored.lo > filled_to:
                 return False
-            if each.hi > at:
-                found.append((each, at, min(hi, each.hi)))
-                at = found[-1][2]
-        if at < hi:
+            if stored.hi > filled_to:
+                ranges.append((stored, filled_to, min(hi, stored.hi)))
+                filled_to = ranges[-1][2]
+        if filled_to < hi:
             return False
-        for each, first, last in found:
+        for stored, first, last in ranges:
             for column, target in out.items():
-                each.copy(column, first, target[first - lo : last - lo])
+                stored.copy(column, first, target[first - lo : last - lo])
         return True
 
 
@@ -324,8 +324,8 @@ class ShardJob(Job[ShardTask]):
         """Table, rows and sources, for messages."""
         pieces = self.pieces_of(task)
         names = self.scan.sources.names
-        listed = first_few([f"{names[each.source]} rows {each.lo}:{each.hi}" for each in pieces], SHOWN)
-        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {listed})"
+        origins = first_few([f"{names[piece.source]} rows {piece.lo}:{piece.hi}" for piece in pieces], SHOWN)
+        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {origins})"
 
     def need(self, task: ShardTask) -> int:
         """Peak bytes of the task, scan included; see `shard_memory`."""
@@ -377,11 +377,12 @@ class ShardJob(Job[ShardTask]):
             return ()
 
         turns = ordered_map if self.converter.thread_safe and not table.spilled else serial_map
-        if problems := [each for found in turns(read, range(len(pieces)), AHEAD) for each in found]:
+        problems = list(chain.from_iterable(turns(read, range(len(pieces)), AHEAD)))
+        if problems:
             raise InputError(problems)
         return [
-            InMemory(array, (task.lo, task.hi), blocks[array.column], digests[:, at])
-            for at, array in enumerate(table.arrays)
+            InMemory(array, (task.lo, task.hi), blocks[array.column], digests[:, number])
+            for number, array in enumerate(table.arrays)
         ]
 
     def cached(self, task: ShardTask) -> dict[str, NDArray[Any]] | None:
@@ -414,8 +415,8 @@ class ShardJob(Job[ShardTask]):
     def pieces(self, task: ShardTask, columns: Sequence[ColumnRows]) -> str:
         """Digests of the pieces of a task, one after the other, after iteration of all its columns."""
         return "".join(
-            _joined_digest({column.array.column: column.piece(at) for column in columns})
-            for at in range(len(self.pieces_of(task)))
+            _joined_digest({column.array.column: column.piece(number) for column in columns})
+            for number in range(len(self.pieces_of(task)))
         )
 
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
@@ -426,10 +427,12 @@ class ShardJob(Job[ShardTask]):
             self._check_all_read(self.scan.sources.names[source], table, watched)
             return
         for column, target in out.items():
-            at = 0
+            start = 0
             for rows in self.spill.read(table, column, source, lo, hi):
-                self.converter.pack(self.scan, spilled, column, source, rows, target[at : at + len(rows)])
-                at += len(rows)
+                self.converter.pack(
+                    self.scan, spilled, column, source, rows, target[start : start + len(rows)]
+                )
+                start += len(rows)
 
     def _check_all_read(self, name: str, table: str, watched: WatchedColumns) -> None:
         """Refuse to store fill for columns that the converter forgot."""

@@ -136,7 +136,7 @@ def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:
     shared = json_digest([CONTENT, scan.family, options, [asdict(table) for table in scan.tables]])
     sources = scan.sources
     columns = sources.names, fingerprints, sources.each_rows(), sources.details
-    keys = (json_digest([shared, *each]) for each in zip(*columns, strict=True))
+    keys = (json_digest([shared, *columns_of_source]) for columns_of_source in zip(*columns, strict=True))
     return np.fromiter(keys, "S32", len(fingerprints))
 
 

@@ -188,11 +188,11 @@ class Estimate(NamedTuple):
         `workers` are as asked for; None: those of a cluster, of which one process counts.
         """
         self.check(limit)
-        wanted = min(workers or 0, self.steps)
-        count = most_workers(limit, wanted, self.step)
+        wanted_workers = min(workers or 0, self.steps)
+        count = most_workers(limit, wanted_workers, self.step)
         if count:
-            return Peak(PROCESS + count * (PROCESS + self.step), count, wanted)
-        return Peak(PROCESS + self.step, 0, wanted)
+            return Peak(PROCESS + count * (PROCESS + self.step), count, wanted_workers)
+        return Peak(PROCESS + self.step, 0, wanted_workers)
 
 
 def estimate(converter: Converter, scan: Scan, budget: int) -> Estimate:

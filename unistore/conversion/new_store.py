@@ -55,7 +55,7 @@ def choose_codecs(
     Parameters
     ----------
     job
-        Reads the rows; its row cache keeps them for writing.
+        Reads the rows, which are kept for writing.
     executor, folder
         Where rows are read, and where files of them are kept.
     bad_sources
@@ -70,7 +70,8 @@ def choose_codecs(
     """
     ranges = {table.name: _ranges(table) for table in job.plan.tables}
     in_rows = [table.name for table in job.plan.tables if not in_planes(job.converter, table)]
-    missing = [task for name in in_rows for task in ranges[name] if job.cached(task) is None]
+    sampled = chain.from_iterable(ranges[name] for name in in_rows)
+    missing = [task for task in sampled if job.cached(task) is None]
     problems = read_parts(job, executor, folder, missing)
     chosen: dict[str, str] = {}
     for table in job.plan.tables:
@@ -101,7 +102,8 @@ def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
 
     def size(codec: str) -> int:
         encode = encoder(compressor_of(codec, dtype, array.chunk))
-        return sum(len(buffer) for chunk in chunks for buffer in encode(chunk))
+        buffers = chain.from_iterable(map(encode, chunks))
+        return sum(map(len, buffers))
 
     return choose_codec(dtype, array.chunk, size)
 
@@ -151,9 +153,9 @@ def _some_chunks(array: ArrayPlan, block: NDArray[Any], least: int, nbytes: int)
         for box in chunk_slices(block.shape, array.chunk)
         if min(box[0].stop, len(block)) - box[0].start >= least
     ]
-    wanted = max(1, nbytes // blank.nbytes)
-    chunks = (pad_chunk(block[box], blank) for box in every[:: max(1, len(every) // wanted)])
-    return islice((chunk for chunk in chunks if (chunk != blank).any()), wanted)
+    count = max(1, nbytes // blank.nbytes)
+    chunks = (pad_chunk(block[box], blank) for box in every[:: max(1, len(every) // count)])
+    return islice((chunk for chunk in chunks if (chunk != blank).any()), count)
 
 
 def unique_dimension_names(
@@ -280,7 +282,7 @@ def plan_store(
     plan = plan_of(scan, codec, split, tables, forms, assigned.found)
     if codec == "auto":
         plan = _with_codecs(plan, choose(plan, spilled))
-    verdicts = tuple(each.to_json() for each in counted_scan(scan))
+    verdicts = tuple(count.to_json() for count in counted_scan(scan))
     return NewStore(
         scan=scan,
         plan=plan,
@@ -328,8 +330,8 @@ def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
         replace(table, arrays=tuple(replace(a, codec=codecs.get(a.field.path, "fast")) for a in table.arrays))
         for table in plan.tables
     )
-    found = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
-    return replace(plan, tables=tables, options={**plan.options, "found": found})
+    found_in_values = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
+    return replace(plan, tables=tables, options={**plan.options, "found": found_in_values})
 
 
 def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> dict[str, Any]:

@@ -64,9 +64,9 @@ class ObjectTarget:
 
     def sizes(self) -> Mapping[str, int]:
         """Keys and sizes; see `Target.sizes`."""
-        found = self.client.list()
-        found.pop(BUILD_MARK, None)
-        return found
+        sizes = self.client.list()
+        sizes.pop(BUILD_MARK, None)
+        return sizes
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
         """Delete all other keys; see `Target.keep_only`."""
@@ -103,12 +103,12 @@ def swap_in(staging: StoreLocation, location: StoreLocation, root: bytes, mark: 
         lambda key: bucket.copy(f"{staging.prefix}/{key}", f"{location.prefix}/{key}"), new
     ):
         pass
-    found = old.list()
-    wrong = [key for key, size in new.items() if found.get(key) != size]
+    copied = old.list()
+    wrong = [key for key, size in new.items() if copied.get(key) != size]
     if wrong:
         msg = f"{location}: {len(wrong)} objects were not copied whole, {wrong[0]} among them; run again"
         raise ConversionError(msg)
-    old.delete([key for key in found if key not in new and key != BUILD_MARK])
+    old.delete([key for key in copied if key not in new and key != BUILD_MARK])
     commit(location, root)
 
 
@@ -288,7 +288,7 @@ class ObjectBuild(Build):
 
 def _parsed(mark: bytes | None) -> dict[str, Any]:
     try:
-        found = json.loads(mark or b"{}")
+        owner = json.loads(mark or b"{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return owner if isinstance(owner, dict) else {}

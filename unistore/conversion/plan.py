@@ -64,9 +64,9 @@ def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
     preferred = [chunk_shape(field) for field in fields]
     chunks = [(min(chunk[0], most), *chunk[1:]) for chunk in preferred]
     group = max(chunk[0] for chunk in chunks)
-    wanted = max(1, SHARD // (row_bytes * group))
+    groups = max(1, SHARD // (row_bytes * group))
     present = max(1, -(-rows // group))
-    shard_rows = group * min(wanted, present)
+    shard_rows = group * min(groups, present)
     return [
         ArrayLayout(
             chunk=chunk,
@@ -294,7 +294,7 @@ class Plan:
 
     def tasks(self) -> list[ShardTask]:
         """Every task of every table, in order."""
-        return [task for table in self.tables for task in table.tasks()]
+        return list(chain.from_iterable(table.tasks() for table in self.tables))
 
     def table(self, name: str) -> TablePlan:
         """Table by name."""
@@ -304,9 +304,13 @@ class Plan:
         """Uncompressed bytes of a task's rows."""
         return (task.hi - task.lo) * self.table(task.table).row_bytes
 
+    def columns(self) -> list[ArrayPlan]:
+        """Every array that tasks write."""
+        return list(chain.from_iterable(table.arrays for table in self.tables))
+
     def arrays(self) -> list[ArrayPlan]:
         """Every array of the store."""
-        return [array for table in self.tables for array in table.arrays] + list(self.index)
+        return [*self.columns(), *self.index]
 
     @property
     def raw_bytes(self) -> int:

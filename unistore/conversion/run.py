@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ from unistore.conversion.keys import (
 )
 from unistore.conversion.memory import check_space, estimate, largest_need, provisional_tables, reading_memory
 from unistore.conversion.new_store import NewStore, choose_codecs, plan_options, plan_store, versions
-from unistore.conversion.plan import Plan, json_digest
+from unistore.conversion.plan import Plan, ShardTask, json_digest
 from unistore.conversion.report import Report
 from unistore.conversion.seal import seal, source_digests
 from unistore.conversion.settings import DEFAULTS, Settings
@@ -169,7 +170,9 @@ class Conversion:
         """Read small sources on all workers, where these are more than there are shards to write."""
         plan = job.plan
         workers = self.executor.workers
-        parts = [part for table in plan.tables for part in parts_of(job, table, workers)]
+        parts: list[ShardTask] = []
+        for table in plan.tables:
+            parts += parts_of(job, table, workers)
         reading = PartJob(job, self.build.spill / "parts")
         if parts:
             self.run_steps("reading", reading, parts, plan.task_bytes, lambda _: {})
@@ -221,13 +224,13 @@ class Conversion:
             batch = f"{record['round']}/{record['batch']}"
             if not SpilledBatch.is_complete(self.build.spill / batch):
                 continue
-            found = SpilledBatch(self.build.spill / batch).keys
-            if json_digest(found) != record["of"]:
+            batch_keys = SpilledBatch(self.build.spill / batch).keys
+            if json_digest(batch_keys) != record["of"]:
                 continue
-            wanted = np.array([key or "" for key in found], "S32")
-            number = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
-            known = np.flatnonzero(keys[number] == wanted)
-            spill.add(batch, number[known].tolist(), known.tolist())
+            spilled_keys = np.array([key or "" for key in batch_keys], "S32")
+            number = order[np.searchsorted(keys, spilled_keys, sorter=order).clip(max=len(keys) - 1)]
+            unchanged = np.flatnonzero(keys[number] == spilled_keys)
+            spill.add(batch, number[unchanged].tolist(), unchanged.tolist())
         return spill
 
     def write_shards(self, new_store: NewStore, job: ShardJob) -> int:
@@ -327,15 +330,16 @@ def is_up_to_date(
     rule = prepare_splits(settings.rule, paths, scan)
     options = json.loads(json.dumps(plan_options(scan, settings.codec, rule)))
     before = dict(recorded.get("options", {}))
-    for each in (options, before):
-        each.pop("found", None)  # known only from the values of the sources
+    for recorded_options in (options, before):
+        recorded_options.pop("found", None)  # known only from the values of the sources
     if (scan.family, options) != (recorded["family"], before):
         return False
     names = list(scan.sources.names)
     sizes = sizes_of(fingerprints_of(scan)).tolist()
     if names != store.text("sources/path") or sizes != store.array("sources/bytes").read().tolist():
         return False
-    return all(changed < sealed for path in paths for changed in _change_times(path))
+    changes = chain.from_iterable(map(_change_times, paths))
+    return all(changed < sealed for changed in changes)
 
 
 def _change_times(path: Path) -> Iterator[int]:
@@ -490,9 +494,9 @@ def _file_states(fingerprint: Fingerprint) -> str | dict[str, str]:
     """Size and time of a source's file, or of each of its files, in readable form."""
     states = {}
     for file in fingerprint:
-        seconds, rest = divmod(file.modified, 10**9)
+        seconds, nanoseconds = divmod(file.modified, 10**9)
         time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
-        states[file.path] = f"{file.size} bytes, modified {time}.{rest:09d} UTC"
+        states[file.path] = f"{file.size} bytes, modified {time}.{nanoseconds:09d} UTC"
     if len(states) == 1:
         return next(iter(states.values()))
     common = os.path.commonpath(list(states)) if states else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -88,10 +88,10 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[
     digest = np.frombuffer(b"".join(pieces[task.id] for task in plan.tasks()), "S32")
     by_source = np.argsort(source, kind="stable")
     bounds = np.searchsorted(source, range(len(plan.sources) + 1), sorter=by_source)
-    found = bytearray()
+    digests = bytearray()
     for lo, hi in pairwise(bounds.tolist()):
-        found += source_digest([digest[piece].decode() for piece in by_source[lo:hi].tolist()])
-    return np.frombuffer(bytes(found), np.uint8).reshape(-1, 16)
+        digests += source_digest([digest[piece].decode() for piece in by_source[lo:hi].tolist()])
+    return np.frombuffer(bytes(digests), np.uint8).reshape(-1, 16)
 
 
 def root_attributes(
@@ -99,7 +99,7 @@ def root_attributes(
 ) -> dict[str, Any]:
     """The root's ``unistore`` object without statistics and seal, which are known at the end."""
     skipped = len(skipped_sources(plan.options.get("skipped", ())))
-    is_reported = skipped > 0 or any(each["verdict"] != TAKEN for each in verdicts)
+    is_reported = skipped > 0 or any(count["verdict"] != TAKEN for count in verdicts)
     return {
         "format_version": FORMAT_VERSION,
         "family": plan.family,
@@ -169,7 +169,8 @@ def root_document(
 
 def _shard_entries(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     recorded = {record["task"]: record["files"] for record in journal.each("shard")}
-    entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]]
+    files = chain.from_iterable(recorded[task.id] for task in plan.tasks())
+    entries = [Entry.from_json(file) for file in files]
     sizes = target.sizes()
     for entry in entries:
         if sizes.get(entry.key) != entry.bytes:
@@ -214,14 +215,18 @@ def metadata_documents(
     for path in sorted({*_parents(axes), *groups}):
         own = dict(groups.get(path, {}))
         documents[path] = _json({"zarr_format": 3, "node_type": "group", "attributes": own})
-    found = {f"{path}/{ROOT}": document for path, document in documents.items()}
+    files = {f"{path}/{ROOT}": document for path, document in documents.items()}
     if verdicts := attributes.get("verdicts"):
-        found[REPORT] = report_document(plan.options.get("skipped", ()), verdicts)
-    return found
+        files[REPORT] = report_document(plan.options.get("skipped", ()), verdicts)
+    return files
 
 
 def _parents(paths: Iterable[str]) -> set[str]:
-    return {"/".join(path.split("/")[:n]) for path in paths for n in range(1, path.count("/") + 1)}
+    parents = set[str]()
+    for path in paths:
+        names = path.split("/")
+        parents.update("/".join(names[:depth]) for depth in range(1, len(names)))
+    return parents
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

@@ -28,6 +28,14 @@ from unistore.store.names import file_name_problem
 STEP = "skip"
 
 
+def _recorded_problems(journal: Journal) -> list[Problem]:
+    """Return the problems for which sources were left out."""
+    problems = []
+    for record in journal.each(STEP):
+        problems += [Problem(**fields) for fields in record["problems"]]
+    return problems
+
+
 def check_resumed(journal: Journal, *, skips: bool) -> None:
     """Refuse to continue without ``--on-error skip`` a conversion that has left sources out.
 
@@ -36,11 +44,9 @@ def check_resumed(journal: Journal, *, skips: bool) -> None:
     ConversionError
         Naming these sources.
     """
-    records = journal.of(STEP)
-    if records and not skips:
-        names = skipped_sources(
-            {"left_out": each["source"]} for record in records for each in record["problems"]
-        )
+    problems = _recorded_problems(journal)
+    if problems and not skips:
+        names = sorted({problem.source for problem in problems}, key=natural_key)
         msg = (
             f"{journal.path.parent}: an unfinished conversion left out {', '.join(names)}; "
             "add --on-error skip to continue it, or --restart to start over"
@@ -83,7 +89,9 @@ def scan_valid_sources(
     """
     claims = claims_for(converter, paths, claims)
     problems = list(skipped)
-    must_exclude = [name for name in converter.exclude if name not in {each.source for each in problems}]
+    must_exclude = [
+        name for name in converter.exclude if name not in {problem.source for problem in problems}
+    ]
     while True:
         chosen = _without(converter, problems)
         try:
@@ -91,8 +99,8 @@ def scan_valid_sources(
             _check_names(scan)
             return chosen, scan, problems
         except InputError as error:
-            known = {problem.source for problem in problems}
-            new = [problem for problem in error.problems if problem.source not in {"", *known}]
+            left_out = {problem.source for problem in problems}
+            new = [problem for problem in error.problems if problem.source not in {"", *left_out}]
             if skip and new:
                 problems += new
             elif problems:
@@ -137,14 +145,14 @@ class Skipping:
         *,
         is_named: bool = False,
     ) -> None:
-        self._converter, self._scan, found = first
+        self._converter, self._scan, problems = first
         self._ask = ask
         self._is_named = is_named
         self._paths = paths
         self._journal = journal
-        if found and not journal.of(STEP):
-            self.add(found)
-        self._scanned = {problem.source for problem in found}
+        if problems and not journal.of(STEP):
+            self.add(problems)
+        self._scanned = {problem.source for problem in problems}
 
     @property
     def round(self) -> int:
@@ -154,8 +162,7 @@ class Skipping:
     @property
     def problems(self) -> list[Problem]:
         """Why sources were left out, in natural order of their names."""
-        records = self._journal.of(STEP)
-        problems = [Problem(**each) for record in records for each in record["problems"]]
+        problems = _recorded_problems(self._journal)
         # Two sources may have the same problem of one file, and such problems are equal.
         distinct = {(problem, problem.source): problem for problem in problems}.values()
         return sorted(distinct, key=lambda each: (natural_key(each.source), each.location, each.message))
@@ -172,18 +179,18 @@ class Skipping:
         InputError
             If no source is left.
         """
-        known = self.problems
-        if {problem.source for problem in known} != self._scanned:
+        problems = self.problems
+        if {problem.source for problem in problems} != self._scanned:
             self._converter, self._scan, all_known = scan_valid_sources(
                 self._converter,
                 self._paths,
-                known,
+                problems,
                 skip=True,
                 ask=self._ask,
                 is_named=self._is_named,
             )
-            if len(all_known) > len(known):
-                self.add(all_known[len(known) :])
+            if len(all_known) > len(problems):
+                self.add(all_known[len(problems) :])
             self._scanned = {problem.source for problem in all_known}
         entries = [entry_of(problem) for problem in self.problems]
         return self._converter, with_skipped(self._scan, entries)
@@ -231,6 +238,6 @@ def _without(converter: Converter, problems: Iterable[Problem]) -> Converter:
     names = {problem.source for problem in problems}
     if not names:
         return converter
-    given: Any = converter
-    excluded = sorted({*given.exclude, *names}, key=natural_key)
-    return cast("Converter", given).excluding(tuple(excluded))
+    configured: Any = converter
+    excluded = sorted({*configured.exclude, *names}, key=natural_key)
+    return cast("Converter", configured).excluding(tuple(excluded))

@@ -73,9 +73,9 @@ class SpillWriter:
             If the rows cannot be written.
         """
         key = (table, column)
-        known = self._columns.get(key)
-        if known is None:
-            known = {
+        described = self._columns.get(key)
+        if described is None:
+            described = {
                 "table": table,
                 "column": column,
                 "row_shape": list(rows.shape[1:]),
@@ -83,18 +83,18 @@ class SpillWriter:
                 "rows": [0] * len(self._sources),
                 "file": f"{len(self._columns)}.bin",
             }
-        if known["row_shape"] != list(rows.shape[1:]):
-            msg = f"{table}/{column}: emitted {rows.shape[1:]} after {known['row_shape']}"
+        if described["row_shape"] != list(rows.shape[1:]):
+            msg = f"{table}/{column}: emitted {rows.shape[1:]} after {described['row_shape']}"
             raise ValueError(msg)
         try:
             if key not in self._files:
-                self._files[key] = (self.folder / known["file"]).open("wb")
-                self._columns[key] = known
+                self._files[key] = (self.folder / described["file"]).open("wb")
+                self._columns[key] = described
             self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise writing_failed(error, self.folder) from error
-        runs = known["runs"]
-        counts = known["rows"]
+        runs = described["runs"]
+        counts = described["rows"]
         if not runs or runs[-1][0] != rows.dtype.str:
             runs.append([rows.dtype.str, 0])
         runs[-1][1] += len(rows)
@@ -162,17 +162,17 @@ class SpilledBatch:
     def facts(self) -> list[Facts]:
         """The index facts of each source."""
         data = (self._folder / FACTS).read_bytes()
-        at = 0
-        found = list[Facts]()
+        position = 0
+        facts_of_sources = list[Facts]()
         for forms in self._forms:
             values = {}
             for name, form, shape in forms:
                 dtype = np.dtype(form)
                 count = math.prod(shape)
-                values[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
-                at += count * dtype.itemsize
-            found.append(values)
-        return found
+                values[name] = np.frombuffer(data, dtype, count, position).reshape(shape)
+                position += count * dtype.itemsize
+            facts_of_sources.append(values)
+        return facts_of_sources
 
     def rows(self, table: str, source: int) -> int:
         """Rows that a source spilled for a table.
@@ -183,8 +183,8 @@ class SpilledBatch:
             If columns of the table have different lengths: a bug of the converter.
         """
         lengths = {
-            column: known["rows"][source] if source < len(known["rows"]) else 0
-            for (name, column), known in self._columns.items()
+            column: described["rows"][source] if source < len(described["rows"]) else 0
+            for (name, column), described in self._columns.items()
             if name == table
         }
         if len(set(lengths.values())) > 1:
@@ -194,21 +194,21 @@ class SpilledBatch:
 
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
         """Yield rows ``lo:hi`` of a source's column, one array (n, *row_shape) for each run of one dtype."""
-        known = self._columns[table, column]
-        row_shape = tuple(known["row_shape"])
+        described = self._columns[table, column]
+        row_shape = tuple(described["row_shape"])
         items = math.prod(row_shape)
-        lo += known["first"][source]
-        hi += known["first"][source]
+        lo += described["first"][source]
+        hi += described["first"][source]
         start = offset = 0
-        for form, rows in known["runs"]:
+        for form, rows in described["runs"]:
             row_bytes = items * np.dtype(form).itemsize
             first = max(lo, start)
             last = min(hi, start + rows)
             if first < last:
                 position = offset + (first - start) * row_bytes
                 count = (last - first) * row_bytes
-                found = self._bytes(known["file"], position, count)
-                yield found.view(form).reshape(last - first, *row_shape)
+                block = self._bytes(described["file"], position, count)
+                yield block.view(form).reshape(last - first, *row_shape)
             start += rows
             offset += rows * row_bytes
 
@@ -252,13 +252,13 @@ class Spill(Items[Facts]):
 
     def only(self, lo: int, hi: int) -> Spill:
         """The part for sources ``lo:hi``, which keep their numbers, to be sent to another process."""
-        found = Spill(self._root, 0)
-        found._first = lo
-        found._at = self._at[lo:hi]
+        part = Spill(self._root, 0)
+        part._first = lo
+        part._at = self._at[lo:hi]
         names, numbers = np.unique(self._batch[lo:hi], return_inverse=True)
-        found._batch = numbers.astype(np.int32)
-        found._batches = [self._batches[name] for name in names.tolist()]
-        return found
+        part._batch = numbers.astype(np.int32)
+        part._batches = [self._batches[name] for name in names.tolist()]
+        return part
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
@@ -275,8 +275,8 @@ class Spill(Items[Facts]):
     @property
     def missing(self) -> list[int]:
         """Numbers of the sources that are in no batch."""
-        found: list[int] = np.flatnonzero(self._batch < 0).tolist()
-        return found
+        numbers: list[int] = np.flatnonzero(self._batch < 0).tolist()
+        return numbers
 
     def _item(self, number: int) -> Facts:
         batch, facts = self._batch_of(number)

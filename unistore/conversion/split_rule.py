@@ -446,7 +446,7 @@ def sample_names(sources: Sequence[str], owner: NDArray[np.int64], own: Sequence
     `owner` has the source of each sample, (samples,).
     """
     inner: Iterable[Any] = own or _numbers_in_source(owner).tolist()
-    return (f"{sources[at]}: {name}" for at, name in zip(owner.tolist(), inner, strict=True))
+    return (f"{sources[source]}: {name}" for source, name in zip(owner.tolist(), inner, strict=True))
 
 
 def _numbers_in_source(owner: NDArray[np.int64]) -> NDArray[np.int64]:

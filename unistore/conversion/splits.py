@@ -497,11 +497,11 @@ def assign_splits(
     notes = [units.reached(rule, splits)]
     if rule.method == "exact":
         notes.append(MOVES)
-    found = {}
+    found_in_values = {}
     if rule.taken is not None:
         packed = base64.b64encode(zlib.compress(splits.codes.tobytes()))
-        found["splits"] = {"names": list(splits.names), "codes": packed.decode()}
-    return Assigned(codes, splits.names, tuple(notes), found)
+        found_in_values["splits"] = {"names": list(splits.names), "codes": packed.decode()}
+    return Assigned(codes, splits.names, tuple(notes), found_in_values)
 
 
 def _samples_of_sources(scan: Scan, finalized: Finalized) -> NDArray[np.int64]:

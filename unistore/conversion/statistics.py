@@ -43,16 +43,16 @@ class Moments:
     def _of_block(cls, rows: NDArray[Any]) -> Moments:
         values = rows.astype(np.float64)
         finite = np.isfinite(values)
-        others = ~finite
+        not_finite = ~finite
         count = finite.sum(axis=0, dtype=np.int64)
-        np.copyto(values, np.inf, where=others)
+        np.copyto(values, np.inf, where=not_finite)
         low = values.min(axis=0, initial=np.inf)
-        np.copyto(values, -np.inf, where=others)
+        np.copyto(values, -np.inf, where=not_finite)
         high = values.max(axis=0, initial=-np.inf)
-        np.copyto(values, 0.0, where=others)
+        np.copyto(values, 0.0, where=not_finite)
         mean = values.sum(axis=0) / np.maximum(count, 1)
         np.subtract(values, mean, out=values)
-        np.copyto(values, 0.0, where=others)
+        np.copyto(values, 0.0, where=not_finite)
         np.square(values, out=values)
         return cls(
             count=np.asarray(count),

@@ -6,7 +6,7 @@ import json
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, SupportsIndex, TypeAlias, cast
 
 import numpy as np
@@ -127,7 +127,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         check.raise_problems()
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
         cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
-        self.parts = open_parts([os.fspath(each) for each in paths], samples, self.splits, cache)
+        self.parts = open_parts([os.fspath(path) for path in paths], samples, self.splits, cache)
         self.samples = self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
         requested = [fields] if isinstance(fields, str) else fields or ()
@@ -218,13 +218,13 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         """Samples of a batch, read together; `unistore.collate` collates them without a copy."""
         memory = BatchMemory(self._expected_bytes)
         picks = self._picks(indices)
-        found = Samples(self._read(picks, memory.allocate), memory)
+        batch = Samples(self._read(picks, memory.allocate), memory)
         self._expected_bytes = max(
             memory.used + memory.used // 8, self._expected_bytes - self._expected_bytes // 8
         )
         if self.transform is None:
-            return found
-        return [_keep_ragged(result, found) for result in self._transformed(found, indices, picks)]
+            return batch
+        return [_keep_ragged(result, batch) for result in self._transformed(batch, indices, picks)]
 
     def _transformed(
         self, samples: Sequence[Sample], indices: Sequence[Index], picks: Picks
@@ -283,7 +283,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     def arrays(self) -> list[StoredArray]:
         """Arrays of all its stores, each opened once."""
-        return [array for part in self.parts for array in part.store.arrays().values()]
+        arrays: list[StoredArray] = []
+        for part in self.parts:
+            arrays += part.store.arrays().values()
+        return arrays
 
     def block_offsets(self) -> NDArray[np.int64]:
         """Offsets of blocks of samples that share chunks, (blocks + 1,) int64; no block spans two stores."""
@@ -437,7 +440,7 @@ def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> 
         try:
             return np.array(pairs, np.int64).reshape(-1, 2)
         except OverflowError:
-            largest = max((number for pair in pairs for number in pair), key=abs)
+            largest = max(chain.from_iterable(pairs), key=abs)
             msg = f"there is no sample or epoch {largest}"
             raise IndexError(msg) from None
     if indices.ndim == 1 and indices.dtype.kind in "iu":
@@ -489,7 +492,7 @@ def label_counts(dataset: Any, key: str, split: Names, subset: Any) -> dict[int,
     if key not in dataset.fields:
         message = f"{key} is not read; there are {', '.join(dataset.fields)}"
         raise InputError(Problem("key", message, kind="option"))
-    found: dict[int, int] = {}
+    count_of_label: dict[int, int] = {}
     reader = bind_parts(_parts_of(dataset, split), [key])
     chosen = np.arange(len(reader))
     if subset is not None:
@@ -503,8 +506,8 @@ def label_counts(dataset: Any, key: str, split: Names, subset: Any) -> dict[int,
             raise InputError(Problem("key", message, kind="option"))
         labels, counts = np.unique(values, return_counts=True)
         for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
-            found[int(label)] = found.get(int(label), 0) + count
-    return dict(sorted(found.items()))
+            count_of_label[int(label)] = count_of_label.get(int(label), 0) + count
+    return dict(sorted(count_of_label.items()))
 
 
 def _parts_of(dataset: Any, split: Names) -> Sequence[DatasetPart]:

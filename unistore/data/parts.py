@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -73,10 +74,10 @@ class DatasetPart(NamedTuple):
         names = [""]
         for lo in range(0, len(reader), _BLOCK):
             index = np.arange(lo, min(lo + _BLOCK, len(reader)))
-            found = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
-            new = np.flatnonzero(np.concatenate(([found[0] != names[-1]], found[1:] != found[:-1])))
+            sources = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
+            new = np.flatnonzero(np.concatenate(([sources[0] != names[-1]], sources[1:] != sources[:-1])))
             starts.append(new + lo)
-            names += found[new].tolist()
+            names += sources[new].tolist()
         if len(set(names)) < len(names):
             message = (
                 "samples of one source do not follow one another, so that they cannot be taken file by file"
@@ -87,12 +88,16 @@ class DatasetPart(NamedTuple):
     def check_splits(self) -> None:
         """Raise an InputError if the store lacks one of the splits; the message lists those that it has."""
         try:
-            known = self.store.split_names()
+            split_names = self.store.split_names()
         except AbsentError:
-            known = []
-        unknown = [name for name in self.splits or () if name not in known]
+            split_names = []
+        unknown = [name for name in self.splits or () if name not in split_names]
         if unknown:
-            available = f"it has {', '.join(known)}" if known else "it has none (unistore convert --split)"
+            available = (
+                f"it has {', '.join(split_names)}"
+                if split_names
+                else "it has none (unistore convert --split)"
+            )
             msg = f"{self.store.path}: no split {', '.join(map(repr, unknown))}; {available}"
             raise InputError(msg)
 
@@ -150,7 +155,7 @@ def open_parts(
     stores = [Store(path, **cache) for path in paths]
     kinds = [default_kind(store) if kind is None else kind for store in stores]
     first = stores[0]
-    others = range(1, len(stores))
+    other_stores = range(1, len(stores))
     problems = [
         Problem(
             stores[number].path,
@@ -159,7 +164,7 @@ def open_parts(
             "a Dataset has samples of one kind: give it as samples=…, or open the stores separately",
             "family",
         )
-        for number in others
+        for number in other_stores
         if stores[number].family != first.family or kinds[number] != kinds[0]
     ]
     if problems:
@@ -190,7 +195,7 @@ def common_fields(parts: Sequence[DatasetPart], fields: Sequence[str] | None) ->
     """
     selected = _call_all(lambda part: part.kind.select(part.store, fields), parts)
     common = [key for key in selected[0] if all(key in keys for keys in selected)]
-    every = dict.fromkeys(key for keys in selected for key in keys)
+    every = dict.fromkeys(chain.from_iterable(selected))
     problems = []
     for key in every:
         if key in common:
@@ -228,19 +233,19 @@ def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dic
     InputError
         If they name what is not read, or two keys would have one name.
     """
-    found: Mapping[str, str] = {} if names is None else names
+    new_names: Mapping[str, str] = {} if names is None else names
     message = ""
-    if not matches_type(found, Mapping[str, str]):
+    if not matches_type(new_names, Mapping[str, str]):
         message = f"must map keys to names, got {names!r}"
-    elif unknown := [key for key in found if key not in fields]:
+    elif unknown := [key for key in new_names if key not in fields]:
         message = f"{', '.join(unknown)}: no such field is read; there are {', '.join(fields)}"
     else:
-        named = [INDEX, *(found.get(key, key) for key in fields if key != INDEX)]
+        named = [INDEX, *(new_names.get(key, key) for key in fields if key != INDEX)]
         twice = sorted({name for name in named if named.count(name) > 1})
         message = f"several keys would be called {', '.join(twice)}" if twice else ""
     if message:
         raise InputError(Problem("names", message, "as in {'voxel': 'spike_vox'}", kind="option"))
-    return dict(found)
+    return dict(new_names)
 
 
 def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> tuple[float, ...]:
@@ -253,18 +258,18 @@ def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> t
     """
     message = ""
     try:
-        given = np.asarray(weights, np.float64)
+        numbers = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
-        given = np.empty(0)
+        numbers = np.empty(0)
     if len(parts) == 1:
         message = "need several stores, and this is one"
-    elif given.shape != (len(parts),):
+    elif numbers.shape != (len(parts),):
         message = f"must be one number per store, {len(parts)} in all, got {weights!r}"
-    elif not np.isfinite(given).all() or (given < 0).any() or not given.any():
+    elif not np.isfinite(numbers).all() or (numbers < 0).any() or not numbers.any():
         message = f"must be finite and not negative, and one of them positive, got {weights!r}"
     if message:
         raise InputError(Problem("weights", message, kind="option"))
-    return tuple(given.tolist())
+    return tuple(numbers.tolist())
 
 
 def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], reader: SampleReader) -> None:

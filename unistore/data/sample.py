@@ -128,14 +128,14 @@ class Sample(dict[str, Any]):
 def _collate_default(batch: Sequence[Sample], **_settings: Any) -> Any:
     """Collation by a ``DataLoader`` without ``collate_fn``, with a helpful error for ragged samples."""
     for key in batch[0].ragged:
-        shapes = {tuple(each[key].shape) for each in batch if isinstance(each.get(key), torch.Tensor)}
+        shapes = {tuple(sample[key].shape) for sample in batch if isinstance(sample.get(key), torch.Tensor)}
         if len(shapes) > 1:
             msg = (
                 f"samples of {key!r} have different shapes ({', '.join(map(str, sorted(shapes)[:2]))}, …) "
                 "and cannot be stacked: give the DataLoader collate_fn=unistore.collate"
             )
             raise InputError(msg)
-    return default_collate([dict(each) for each in batch])
+    return default_collate([dict(sample) for sample in batch])
 
 
 default_collate_fn_map[Sample] = _collate_default

@@ -512,9 +512,9 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
                 write(file, path)
         except OSError as error:
             raise named(error, path) from error
-        written = [each for each in path.rglob("*") if each.is_file()] or [path]
+        written = [file for file in path.rglob("*") if file.is_file()] or [path]
         count += len(written)
-        total += sum(each.stat().st_size for each in written)
+        total += sum(file.stat().st_size for file in written)
         notes |= dict.fromkeys(file.notes)
     progress.advance(sum(sizes[current:]))
     return {"sources": len(sizes), "files": count, "bytes": total, "notes": (*notes,)}
@@ -537,16 +537,16 @@ def _store_errors(store: Store) -> Iterator[None]:
 def _exporter(store: Store, to: str | None) -> Callable[[Store], Iterator[File]]:
     try:
         family = get_family(store.family)
-        found: Callable[[Store], Iterator[File]]
+        files_of: Callable[[Store], Iterator[File]]
         if to is None or to in family.export_to:
-            found = family.part("export") if to is None else family.part("export_to", to)
-            return found
+            files_of = family.part("export") if to is None else family.part("export_to", to)
+            return files_of
     except InputError as error:
         msg = f"{store.path}: cannot be exported: {error}"
         raise StoreError(msg) from error
-    others = f" or as {', '.join(family.export_to)}" if family.export_to else ""
+    other_formats = f" or as {', '.join(family.export_to)}" if family.export_to else ""
     message = f"{family.command} stores are not exported as {to!r}"
-    cure = f"they are in the layout of their sources{others}: leave --to out, or change it"
+    cure = f"they are in the layout of their sources{other_formats}: leave --to out, or change it"
     raise InputError(Problem(store.path, message, cure, "option"))
 
 

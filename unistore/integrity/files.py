@@ -95,13 +95,13 @@ def read_root(path: str) -> RootDocument:
     if root_is_intact(document):
         return RootDocument(document=document, attributes=Store(path).attributes, intact=True)
     try:
-        found = parse_document(document)["attributes"]["unistore"]
+        attributes = parse_document(document)["attributes"]["unistore"]
     except (DocumentError, KeyError, TypeError):
-        found = None
+        attributes = None
         if storage.size(MANIFEST) is None:
             Store(path)  # raises: says what it is instead
     return RootDocument(
-        document=document, attributes=found if isinstance(found, dict) else None, intact=False
+        document=document, attributes=attributes if isinstance(attributes, dict) else None, intact=False
     )
 
 
@@ -208,9 +208,9 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
         if size != entry.bytes:
             return Problem(entry.key, f"has {size} bytes, the manifest says {entry.bytes}", CURE, "size")
         buffer = memoryview(bytearray(min(READ_BYTES, size)))
-        for at in range(0, size, READ_BYTES):
-            piece = buffer[: min(READ_BYTES, size - at)]
-            storage.read_into(entry.key, at, piece)
+        for start in range(0, size, READ_BYTES):
+            piece = buffer[: min(READ_BYTES, size - start)]
+            storage.read_into(entry.key, start, piece)
             digest.update(piece)
     except StoreError as error:
         return Problem(entry.key, f"cannot be read ({error})", CURE, "unreadable")
@@ -222,14 +222,14 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
 
 def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
     """Files that the manifest does not list."""
-    found = (
-        file.relative_to(path).as_posix()
-        for folder, _, names in os.walk(path)
-        for file in (Path(folder, name) for name in names)
-        if not stat.S_ISDIR(file.lstat().st_mode)
-    )
+    keys = set[str]()
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = Path(folder, name)
+            if not stat.S_ISDIR(file.lstat().st_mode):
+                keys.add(file.relative_to(path).as_posix())
     problems = []
-    for key in sorted({*found} - {*entries, ROOT, MANIFEST}):
+    for key in sorted(keys - {*entries, ROOT, MANIFEST}):
         left = " (left behind by a process that was killed)" if key.endswith(PART_SUFFIX) else ""
         message = f"is not in the manifest{left}: no part of the store"
         problems.append(Problem(key, message, "remove it, if nobody needs it", _EXTRA))

@@ -131,10 +131,10 @@ def plan_recorded_conversion(
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
     """One line for each library whose version is not the one that wrote the store."""
-    made = attributes["created_with"]
+    versions_then = attributes["created_with"]
     now = versions()
-    differing = [name for name in _differing(made, now) if name in now]
-    return [f"{name}: {made.get(name)} made the store, this is {now[name]}" for name in differing]
+    differing = [name for name in _differing(versions_then, now) if name in now]
+    return [f"{name}: {versions_then.get(name)} made the store, this is {now[name]}" for name in differing]
 
 
 def differences(store: Store, new_store: NewStore) -> list[str]:
@@ -218,13 +218,13 @@ def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:
         return []  # the store's text is damaged: the comparison of its arrays says so
     try:
         later = later_arrays(store, new_store)
-        lines = [
-            f"source {name}: {attribute_label(path, attribute)}"
-            for name, one, two in zip(names, before, after, strict=True)
-            if one != two
-            for path, attribute in _differing(_by_path_and_name(one), _by_path_and_name(two))
-            if attribute != VALUE or not later
-        ]
+        lines = []
+        for name, one, two in zip(names, before, after, strict=True):
+            if one == two:
+                continue
+            for path, attribute in _differing(_by_path_and_name(one), _by_path_and_name(two)):
+                if attribute != VALUE or not later:
+                    lines.append(f"source {name}: {attribute_label(path, attribute)}")
     except (ValueError, TypeError, AttributeError):
         return []
     more = [f"and {len(lines) - _SHOWN} further attributes"] if len(lines) > _SHOWN else []
@@ -232,8 +232,11 @@ def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:
 
 
 def _by_path_and_name(text: str) -> dict[tuple[str, str], Any]:
-    found = json.loads(text)
-    return {(path, name): value for path, named in found.items() for name, value in named.items()}
+    values = {}
+    for path, named in json.loads(text).items():
+        for name, value in named.items():
+            values[path, name] = value
+    return values
 
 
 def _differing(one: Mapping[T, Any], two: Mapping[T, Any]) -> list[T]:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -87,30 +88,30 @@ def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
 
 def _repaired_before(document: bytes, first: int, candidates: Candidates) -> bytes | None:
     """Change one byte from `first` on, outside the signature, so that the digest is that of the signature."""
-    found = list(_SIGNATURE.finditer(document, first))
-    if not found or (len(document) - first) ** 2 * len(candidates(0)) > _MAX_HASHED:
+    signatures = list(_SIGNATURE.finditer(document, first))
+    if not signatures or (len(document) - first) ** 2 * len(candidates(0)) > _MAX_HASHED:
         return None
-    lo, hi = found[-1].span(1)
+    lo, hi = signatures[-1].span(1)
     unsigned = bytearray(document[first:lo] + _ZEROS + document[hi:])
-    wanted = bytes.fromhex(document[lo:hi].decode())
+    signed_digest = bytes.fromhex(document[lo:hi].decode())
     head = xxhash.xxh3_128(document[:first])
-    for at, value in enumerate(unsigned):
+    for position, value in enumerate(unsigned):
         for other in candidates(value):
-            unsigned[at] = other
+            unsigned[position] = other
             digest = head.copy()
             digest.update(unsigned)
-            if digest.digest() == wanted:
+            if digest.digest() == signed_digest:
                 whole = document[:first] + unsigned
                 return whole[:lo] + document[lo:hi] + whole[hi:]
-        unsigned[at] = value
+        unsigned[position] = value
     return None
 
 
 def _repaired_signature(document: bytes) -> bytes | None:
     """Change one byte of the signature itself, near the end of the document."""
-    for at in range(max(0, len(document) - _TAIL), len(document)):
+    for position in range(max(0, len(document) - _TAIL), len(document)):
         for value in range(256):
-            changed = document[:at] + bytes([value]) + document[at + 1 :]
+            changed = document[:position] + bytes([value]) + document[position + 1 :]
             if root_is_intact(changed):
                 return changed
     return None
@@ -257,20 +258,20 @@ def repair(
         msg = f"{os.fspath(store)}: only a store in a local folder can be repaired: repair a copy of it"
         raise StoreError(msg)
     folder = folder.absolute()
-    with resolve_progress(progress) as told, make_executor(workers) as executor:
-        checked = check_files(str(folder), told, executor)
+    with resolve_progress(progress) as callbacks, make_executor(workers) as executor:
+        checked = check_files(str(folder), callbacks, executor)
         keys: list[str] = []
         # a repair that was killed after its last step left an intact store, and its folder
         if not checked.is_intact or temporary_folder_path(folder, REPAIR).exists():
             try:
                 with temporary_folder(folder, REPAIR) as work:
-                    job = _Repair(folder, checked, work, told, executor)
+                    job = _Repair(folder, checked, work, callbacks, executor)
                     keys = [] if checked.is_intact else job.run(paths)
             except OSError as error:
                 raise ConversionError(refusal(named(error, folder), "then repair again")) from error
-        verified = verify_with(executor, str(folder), progress=told)
-        found = {field.name: getattr(verified, field.name) for field in fields(verified)}
-        return Repaired(**found, repaired=tuple(keys))
+        verified = verify_with(executor, str(folder), progress=callbacks)
+        fields_of_verified = {field.name: getattr(verified, field.name) for field in fields(verified)}
+        return Repaired(**fields_of_verified, repaired=tuple(keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,18 +284,18 @@ class _Repair:
 
     def run(self, sources: Sequence[Path]) -> list[str]:
         """Write what is damaged and move it into place; returns its keys."""
-        known = self._with_repaired_root()
-        document = None if self.checked.root.intact else known.root.document
-        if known.is_intact:
+        checked = self._with_repaired_root()
+        document = None if self.checked.root.intact else checked.root.document
+        if checked.is_intact:
             return self._move(Path(), [], document)
-        recorded = self._recorded_conversion(known, sources)
+        recorded = self._recorded_conversion(checked, sources)
         with recorded.build:
-            self._continue(recorded, known)
-        made = recorded.build.local
-        damaged = self._damaged_files(known, made)
-        if not known.root.intact:
-            document = (made / ROOT).read_bytes()
-        return self._move(made, damaged, document)
+            self._continue(recorded, checked)
+        new_files = recorded.build.local
+        damaged = self._damaged_files(checked, new_files)
+        if not checked.root.intact:
+            document = (new_files / ROOT).read_bytes()
+        return self._move(new_files, damaged, document)
 
     def _continue(self, recorded: RecordedConversion, known: CheckedFiles) -> None:
         """Convert again, but for the tasks of which every shard is sound."""
@@ -379,8 +380,10 @@ class _Repair:
             # Without a difference, an older unistore described the same arrays in other words: what is
             # written again is compared with the manifest.
             if lines or not (self.checked.root.intact and known.manifest_intact):
-                listed = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
-                msg = f"{self.folder}: these sources, read by this unistore, would not become it:\n  {listed}"
+                reasons = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
+                msg = (
+                    f"{self.folder}: these sources, read by this unistore, would not become it:\n  {reasons}"
+                )
                 raise InputError(msg)
         return recorded
 
@@ -393,7 +396,7 @@ class _Repair:
             target = self.folder / key
             target.parent.mkdir(parents=True, exist_ok=True)
             (made / key).replace(target)
-        parents = {parent for key in keys for parent in Path(key).parents}
+        parents = set(chain.from_iterable(Path(key).parents for key in keys))
         for parent in sorted(parents, reverse=True):
             sync_folder(self.folder / parent)
         if document is None:
@@ -403,8 +406,8 @@ class _Repair:
 
 
 def _values_differ(keys: Sequence[str]) -> ConversionError:
-    listed = first_few(keys, 10, "\n  ")
+    shown_keys = first_few(keys, 10, "\n  ")
     return ConversionError(
-        f"the sources no longer give the same values as when they were converted:\n  {listed}\n"
+        f"the sources no longer give the same values as when they were converted:\n  {shown_keys}\n"
         f"nothing was changed; find the sources as they were, or {_AGAIN}"
     )

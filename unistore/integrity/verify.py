@@ -63,10 +63,12 @@ def check_structure(
             own = metadata[path]
             described: dict[str, Any] = {**own.attributes, "axes": list(own.dimension_names or ())}
             for name, member in (("axes", "axes"), ("units", "unit"), ("long_name", "description")):
-                here = described.get(name)
-                listed = field.get(member) or None
-                if (here or None) != listed:
-                    problems.append(_wrong(key, f"has {name} {shown(here)}, the root says {shown(listed)}"))
+                in_document = described.get(name)
+                in_root = field.get(member) or None
+                if (in_document or None) != in_root:
+                    problems.append(
+                        _wrong(key, f"has {name} {shown(in_document)}, the root says {shown(in_root)}")
+                    )
     problems += [
         _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
         for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
@@ -87,11 +89,13 @@ def _wrong(location: str, message: str, kind: str = "metadata") -> Problem:
 
 def _seal_problems(seal: Mapping[str, Any], entries: Mapping[str, Entry]) -> Iterator[Problem]:
     """Counts and content digest of the seal that differ from those of the manifest entries."""
-    listed = list(entries.values())
-    found = make_seal(listed, manifest_bytes(listed))
+    lines = list(entries.values())
+    expected_seal = make_seal(lines, manifest_bytes(lines))
     for name in ("files", "bytes", "content_digest"):
-        if seal.get(name) != found[name]:
-            message = f"its seal says {name} {seal.get(name)}, the manifest's lines make {found[name]}"
+        if seal.get(name) != expected_seal[name]:
+            message = (
+                f"its seal says {name} {seal.get(name)}, the manifest's lines make {expected_seal[name]}"
+            )
             yield _wrong(ROOT, message, "seal")
 
 
@@ -207,13 +211,13 @@ def sources(view: View) -> Iterator[Problem]:
     first = view.whole("sources/first_row")
     wrong = first != np.cumsum(rows) - rows
     if wrong.any():
-        at = first_row(wrong)
-        yield broken("sources/first_row", f"source {at} begins at {first[at]}, not where others end")
+        row = first_row(wrong)
+        yield broken("sources/first_row", f"source {row} begins at {first[row]}, not where others end")
     main = view.store.attributes.get("main_table", "")
     lengths = {view.shape(path)[0] for path in table_columns(view.store, main)}
     if lengths and int(rows.sum()) not in lengths:
-        found = min(lengths)
-        yield broken("sources/rows", f"sums up to {int(rows.sum())}, but table {main} has {found} rows")
+        shortest = min(lengths)
+        yield broken("sources/rows", f"sums up to {int(rows.sum())}, but table {main} has {shortest} rows")
 
 
 def splits(view: View) -> Iterator[Problem]:
@@ -236,9 +240,12 @@ RULES: tuple[Rule, ...] = (indices, sources, splits)
 
 def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
     """Problems of all rules, and the names of rules that could not be checked as arrays are damaged."""
-    outcomes = [outcome for _, outcome in run_in_order(executor, _RuleStep(view), rules)]
-    problems = [problem for outcome in outcomes for problem in outcome.problems]
-    return problems, [rule for outcome in outcomes for rule in outcome.record["unchecked"]]
+    problems: list[Problem] = []
+    unchecked: list[str] = []
+    for _, outcome in run_in_order(executor, _RuleStep(view), rules):
+        problems += outcome.problems
+        unchecked += outcome.record["unchecked"]
+    return problems, unchecked
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +352,8 @@ def verify(
     check.integer("workers", workers, most=MAX_WORKERS)
     check.raise_problems()
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
-    with resolve_progress(progress) as told, make_executor(workers) as executor:
-        return verify_with(executor, os.fspath(store), sources, sample, told)
+    with resolve_progress(progress) as callbacks, make_executor(workers) as executor:
+        return verify_with(executor, os.fspath(store), sources, sample, callbacks)
 
 
 def verify_with(
@@ -359,11 +366,11 @@ def verify_with(
     """`verify` with an executor."""
     check_exist(against)
     checked = check_files(root, progress, executor)
-    found = Verified(
+    verified = Verified(
         path=root, files=len(checked.entries), bytes=checked.bytes, problems=_located(root, checked)
     )
     if not checked.root.intact or not checked.manifest_intact:
-        return found
+        return verified
     store = Store(root)
     structure = check_structure(open_storage(root), store.attributes, checked.entries, checked.sound)
     damaged = {owning_array(key, store.paths()) or "" for key in set(checked.entries) - checked.sound}
@@ -379,11 +386,13 @@ def verify_with(
             else:
                 problems, missed = run_rules(view, rules, executor)
                 unchecked += missed
-    found = replace(found, problems=(*found.problems, *structure, *problems), unchecked=tuple(unchecked))
-    if not against or not found.ok:
-        return found
+    verified = replace(
+        verified, problems=(*verified.problems, *structure, *problems), unchecked=tuple(unchecked)
+    )
+    if not against or not verified.ok:
+        return verified
     differing, receipt = compare(store, against, sample, progress, executor)
-    return replace(found, problems=(*found.problems, *differing), receipt=receipt)
+    return replace(verified, problems=(*verified.problems, *differing), receipt=receipt)
 
 
 def _located(root: str, checked: CheckedFiles) -> tuple[Problem, ...]:
@@ -426,8 +435,8 @@ def locate_damage(storage: Storage, path: str, key: str) -> str:
     if reason is not None:
         return f"none of its chunks can be found: {reason}"
     axes = [
-        range(at * large // small, -(-min(extent, (at + 1) * large) // small))
-        for at, large, small, extent in zip(
+        range(start * large // small, -(-min(extent, (start + 1) * large) // small))
+        for start, large, small, extent in zip(
             shard, array.shard_shape, array.chunk_shape, array.shape, strict=True
         )
     ]
@@ -441,8 +450,10 @@ def locate_damage(storage: Storage, path: str, key: str) -> str:
 
 
 def _decodes(array: StoredArray, chunk: tuple[int, ...]) -> bool:
-    lo = [at * step for at, step in zip(chunk, array.chunk_shape, strict=True)]
-    hi = [min(at + step, size) for at, step, size in zip(lo, array.chunk_shape, array.shape, strict=True)]
+    lo = [position * step for position, step in zip(chunk, array.chunk_shape, strict=True)]
+    hi = [
+        min(start + step, size) for start, step, size in zip(lo, array.chunk_shape, array.shape, strict=True)
+    ]
     try:
         array.read_box(lo, hi)
     except StoreError:

@@ -287,10 +287,10 @@ class CacheRegion:
                     self._next = end
                 left = self.start + self._capacity - end
                 missing = size - (end - self._next)
-                taken = min(left, max(missing, min(self._capacity // REGIONS, MAX_REGION)))
-                if taken < missing:
+                growth = min(left, max(missing, min(self._capacity // REGIONS, MAX_REGION)))
+                if growth < missing:
                     return False
-                self._end = end + taken
+                self._end = end + growth
                 return self._write_number(0, self._end - self.start)
         except (InputError, OSError):  # the folder for temporary files was removed
             return False
@@ -308,9 +308,9 @@ class CacheRegion:
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Read-only array at an offset."""
-        found: NDArray[Any] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
-        found.flags.writeable = False
-        return found
+        view: NDArray[Any] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+        view.flags.writeable = False
+        return view
 
     def view(self, offset: int, size: int) -> memoryview:
         """Read-only view of `size` bytes at an offset."""
@@ -448,13 +448,13 @@ class CachedBatches:
         """See `Fetch`."""
         offsets = self._region.find(indices)
         missing = np.flatnonzero(offsets == 0)
-        found = np.flatnonzero(offsets)
-        self.hits += len(found)
+        kept = np.flatnonzero(offsets)
+        self.hits += len(kept)
         self.misses += len(missing)
-        if not len(found):
+        if not len(kept):
             return self._read(indices, epoch, allocate)
-        parts = [load_sample(self._region, offset) for offset in offsets[found].tolist()]
-        positions = [found[at : at + 1] for at in range(len(found))]
+        parts = [load_sample(self._region, offset) for offset in offsets[kept].tolist()]
+        positions = [kept[number : number + 1] for number in range(len(kept))]
         if len(missing):
             parts.append(self._read(indices[missing], epoch, np.empty))
             positions.append(missing)

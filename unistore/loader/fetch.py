@@ -292,8 +292,8 @@ def _sample_error(
 
 def batch_error(error: BaseException, indices: NDArray[np.int64], epoch: int) -> SampleError:
     """Error that names the samples of a batch, when no single one is known to fail."""
-    listed = first_few([*map(str, indices)], 8)
-    message = f"the batch of samples {listed} (epoch {epoch}): {in_one_line(error)}"
+    shown_indices = first_few([*map(str, indices)], 8)
+    message = f"the batch of samples {shown_indices} (epoch {epoch}): {in_one_line(error)}"
     return caused(SampleError(message), error)
 
 

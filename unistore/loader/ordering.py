@@ -108,14 +108,14 @@ def resolve_placement(
 
 
 def _start_method(check: Arguments, context: str | BaseContext | None, dataset: Any) -> str:
-    known = multiprocessing.get_all_start_methods()
+    methods = multiprocessing.get_all_start_methods()
     if context is None:
         preferred: object = getattr(dataset, "start_method", None)
         context = str(preferred) if preferred else "fork" if sys.platform == "linux" else "spawn"
     method = context.get_start_method() if isinstance(context, BaseContext) else context
-    listed = ", ".join(map(repr, known))
-    expected = f"one of {listed}, or a context of multiprocessing"
-    check.expect("multiprocessing_context", context, method in known, expected)
+    shown_methods = ", ".join(map(repr, methods))
+    expected = f"one of {shown_methods}, or a context of multiprocessing"
+    check.expect("multiprocessing_context", context, method in methods, expected)
     return str(method)
 
 
@@ -138,7 +138,7 @@ def workers_for(num_workers: int | str, samples: int) -> int:
         return plan(num_workers, ranks, samples).per_rank
     except InputError as error:
         raise InputError(
-            [replace(each, file="num_workers", dataset="") for each in error.problems]
+            [replace(problem, file="num_workers", dataset="") for problem in error.problems]
         ) from error
 
 
@@ -174,8 +174,8 @@ def sequence_for(
     check = Arguments()
     check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
     if sampler is not None:
-        given = {"shuffle": shuffle or None, "subset": subset, "weights": weights}
-        for name, value in (given | {"samples_per_epoch": samples_per_epoch}).items():
+        set_options = {"shuffle": shuffle or None, "subset": subset, "weights": weights}
+        for name, value in (set_options | {"samples_per_epoch": samples_per_epoch}).items():
             if value is not None:
                 check.refuse(name, "a sampler decides which samples an epoch has", "give one of the two")
     check.raise_problems()
@@ -208,11 +208,13 @@ def _weighted(
         cure = "shuffle=True; to read each sample once, open the dataset without weights"
         raise InputError(Problem("weights", f"draw at random, and shuffle is {shuffle!r}", cure, "option"))
     try:
-        given = np.asarray(weights, np.float64)
-        if offsets is None and given.shape != (length,):
-            message = f"{given.size} weights for {length} samples, shape {given.shape}: expected one a sample"
+        numbers = np.asarray(weights, np.float64)
+        if offsets is None and numbers.shape != (length,):
+            message = (
+                f"{numbers.size} weights for {length} samples, shape {numbers.shape}: expected one a sample"
+            )
             raise InputError(Problem("weights", message, kind="option"))
-        return Weighted(given, offsets, draws, seed)
+        return Weighted(numbers, offsets, draws, seed)
     except (TypeError, ValueError) as error:
         raise InputError(Problem("weights", str(error), kind="option")) from error
 
@@ -243,13 +245,13 @@ def sampler_sequence(sampler: Any, samples: int, seed: int) -> EpochSequence:
     InputError
         If it is of another type, or has indices outside the dataset.
     """
-    known = _torch_name(sampler)
-    if known in _TORCH:
+    torch_name = _torch_name(sampler)
+    if torch_name in _TORCH:
         if getattr(sampler, "generator", None) is not None:
-            message = f"{known} has a generator"
+            message = f"{torch_name} has a generator"
             raise _sampler_error(message, "leave it out: seed=… of the Loader decides the order")
-        return _check_length(*_TORCH[known](sampler, seed), samples)
-    if known == "BatchSampler":
+        return _check_length(*_TORCH[torch_name](sampler, seed), samples)
+    if torch_name == "BatchSampler":
         raise _sampler_error(
             "is a BatchSampler", "batch_size=…, drop_last=… and its own sampler as sampler=…"
         )
@@ -274,8 +276,8 @@ def is_distributed(sampler: Any) -> bool:
 
 def _torch_name(sampler: Any) -> str:
     """Name of torch's sampler class; ``""`` for others, and for classes derived from them."""
-    known = ("torch.utils.data.sampler", "torch.utils.data.distributed")
-    return type(sampler).__name__ if type(sampler).__module__ in known else ""
+    torch_modules = ("torch.utils.data.sampler", "torch.utils.data.distributed")
+    return type(sampler).__name__ if type(sampler).__module__ in torch_modules else ""
 
 
 def _check_length(sequence: EpochSequence, over: int, samples: int) -> EpochSequence:

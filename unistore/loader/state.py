@@ -113,8 +113,10 @@ _FIELDS = {"version": int, "epoch": int, "delivered": int, "digest": str, "order
 def dataset_digest(dataset: Any) -> str:
     """Digest of a dataset's number of samples, and of its own ``digest`` if it has one."""
     own = getattr(dataset, "digest", None)
-    known = own() if callable(own) else own
-    identity = json.dumps({"samples": len(dataset), "dataset": None if known is None else str(known)})
+    own_digest = own() if callable(own) else own
+    identity = json.dumps(
+        {"samples": len(dataset), "dataset": None if own_digest is None else str(own_digest)}
+    )
     return xxhash.xxh3_128_hexdigest(identity.encode())
 
 

@@ -246,22 +246,22 @@ class WorkerPool:
         """See `Producer.take`."""
         while number not in self._ready:
             self.wait()
-        made, slab, extra = self._ready.pop(number)
-        if slab is not None and (isinstance(made, Failure) or made.needed == 0):
+        arrival, slab, extra = self._ready.pop(number)
+        if slab is not None and (isinstance(arrival, Failure) or arrival.needed == 0):
             self._ring.put(slab)
             slab = None
-        if isinstance(made, Failure):
-            raise_failure(made)
+        if isinstance(arrival, Failure):
+            raise_failure(arrival)
         copied = not self._ring.can_lend()
         if not copied:
-            batch = decode(made.batch, self._ring.lend(slab, extra))
+            batch = decode(arrival.batch, self._ring.lend(slab, extra))
         else:
             buffers: list[Any] = [b"" if slab is None else slab.segment.map]
             buffers += [segment.map for segment in extra]
-            batch = decode(made.batch, buffers, copy=True)
+            batch = decode(arrival.batch, buffers, copy=True)
             if slab is not None:
                 self._ring.put(slab)
-        return made._replace(batch=batch, missed=bool(extra), copied=copied)
+        return arrival._replace(batch=batch, missed=bool(extra), copied=copied)
 
     def wait(self) -> None:
         """See `Producer.wait`."""

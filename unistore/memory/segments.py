@@ -144,16 +144,16 @@ class Arena:
         if dtype.hasobject:
             return np.empty(shape, dtype)
         size = dtype.itemsize * prod(map(int, shape))
-        taken = -(-size // ALIGNMENT) * ALIGNMENT
-        self.needed += taken
+        rounded = -(-size // ALIGNMENT) * ALIGNMENT
+        self.needed += rounded
         if self._end + size > self._segments[-1][2]:
             if self._grow is None:
                 return np.empty(shape, dtype)
-            segment = self._grow(round_up(max(taken, self.needed // FRACTION)))
+            segment = self._grow(round_up(max(rounded, self.needed // FRACTION)))
             self._segments.append((segment.map, segment.address, segment.size))
             self._end = 0
         offset = self._end
-        self._end += taken
+        self._end += rounded
         return np.ndarray(shape, dtype, buffer=self._segments[-1][0], offset=offset)
 
     def find(self, address: int, size: int) -> SegmentOffset | None:

@@ -68,8 +68,8 @@ def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: 
 def below(draws: NDArray[np.uint64], bound: NDArray[Any] | int) -> NDArray[np.int64]:
     """Integers in ``[0, bound)`` from random words, for bounds < 2**32 (Lemire 2019, multiply and shift)."""
     scaled = (draws >> _S32) * np.asarray(bound, np.int64).astype(np.uint64)
-    found: NDArray[np.int64] = (scaled >> _S32).astype(np.int64)
-    return found
+    numbers: NDArray[np.int64] = (scaled >> _S32).astype(np.int64)
+    return numbers
 
 
 def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
@@ -87,33 +87,33 @@ def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64
     with replacement; repetitions are removed, and then a uniform choice of the surplus. By symmetry, every
     subset of a size is equally likely at each step. Returns (count,) int64, strictly ascending.
     """
-    wanted = min(count, total - count)
-    masked = total <= _MASK_RATIO * wanted
+    smaller = min(count, total - count)
+    masked = total <= _MASK_RATIO * smaller
     dtype = np.uint32 if total <= 1 << 32 else np.uint64
     mask = np.zeros(total if masked else 0, np.bool_)
     chosen = np.empty(0, dtype)
-    found = 0
-    while found < wanted:
+    marked = 0
+    while marked < smaller:
         # n draws of N leave N (1 - exp(-n / N)) different ones in expectation, with a spread below sqrt(n)
-        missing = wanted - found
-        free = total - found
+        missing = smaller - marked
+        free = total - marked
         draws = math.ceil(-total * math.log1p(-missing / free) + 4 * math.sqrt(missing))
         drawn = rng.integers(0, total, draws, dtype=dtype)
         if masked:
             mask[drawn.astype(np.intp)] = True
-            found = int(np.count_nonzero(mask))
+            marked = int(np.count_nonzero(mask))
         else:
             chosen = np.sort(np.concatenate((chosen, drawn)))
             chosen = chosen[np.concatenate(([True], chosen[1:] != chosen[:-1]))]
-            found = len(chosen)
+            marked = len(chosen)
     surplus = np.empty(0, np.int64)
-    if found > wanted:
-        surplus = rng.choice(found, found - wanted, replace=False, shuffle=False)
-    if masked and wanted < count:
+    if marked > smaller:
+        surplus = rng.choice(marked, marked - smaller, replace=False, shuffle=False)
+    if masked and smaller < count:
         mask[np.flatnonzero(mask)[surplus]] = False
         return np.flatnonzero(~mask)
     kept = np.delete(np.flatnonzero(mask) if masked else chosen, surplus).astype(np.int64)
-    return kept if wanted == count else np.delete(np.arange(total), kept)
+    return kept if smaller == count else np.delete(np.arange(total), kept)
 
 
 class At(NamedTuple):
@@ -150,12 +150,12 @@ class Permutation:
 
     def __call__(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
         """Images (k,) int64 of positions (k,) in ``range(length)`` under the permutation."""
-        found = self._once(np.asarray(positions, np.int64))
-        outside = np.flatnonzero(found >= self.length)
+        numbers = self._once(np.asarray(positions, np.int64))
+        outside = np.flatnonzero(numbers >= self.length)
         while len(outside):
-            found[outside] = self._once(found[outside])
-            outside = outside[found[outside] >= self.length]
-        return found
+            numbers[outside] = self._once(numbers[outside])
+            outside = outside[numbers[outside] >= self.length]
+        return numbers
 
     def _once(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         left, right = np.divmod(values, self._columns)

@@ -114,28 +114,28 @@ class Weighted(EpochSequence):
         length: int | None = None,
         seed: int = 0,
     ) -> None:
-        given = np.asarray(weights, np.float64)
+        numbers = np.asarray(weights, np.float64)
         runs = None if offsets is None else np.asarray(offsets, np.int64)
-        if given.ndim != 1 or not len(given) or not np.all(np.isfinite(given)) or given.min() < 0:
-            msg = f"weights must be a non-empty list of finite numbers >= 0, got shape {given.shape}"
+        if numbers.ndim != 1 or not len(numbers) or not np.all(np.isfinite(numbers)) or numbers.min() < 0:
+            msg = f"weights must be a non-empty list of finite numbers >= 0, got shape {numbers.shape}"
             raise ValueError(msg)
-        if runs is not None and len(runs) != len(given) + 1:
-            msg = f"{len(given)} weights for {len(runs) - 1} runs of samples"
+        if runs is not None and len(runs) != len(numbers) + 1:
+            msg = f"{len(numbers)} weights for {len(runs) - 1} runs of samples"
             raise ValueError(msg)
         if runs is not None:
-            given = np.where(np.diff(runs) > 0, given, 0.0)
+            numbers = np.where(np.diff(runs) > 0, numbers, 0.0)
         with np.errstate(over="ignore"):
-            bounds = np.cumsum(given)
+            bounds = np.cumsum(numbers)
         if not 0 < bounds[-1] < math.inf:
             msg = "all weights are zero" if bounds[-1] == 0 else "the weights have no finite sum: scale them"
             raise ValueError(msg)
-        samples = len(given) if runs is None else int(runs[-1])
+        samples = len(numbers) if runs is None else int(runs[-1])
         self.length = samples if length is None else length
         self.seed = seed
         self._runs = runs
         self._bounds = bounds / bounds[-1]
-        self._last = int(np.flatnonzero(given)[-1])
-        self._digest = xxhash.xxh3_128_hexdigest(given.tobytes())
+        self._last = int(np.flatnonzero(numbers)[-1])
+        self._digest = xxhash.xxh3_128_hexdigest(numbers.tobytes())
 
     def __len__(self) -> int:
         return self.length
@@ -259,11 +259,11 @@ class RankShare:
     _tail: tuple[int, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        full_steps, rest = divmod(max(0, self.length - self.start), self._stride)
-        each, more = divmod(0 if self.drop_last else rest, self.world_size)
-        first = self.rank * each + min(self.rank, more)
+        full_steps, left = divmod(max(0, self.length - self.start), self._stride)
+        share, more = divmod(0 if self.drop_last else left, self.world_size)
+        first = self.rank * share + min(self.rank, more)
         object.__setattr__(self, "_full_steps", full_steps)
-        object.__setattr__(self, "_tail", (first, first + each + (self.rank < more)))
+        object.__setattr__(self, "_tail", (first, first + share + (self.rank < more)))
 
     @property
     def _stride(self) -> int:

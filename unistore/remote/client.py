@@ -194,11 +194,11 @@ class ObjectClient:
         options = {"range": (0, limit)} if plain_web else {}
 
         def read(obs: Any, handle: Any) -> bytes:
-            found = obs.get(handle, key, options=options)
-            size = int(found.meta["size"])
+            answer = obs.get(handle, key, options=options)
+            size = int(answer.meta["size"])
             if size > limit:
                 raise self.error(key, Fault(f"{size:,} bytes, expected at most {limit:,}"))
-            return bytes(found.bytes())
+            return bytes(answer.bytes())
 
         return self._retry(read, key)
 
@@ -222,9 +222,9 @@ class ObjectClient:
         """Size of an object and its last `size` bytes (or all it has); None if there is no such object."""
 
         def read(obs: Any, handle: Any) -> tuple[int, bytes]:
-            found = obs.get(handle, key, options={"range": {"suffix": size}})
-            total = int(found.meta["size"])
-            raw = bytes(found.bytes())
+            answer = obs.get(handle, key, options={"range": {"suffix": size}})
+            total = int(answer.meta["size"])
+            raw = bytes(answer.bytes())
             if len(raw) != min(size, total):
                 msg = f"{len(raw)} bytes arrived of its last {min(size, total)}"
                 raise ShortRead(msg)
@@ -243,9 +243,9 @@ class ObjectClient:
 
         def write(obs: Any, handle: Any) -> None:
             obs.put(handle, key, body, use_multipart=False)
-            found = int(obs.head(handle, key)["size"])
-            if found != size:
-                msg = f"{found} bytes arrived of {size}"
+            actual = int(obs.head(handle, key)["size"])
+            if actual != size:
+                msg = f"{actual} bytes arrived of {size}"
                 raise ShortRead(msg, "check the network and proxies between this machine and the bucket")
 
         self._require(write, key)
@@ -278,19 +278,19 @@ class ObjectClient:
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; absent ones are ignored."""
         if keys and self._retry(partial(_delete, keys=list(keys)), keys[0]) is None:
-            for each in keys:  # some object stores reject the whole list if one object is absent
-                self._retry(partial(_delete, keys=each), each)
+            for key in keys:  # some object stores reject the whole list if one object is absent
+                self._retry(partial(_delete, keys=key), key)
 
     def list(self, limit: int | None = None) -> dict[str, int]:
         """Size in bytes of the objects under the URL, by key; stops after about `limit` of them."""
 
         def read(obs: Any, handle: Any) -> dict[str, int]:
-            found: dict[str, int] = {}
+            sizes: dict[str, int] = {}
             for objects in obs.list(handle, chunk_size=1000):
-                found.update((each["path"], int(each["size"])) for each in objects)
-                if limit is not None and len(found) >= limit:
+                sizes.update((described["path"], int(described["size"])) for described in objects)
+                if limit is not None and len(sizes) >= limit:
                     break
-            return found
+            return sizes
 
         return self._require(read)
 
@@ -304,10 +304,10 @@ class ObjectClient:
         return cls("; ".join([f"{location}: {fault.message}{attempts}", *cures]))
 
     def _require(self, operation: Callable[[Any, Any], T], key: str = "") -> T:
-        found = self._retry(lambda obs, handle: (operation(obs, handle),), key)
-        if found is None:
+        results = self._retry(lambda obs, handle: (operation(obs, handle),), key)
+        if results is None:
             raise self.error(key, Fault("no such object"))
-        return found[0]
+        return results[0]
 
     def _retry(self, operation: Callable[[Any, Any], T], key: str) -> T | None:
         """Run an operation with retries; None if there is no such object."""
@@ -383,5 +383,5 @@ def _client_options(location: StoreLocation, timeout: str) -> dict[str, Any]:
     prefix = _VARIABLE_PREFIXES.get(location.scheme)
     if prefix is None:
         return options | ({"allow_http": True} if location.scheme == "http" else {})
-    found = {key: os.environ.get(f"{prefix}{key.upper()}") for key in _CLIENT_KEYS}
-    return options | {key: value for key, value in found.items() if value}
+    settings = {key: os.environ.get(f"{prefix}{key.upper()}") for key in _CLIENT_KEYS}
+    return options | {key: value for key, value in settings.items() if value}

@@ -46,11 +46,11 @@ class ObjectStorage:
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Content of an object; see `Storage.get`."""
-        found = self.client.get(key, limit)
-        if found is None:
+        document = self.client.get(key, limit)
+        if document is None:
             msg = f"{self.client.location}/{key}: no such object"
             raise AbsentError(msg)
-        return found
+        return document
 
     def size(self, key: str) -> int | None:
         """Size of an object in bytes, or None; see `Storage.size`."""
@@ -123,11 +123,11 @@ def coalesce(
 
 def map_concurrently(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
     """``map(work, items)`` in order, on up to `CONCURRENCY` threads; a single item runs on this thread."""
-    rest = iter(items)
-    first = list(islice(rest, 2))
+    remaining = iter(items)
+    first = list(islice(remaining, 2))
     if len(first) < 2:
         return map(work, first)
-    return ordered_map(_thread_pool(), work, chain(first, rest), CONCURRENCY)
+    return ordered_map(_thread_pool(), work, chain(first, remaining), CONCURRENCY)
 
 
 @cache

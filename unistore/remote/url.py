@@ -30,9 +30,9 @@ def redact_url(url: str) -> str:
     A password may hold any character, unescaped ones too. Where host and password cannot be separated for
     certain, both are removed.
     """
-    scheme, colon, rest = url.partition(":")
-    address = rest.lstrip("/")
-    slashes = rest[: len(rest) - len(address)]
+    scheme, colon, remainder = url.partition(":")
+    address = remainder.lstrip("/")
+    slashes = remainder[: len(remainder) - len(address)]
     path = re.split("[?#]", address, maxsplit=1)[0]
     mark = address[len(path) : len(path) + 1]
     if "@" in path.partition("/")[0] or ":" in path.rpartition("@")[0]:
@@ -47,9 +47,9 @@ def redact_urls(value: Any) -> Any:
     if isinstance(value, str):
         return _URL.sub(lambda url: redact_url(url[0]), value) if ":/" in value else value
     if isinstance(value, dict):
-        return {redact_urls(key): redact_urls(each) for key, each in value.items()}
+        return {redact_urls(key): redact_urls(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [redact_urls(each) for each in value]
+        return [redact_urls(item) for item in value]
     return value
 
 

@@ -392,7 +392,7 @@ def _look_at(path: str, machine: Machine, samples: SampleKind | None) -> tuple[S
     if samples is not None:
         samples_as = as_code(samples)
     dataset = Dataset(path, natural.kind if samples is None else samples)
-    others = [other for other in suggestions(store) if other.kind != natural.kind]
+    other_kinds = [other for other in suggestions(store) if other.kind != natural.kind]
     folder = local_path(store.path)
     system = "an object store" if folder is None else file_system(folder)
     stored = store.attributes["seal"].get("bytes")
@@ -407,7 +407,7 @@ def _look_at(path: str, machine: Machine, samples: SampleKind | None) -> tuple[S
         fits_page_cache=stored is None or stored < machine.available_memory,
         samples_a_chunk=samples_per_chunk(store, len(dataset))[0],
         fork_safe=store.fork_safe,
-        misfits=[_misfit(kind) for kind in (natural, *others) if kind.changed],
+        misfits=[_misfit(kind) for kind in (natural, *other_kinds) if kind.changed],
         speed=measure_speed(dataset) if len(dataset) else None,
     )
     return facts, dataset

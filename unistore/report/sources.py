@@ -228,7 +228,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
         verdicts = [count.to_json() for count in surveyed.verdicts()]
         return SourceReport(verdicts=verdicts), surveyed.refused()
     counts = surveyed.counts()
-    found = [
+    commands = [
         FamilyReport(
             family=detection.family,
             layout=detection.layout,
@@ -257,13 +257,13 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
             sources = described["sources"]
             nbytes = described["source_bytes"]
             planned["sources"] = {"count": len(sources), "bytes": nbytes, "first": sources[:SHOWN_SOURCES]}
-    first = found[0]
+    first = commands[0]
     report = SourceReport(
         family=first.family,
         layout=first.layout,
         reason=first.reason,
         command=first.command,
-        families=found,
+        families=commands,
         verdicts=[count.to_json() for count in surveyed.verdicts(problems)],
         **planned,
     )
@@ -291,9 +291,9 @@ def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str]
     With several families, the name of the store ends with the family.
     """
     real = path.resolve()
-    here = Path.cwd().resolve()
+    current = Path.cwd().resolve()
     stem = real.name.split(".")[0] or real.name.strip(".") or "store"
     destination = Path(f"{stem}.zarr" if alone else f"{stem}-{family.replace('_', '-')}.zarr")
-    if real.is_dir() and (here == real or real in here.parents):
+    if real.is_dir() and (current == real or real in current.parents):
         destination = real.parent / destination
     return convert_command(family, [str(path)], str(destination), more=more)

@@ -188,14 +188,14 @@ class ShardCache:
             with self._open_folder(name, root) as subfolder:
                 for copy in filter(_COPY_NAME.fullmatch, os.listdir(subfolder)):  # noqa: PTH208 - a descriptor
                     with suppress(FileNotFoundError):  # renamed by the process that fetched it
-                        found = os.stat(copy, dir_fd=subfolder, follow_symlinks=False)
-                        if not stat.S_ISREG(found.st_mode):
+                        state = os.stat(copy, dir_fd=subfolder, follow_symlinks=False)
+                        if not stat.S_ISREG(state.st_mode):
                             continue
                         if copy.endswith(PART):
-                            total += 0 if self._remove_if_abandoned(copy, subfolder, name) else found.st_size
+                            total += 0 if self._remove_if_abandoned(copy, subfolder, name) else state.st_size
                         else:
-                            total += found.st_size
-                            copies.append((found.st_mtime, found.st_size, copy))
+                            total += state.st_size
+                            copies.append((state.st_mtime, state.st_size, copy))
         copies.sort()
         for _, nbytes, copy in copies:
             if total + size <= self.limit:
@@ -272,10 +272,10 @@ def _matches(copy: int, checksum: str, size: int | None) -> bool:
 def _is_current(descriptor: int, name: str, folder: int) -> bool:
     """Whether a name in a folder still refers to an open file."""
     try:
-        at = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        state = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return os.path.samestat(at, os.fstat(descriptor))
+    return os.path.samestat(state, os.fstat(descriptor))
 
 
 MAX_ATTEMPTS = 5

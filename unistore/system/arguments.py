@@ -74,8 +74,8 @@ class Arguments:
 
     def sizes(self, name: str, value: object, count: int, *, none: bool = False) -> bool:
         """`count` integers of at least 1, or one for all of them."""
-        each = [value] * count if is_integer(value) else value
-        several = each if isinstance(each, (list, tuple)) and len(each) == count else [None]
+        numbers = [value] * count if is_integer(value) else value
+        several = numbers if isinstance(numbers, (list, tuple)) and len(numbers) == count else [None]
         right = all(is_integer(one, 1, MAX_COUNT) for one in several)
         return self.expect(name, value, right, f"one or {count} whole numbers of at least 1", none=none)
 
@@ -103,7 +103,7 @@ class Arguments:
 
     def names(self, name: str, value: object, *, none: bool = True) -> bool:
         """A string, or a collection of strings."""
-        several = isinstance(value, Collection) and all(isinstance(each, str) for each in value)
+        several = isinstance(value, Collection) and all(isinstance(item, str) for item in value)
         return self.expect(name, value, several, "a name, or several", none=none)
 
     def function(self, name: str, value: Callable[..., Any] | None) -> bool:
@@ -138,18 +138,18 @@ def matches_type(value: Any, hint: Any) -> bool:
     origin = get_origin(hint)
     inner = get_args(hint)
     if origin in (Union, UnionType):
-        return any(matches_type(value, each) for each in inner)
+        return any(matches_type(value, option) for option in inner)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(
-            matches_type(key, inner[0]) and matches_type(each, inner[1]) for key, each in value.items()
+            matches_type(key, inner[0]) and matches_type(item, inner[1]) for key, item in value.items()
         )
     if isinstance(origin, type) and issubclass(origin, Sequence):
         several = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
         if not several or getattr(value, "ndim", 1) != 1 or len(value) != (_fixed_length(hint) or len(value)):
             return False
-        return all(matches_type(each, inner[0]) for each in value)
+        return all(matches_type(item, inner[0]) for item in value)
     return isinstance(value, hint)
 
 

@@ -71,22 +71,22 @@ def cpu_quota(process: Path = PROCESS, mounts: Path = MOUNTS) -> float | None:
 
 def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[MemoryLimit]:
     """Memory limits of all groups that this process belongs to."""
-    found = []
+    folders = []
     for folder in _folders("memory", process, mounts):
         limit = _first_number(folder, "memory.max", "memory.limit_in_bytes")
         if limit is not None and limit < UNLIMITED:
             used = _first_number(folder, "memory.current", "memory.usage_in_bytes") or 0
-            found.append(MemoryLimit(limit, max(0, used - _page_cache(folder))))
-    return found
+            folders.append(MemoryLimit(limit, max(0, used - _page_cache(folder))))
+    return folders
 
 
 def _folders(controller: str, process: Path, mounts: Path) -> list[Path]:
     """Folders of this process's groups of a controller, its own first, then those above it."""
-    found = []
+    folders = []
     for _, mount, path in _groups(controller, process, mounts):
         own = mount / path.lstrip("/")
-        found += [folder for folder in (own, *own.parents) if folder.is_relative_to(mount)]
-    return found
+        folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(mount)]
+    return folders
 
 
 def _groups(controller: str, process: Path, mounts: Path) -> list[tuple[int, Path, str]]:
@@ -95,15 +95,15 @@ def _groups(controller: str, process: Path, mounts: Path) -> list[tuple[int, Pat
         lines = (process / "cgroup").read_text().splitlines()
     except OSError:
         return []
-    found = []
+    groups = []
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0" and not controllers:
-            found.append((2, mounts, path))
+            groups.append((2, mounts, path))
         elif controller in controllers.split(","):
             candidates = (mounts / controllers, mounts / controller)
-            found.append((1, next((mount for mount in candidates if mount.is_dir()), candidates[1]), path))
-    return found
+            groups.append((1, next((mount for mount in candidates if mount.is_dir()), candidates[1]), path))
+    return groups
 
 
 def _quota(folder: Path) -> float | None:
@@ -124,8 +124,11 @@ def _page_cache(folder: Path) -> int:
 
 
 def _first_number(folder: Path, *names: str) -> int | None:
-    words = (word for name in names for word in _words(folder / name))
-    return next((int(word) for word in words if word.isdecimal()), None)  # others: "max"
+    for name in names:
+        for word in _words(folder / name):
+            if word.isdecimal():  # others: "max"
+                return int(word)
+    return None
 
 
 # Settings of malloc: freed memory is kept for reuse, as fresh pages cost as much as writing to them.

@@ -69,14 +69,14 @@ class Texts(Items[str]):
 
     def only(self, numbers: Collection[int]) -> Self:
         """As `Packed.only`."""
-        found = type(self)()
-        found._count = self._count
+        part = type(self)()
+        part._count = self._count
         if numbers:
-            found._first = min(numbers)
-            ends = self._ends[found._first - self._first : max(numbers) - self._first + 2]
-            found._data = self._data[ends[0] : ends[-1]]
-            found._ends = array("q", (end - ends[0] for end in ends))
-        return found
+            part._first = min(numbers)
+            ends = self._ends[part._first - self._first : max(numbers) - self._first + 2]
+            part._data = self._data[ends[0] : ends[-1]]
+            part._ends = array("q", (end - ends[0] for end in ends))
+        return part
 
     def __len__(self) -> int:
         return self._count
@@ -133,15 +133,15 @@ class Packed(Items[T]):
 
     def only(self, numbers: Collection[int]) -> Self:
         """A copy with the objects of these numbers and those between, to be sent to another process."""
-        found = type(self)()
-        found._count = self._count
+        part = type(self)()
+        part._count = self._count
         if numbers:
             first = self._block_of(min(numbers))
             last = self._block_of(max(numbers))
-            found._blocks = self._blocks[first : last + 1]
-            found._firsts = self._firsts[first : last + 2]
-            found._last = self._last if last == len(self._blocks) else found._last
-        return found
+            part._blocks = self._blocks[first : last + 1]
+            part._firsts = self._firsts[first : last + 2]
+            part._last = self._last if last == len(self._blocks) else part._last
+        return part
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_unpacked": (-1, []), "_pickler": None}
@@ -164,17 +164,17 @@ class Packed(Items[T]):
         return block
 
     def _items(self, block: int) -> list[T]:
-        number, found = self._unpacked
+        number, items = self._unpacked
         if number != block:
             whole = block < len(self._blocks)
             data = zstd.decompress(self._blocks[block]) if whole else self._last.getvalue()
             stream = BytesIO(data)
             unpickler = pickle.Unpickler(stream)  # noqa: S301  our own
-            found = []
+            items = []
             while stream.tell() < len(data):
-                found.append(unpickler.load())
-            self._unpacked = block, found
-        return found
+                items.append(unpickler.load())
+            self._unpacked = block, items
+        return items
 
 
 class _View(Items[R]):

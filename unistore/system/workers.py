@@ -63,8 +63,8 @@ def plan(
     check.integer("samples", samples, most=MAX_EPOCH, none=True)
     check.number("cores", cores, none=True)
     check.raise_problems()
-    found = usable_cores() if cores is None else cores
-    total, why = _total(workers, found)
+    usable = usable_cores() if cores is None else cores
+    total, why = _total(workers, usable)
     per_rank = max(total // ranks, min(total, 1))
     steps = [why]
     if ranks > 1:

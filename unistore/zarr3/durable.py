@@ -305,11 +305,12 @@ class Folder:
 
     def sizes(self) -> Mapping[str, int]:
         """Keys and sizes; see `Target.sizes`."""
-        return {
-            path.relative_to(self.root).as_posix(): path.stat().st_size
-            for folder, _, names in os.walk(self.root)
-            for path in (Path(folder, name) for name in names)
-        }
+        sizes = {}
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = Path(folder, name)
+                sizes[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return sizes
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
         """Remove files left by killed writers, and fsync every folder; see `Target.keep_only`."""

@@ -326,17 +326,22 @@ class _ShardEncoder:
         """Encode blocks, each with its shape rounded up to whole chunks."""
         nbytes = self._fill_chunk.nbytes
         chunks_per_run = max(1, RUN_BYTES // nbytes)
-        runs = (
-            (block, run)
-            for block, extent in blocks
-            for run in _batches(chunk_slices(extent, self._metadata.chunk_shape), chunks_per_run)
-        )
+        runs = self._runs(blocks, chunks_per_run)
         max_pending = max(1, MAX_PENDING_BYTES // (chunks_per_run * nbytes))
         for buffers, sizes in ordered_map(self._encode_run, runs, max_pending):
             for size in sizes:
                 self._entries.append((EMPTY, EMPTY) if size is None else (self._offset, size))
                 self._offset += size or 0
             yield from buffers
+
+    def _runs(
+        self, blocks: Iterable[tuple[NDArray[Any], Sequence[int]]], chunks_per_run: int
+    ) -> Iterator[tuple[NDArray[Any], list[Box]]]:
+        """Yield chunks of blocks that are encoded together."""
+        for block, extent in blocks:
+            boxes = chunk_slices(extent, self._metadata.chunk_shape)
+            for run in _batches(boxes, chunks_per_run):
+                yield block, run
 
     def _encode_run(self, run: tuple[NDArray[Any], list[Box]]) -> tuple[Buffers, list[int | None]]:
         """Return buffers of chunks, and the encoded bytes of each; None: it holds only the fill value."""

@@ -198,19 +198,20 @@ def start_early(
     It imports their libraries, the converter of the family (None: all of this package), and the modules.
     Images need none where they are not decoded.
     """
-    suffixes = {Path(name).suffix.lower() for path in paths for name in _names(path)}
+    names = chain.from_iterable(map(_names, paths))
+    suffixes = {Path(name).suffix.lower() for name in names}
     libraries = {LIBRARIES[suffix] for suffix in suffixes & LIBRARIES.keys()}
     if not decodes:
         libraries.discard(IMAGE_LIBRARIES)
     if _spare or not libraries:
         return
-    asked = own_families() if family is None else filter(None, [find_family(family)])
-    converters = (each.converter.partition(":")[0] for each in asked)
+    records = own_families() if family is None else filter(None, [find_family(family)])
+    converters = (record.converter.partition(":")[0] for record in records)
     _spare.append(WorkerProcess((*modules, *converters, *chain.from_iterable(libraries))))
 
 
 def _names(path: str | os.PathLike[str]) -> Iterable[str]:
-    below = (name for _, _, names in os.walk(path) for name in names)
+    below = chain.from_iterable(names for _, _, names in os.walk(path))
     return chain((os.fspath(path),), islice(below, LOOKED_AT))
 
 
