@@ -27,11 +27,6 @@ def resolve_progress(progress: Progress | bool | None) -> Iterator[Progress]:
     """The progress callbacks of an argument: the caller's own, a bar (True) or no-ops (False).
 
     None: a bar in a terminal or notebook.
-
-    Raises
-    ------
-    InputError
-        If `progress` is something else.
     """
     if progress is None:
         progress = sys.stderr.isatty() or _in_notebook()
@@ -61,17 +56,16 @@ class ProgressBar:
 
     Without a terminal it prints one line for each stage, so that logs stay readable. After an error or
     Ctrl-C the bar of the last stage stays.
-
-    Parameters
-    ----------
-    quiet, verbose
-        Show nothing but `tell`; print how long each stage took.
-    console
-        Returns the console of rich to draw on; None: one on standard error.
     """
 
     def __init__(
-        self, *, quiet: bool = False, verbose: bool = False, console: Callable[[], Console] | None = None
+        self,
+        *,
+        # show nothing but `tell`; print how long each stage took
+        quiet: bool = False,
+        verbose: bool = False,
+        # returns the console of rich to draw on; None: one on standard error
+        console: Callable[[], Console] | None = None,
     ) -> None:
         self._quiet = quiet
         self._verbose = verbose

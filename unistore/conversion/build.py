@@ -26,14 +26,12 @@ class Journal:
     """Append-only record of finished steps.
 
     An unfinished last line of a killed process is removed when the journal is opened.
-
-    Parameters
-    ----------
-    path
-        The file; created if absent.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,  # the file; created if absent
+    ) -> None:
         self.path = path
         self._lines: dict[str, list[tuple[int, int]]] = {}
         self._bytes = 0
@@ -155,13 +153,7 @@ class Build(ABC):
 
     @abstractmethod
     def check(self, *, overwrite: bool) -> None:
-        """Refuse a destination that exists already.
-
-        Raises
-        ------
-        InputError
-            If it is not a store, or `overwrite` is False.
-        """
+        """Refuse a destination that exists already."""
 
     @abstractmethod
     def move_into_place(self) -> None:
@@ -237,11 +229,6 @@ class Build(ABC):
         """Remove the folder.
 
         The journal is removed last, so that the same command can continue after a kill.
-
-        Raises
-        ------
-        ConversionError
-            If a file cannot be removed.
         """
         try:
             self._remove()
@@ -267,24 +254,14 @@ class Build(ABC):
         sync_folder(self.folder.parent)
 
     def begin(
-        self, identity: dict[str, Any], sources: Sequence[tuple[str, Any]], paths: Sequence[Path]
+        self,
+        identity: dict[str, Any],  # options and versions that must be the same to continue
+        # name of each source, and the state of its files that must be the same to continue
+        sources: Sequence[tuple[str, Any]],
+        # sources as they were given; only recorded, for the report on unfinished conversions
+        paths: Sequence[Path],
     ) -> None:
-        """Record what is converted, or compare it with the record of the run that is continued.
-
-        Parameters
-        ----------
-        identity
-            Options and versions that must be the same to continue.
-        sources
-            Name of each source, and the state of its files that must be the same to continue.
-        paths
-            Sources as they were given; only recorded, for the report on unfinished conversions.
-
-        Raises
-        ------
-        ConversionError
-            Naming every difference.
-        """
+        """Record what is converted, or compare it with the record of the run that is continued."""
         begun = self.journal.of("begin")
         if not begun:
             absolute_paths = [str(Path(path).absolute()) for path in paths]

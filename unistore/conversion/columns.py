@@ -141,17 +141,15 @@ class InMemory:
 
 
 class Planes:
-    """Large rows, each from one source, read some planes at a time.
+    """Large rows, each from one source, read some planes at a time."""
 
-    Parameters
-    ----------
-    array, first
-        The array, and the first of its rows.
-    read
-        For each row a function that reads planes of it.
-    """
-
-    def __init__(self, array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> None:
+    def __init__(
+        self,
+        # the array, and the first of its rows
+        array: ArrayPlan,
+        first: int,
+        read: Sequence[ReadPlanes],  # for each row a function that reads planes of it
+    ) -> None:
         self.array = array
         self.rows = (first, first + len(read))
         self._read = read
@@ -184,17 +182,15 @@ class Planes:
 
 
 class IndexRows:
-    """Rows of one shard of an index array.
+    """Rows of one shard of an index array."""
 
-    Parameters
-    ----------
-    array, number
-        The array, and the number of the shard.
-    values
-        All rows of the array.
-    """
-
-    def __init__(self, array: ArrayPlan, number: int, values: IndexValues) -> None:
+    def __init__(
+        self,
+        # the array, and the number of the shard
+        array: ArrayPlan,
+        number: int,
+        values: IndexValues,  # all rows of the array
+    ) -> None:
         self.array = array
         self._values = values
         lo = number * array.shard[0]
@@ -262,13 +258,7 @@ _CURE = "correct the file, or the schema of the family"
 
 
 def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValues]]) -> None:
-    """Check the planned arrays, and the values of the index arrays, before anything is written.
-
-    Raises
-    ------
-    ConversionError
-        Naming every rule that is broken: a fault of the family.
-    """
+    """Check the planned arrays, and the values of the index arrays, before anything is written."""
     specs = _specs(plan)
     infos = {
         array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()

@@ -208,13 +208,7 @@ def _imports(family: Family) -> tuple[str, ...]:
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
-    """Sources as a list of paths.
-
-    Raises
-    ------
-    InputError
-        If there are none, or one is an empty text or a URL.
-    """
+    """Sources as a list of paths."""
     alone = isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable)
     several: list[Any] = [sources] if alone else list(cast("Iterable[PathLike]", sources))
     if not all(isinstance(source, str | os.PathLike) for source in several):
@@ -227,13 +221,7 @@ def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
 
 
 def check_exist(paths: Sequence[Path]) -> None:
-    """Refuse paths that do not exist.
-
-    Raises
-    ------
-    InputError
-        Naming them all, or one that is a URL.
-    """
+    """Refuse paths that do not exist."""
     for path in paths:
         require_local_path(path, "a source")
     missing = [str(path) for path in paths if not path.exists()]
@@ -243,13 +231,7 @@ def check_exist(paths: Sequence[Path]) -> None:
 
 
 def detect_family(paths: Sequence[Path]) -> Detection:
-    """Detect the family of the sources.
-
-    Raises
-    ------
-    InputError
-        If a path does not exist, a file cannot be read, no family knows them, or several have files there.
-    """
+    """Detect the family of the sources."""
     check_exist(paths)
     with Apart() as executor:
         surveyed = survey(paths, asking(executor))
@@ -303,13 +285,7 @@ def exclude_words(family: str, surveyed: Claims) -> list[str]:
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
-    """Converter of a family with its options; a single value is accepted for an option of several.
-
-    Raises
-    ------
-    InputError
-        If the family is unknown, or an option is not one of its own or of another type.
-    """
+    """Converter of a family with its options; a single value is accepted for an option of several."""
     record = get_family(family)
     converter, options_class = _classes(record)
     own_options = [option.name for option in declared(options_class)]
@@ -350,12 +326,6 @@ def _classes(found: Family) -> tuple[Any, type[Options]]:
 
 
 def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:
-    """Converter of a store, from its recorded options.
-
-    Raises
-    ------
-    InputError
-        If the options are not those of the family's converter.
-    """
+    """Converter of a store, from its recorded options."""
     not_options = ("codec", *SPLIT_OPTIONS, "found", "skipped")
     return make_converter(family, {name: value for name, value in options.items() if name not in not_options})

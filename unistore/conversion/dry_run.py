@@ -28,32 +28,18 @@ _MAX_NAMES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """The scan, and the plan as far as it is known before values are read.
+    """The scan, and the plan as far as it is known before values are read."""
 
-    Attributes
-    ----------
-    scan
-        Sources, options and notes.
-    plan
-        What would be written, except what depends on values: rows and dtypes of the tables in `estimated`,
-        tables that are counted while reading, and index arrays, which are missing.
-    estimated
-        Names of tables whose rows are estimated.
-    source_bytes, raw_bytes
-        Sizes of the source files, and of all arrays before compression.
-    estimate
-        Memory of the largest steps.
-    peak
-        Memory of all processes together.
-    """
-
-    scan: Scan
+    scan: Scan  # sources, options and notes
+    # what would be written, except what depends on values: rows and dtypes of the tables in `estimated`,
+    # tables that are counted while reading, and index arrays, which are missing
     plan: Plan
-    estimated: tuple[str, ...]
+    estimated: tuple[str, ...]  # names of tables whose rows are estimated
+    # sizes of the source files, and of all arrays before compression
     source_bytes: int
     raw_bytes: int
-    estimate: Estimate
-    peak: Peak
+    estimate: Estimate  # memory of the largest steps
+    peak: Peak  # memory of all processes together
 
     @property
     def tables(self) -> tuple[TablePlan, ...]:
@@ -102,23 +88,13 @@ class DryRun:
 def dry_run(
     converter: Converter,
     paths: Sequence[Path],
+    # as in `run`; problems that only values show are not known yet
     settings: Settings = DEFAULTS,
     *,
     is_named: bool = False,
     claims: Claims | None = None,
 ) -> DryRun:
-    """Scan and plan without writing anything.
-
-    Parameters
-    ----------
-    settings, is_named, claims
-        As in `run`; problems that only values show are not known yet.
-
-    Raises
-    ------
-    InputError
-        With every problem of every source, or if the memory is too small.
-    """
+    """Scan and plan without writing anything."""
     with Apart(settings.limit) as executor:
         _, scan, problems = scan_valid_sources(
             converter,

@@ -126,16 +126,11 @@ class DeriveJob(Job[Sequence[int]]):
         return derive_memory(self.scan, self.budget)
 
 
-def source_batches(sources: Sequence[int], sizes: NDArray[np.int64]) -> list[tuple[int, ...]]:
-    """Batches of consecutive sources, small enough that all workers have work.
-
-    Parameters
-    ----------
-    sources
-        Numbers of the sources.
-    sizes
-        Bytes of the files of every source of the scan.
-    """
+def source_batches(
+    sources: Sequence[int],  # numbers of the sources
+    sizes: NDArray[np.int64],  # bytes of the files of every source of the scan
+) -> list[tuple[int, ...]]:
+    """Batches of consecutive sources, small enough that all workers have work."""
     most = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES)
     nbytes = 0
     batches: list[tuple[int, ...]] = []
@@ -151,28 +146,16 @@ def source_batches(sources: Sequence[int], sizes: NDArray[np.int64]) -> list[tup
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """Rows ``lo:hi`` of all columns of a table in a scratch file, one column after the other.
-
-    Attributes
-    ----------
-    row_bytes
-        Bytes of a row of each column, in the order of the file.
-    """
+    """Rows ``lo:hi`` of all columns of a table in a scratch file, one column after the other."""
 
     table: str
     lo: int
     hi: int
     path: Path
-    row_bytes: Mapping[str, int]
+    row_bytes: Mapping[str, int]  # bytes of a row of each column, in the order of the file
 
     def write(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Write the rows of each column, C-contiguous; the file appears once it is whole.
-
-        Raises
-        ------
-        ConversionError
-            If it cannot be written.
-        """
+        """Write the rows of each column, C-contiguous; the file appears once it is whole."""
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,13 +167,7 @@ class StoredRows:
             raise writing_failed(error, self.path) from error
 
     def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
-        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous.
-
-        Raises
-        ------
-        ConversionError
-            If the file cannot be read.
-        """
+        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous."""
         before = takewhile(lambda name: name != column, self.row_bytes)
         start = (self.hi - self.lo) * sum(self.row_bytes[name] for name in before)
         target = out.reshape(-1).view(np.uint8).data
@@ -334,13 +311,7 @@ class ShardJob(Job[ShardTask]):
         return scan_memory(self.scan) + shard_memory(self.converter, table, self.reading, streams=streams)
 
     def columns(self, task: ShardTask, ordered_map: OrderedMap = serial_map) -> list[ColumnRows]:
-        """Rows of every column of a task: read now, or some planes at a time while iterated.
-
-        Raises
-        ------
-        InputError
-            With the problems of all its sources that cannot be read; also while iterating.
-        """
+        """Rows of every column of a task: read now, or some planes at a time while iterated."""
         table = self.plan.table(task.table)
         pieces = self.pieces_of(task)
         if in_planes(self.converter, table):

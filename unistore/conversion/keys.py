@@ -65,15 +65,7 @@ def _state_of(file: str) -> FileState:
 
 @contextmanager
 def reading(name: str, fingerprint: Fingerprint) -> Iterator[None]:
-    """Context in which the source of a name is read: exceptions become its problems, unless a file changed.
-
-    Raises
-    ------
-    InputError
-        See `as_problem`.
-    ConversionError
-        If a file changed since the scan.
-    """
+    """Read the source of a name: exceptions become its problems, unless a file changed."""
     try:
         with as_problem(name, name):
             yield
@@ -84,13 +76,7 @@ def reading(name: str, fingerprint: Fingerprint) -> Iterator[None]:
 
 
 def check_unchanged(fingerprint: Fingerprint) -> None:
-    """Refuse a source that changed since the scan.
-
-    Raises
-    ------
-    ConversionError
-        Naming the file and the change.
-    """
+    """Refuse a source that changed since the scan."""
     for before in fingerprint:
         try:
             now = _state_of(before.path)

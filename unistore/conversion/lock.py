@@ -30,11 +30,6 @@ class Lock:
     On the same machine an owner is alive while its process is (same pid and start time). On another machine,
     or in another container, it is alive while its heartbeat, the file's modification time, is recent. Its age
     is measured with the file system's clock, as those of two machines may differ.
-
-    Raises
-    ------
-    ConversionError
-        On entering, if another converter is at work; names its host and process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -186,22 +181,14 @@ def _alive(pid: int) -> str | None:
 _CURE = "remove it, or choose another destination"
 
 
-def check_plain(folder: Path, *, ignore: tuple[str, ...] = ()) -> None:
+def check_plain(
+    folder: Path,
+    *,
+    ignore: tuple[str, ...] = (),  # folders in it that may hold links
+) -> None:
     """Refuse a folder that is a link, or holds anything but files and folders; it may be absent.
 
     So nothing is written or removed outside of it.
-
-    Parameters
-    ----------
-    folder
-        The folder.
-    ignore
-        Folders in it that may hold links.
-
-    Raises
-    ------
-    ConversionError
-        Naming the link.
     """
     if not os.path.lexists(folder):
         return
@@ -222,21 +209,11 @@ def check_plain(folder: Path, *, ignore: tuple[str, ...] = ()) -> None:
                     raise ConversionError(msg)
 
 
-def check_own(folder: Path, made: Path) -> None:
-    """Refuse a folder of another user, whose files would become part of the result.
-
-    Parameters
-    ----------
-    folder
-        The folder.
-    made
-        A file that was just made in it; its owner is this user as the file system maps it.
-
-    Raises
-    ------
-    ConversionError
-        Naming both users.
-    """
+def check_own(
+    folder: Path,
+    made: Path,  # a file that was just made in it; its owner is this user as the file system maps it
+) -> None:
+    """Refuse a folder of another user, whose files would become part of the result."""
     owner = folder.stat().st_uid
     user = made.stat().st_uid
     if owner != user:

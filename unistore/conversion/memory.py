@@ -41,21 +41,13 @@ SOURCE = 1 << 10
 """Bytes of one source in every process: names, files, fingerprint, records."""
 
 
-def check_fits(limit: int | None, need: int, what: str) -> None:
-    """Refuse a limit that is too small for one process with its largest step.
-
-    Parameters
-    ----------
-    limit
-        Bytes of all processes together; None: no limit.
-    need, what
-        Bytes of the largest step beyond `PROCESS`, and its description.
-
-    Raises
-    ------
-    InputError
-        With the arithmetic.
-    """
+def check_fits(
+    limit: int | None,  # bytes of all processes together; None: no limit
+    # bytes of the largest step beyond `PROCESS`, and its description
+    need: int,
+    what: str,
+) -> None:
+    """Refuse a limit that is too small for one process with its largest step."""
     total = PROCESS + need
     if limit is not None and total > limit:
         message = (
@@ -65,21 +57,12 @@ def check_fits(limit: int | None, need: int, what: str) -> None:
         raise InputError(Problem("--memory", message, f"give at least {size(total * 1.005)}", "memory"))
 
 
-def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:
-    """Peak bytes of the largest step, beyond `PROCESS`.
-
-    Parameters
-    ----------
-    items
-        At least one.
-    limit
-        Limit in bytes of a process with one step; None: no limit.
-
-    Raises
-    ------
-    InputError
-        If the limit is too small for that step.
-    """
+def largest_need(
+    job: Job[T],
+    items: Sequence[T],  # at least one
+    limit: int | None,  # limit in bytes of a process with one step; None: no limit
+) -> int:
+    """Peak bytes of the largest step, beyond `PROCESS`."""
     largest = max(items, key=job.need)
     need = job.need(largest)
     if need:
@@ -97,16 +80,12 @@ def most_workers(limit: int | None, wanted: int, need: int) -> int:
     return max(0, min(wanted, (limit - PROCESS) // (PROCESS + need)))
 
 
-def step_budget(limit: int | None, workers: int | None) -> int:
-    """Bytes that a step may use to be faster without reducing the number of workers.
-
-    Parameters
-    ----------
-    limit
-        Bytes of all processes together; None: no limit.
-    workers
-        Wanted workers besides the converting process; 0: it runs the steps itself; None: unknown (a cluster).
-    """
+def step_budget(
+    limit: int | None,  # bytes of all processes together; None: no limit
+    # wanted workers besides the converting process; 0: it runs the steps itself; None: unknown (a cluster)
+    workers: int | None,
+) -> int:
+    """Bytes that a step may use to be faster without reducing the number of workers."""
     if limit is None:
         return STEP_BUDGET
     if workers is None:
@@ -137,19 +116,19 @@ def reading_memory(scan: Scan) -> int:
     return int(scan.sources.numbers["reading"].max(initial=0))
 
 
-def shard_memory(converter: Converter, table: TablePlan, reading: int, *, streams: bool = True) -> int:
+def shard_memory(
+    converter: Converter,
+    table: TablePlan,
+    reading: int,  # from `reading_memory`; not used by spilled rows
+    *,
+    # whether the destination takes a file piece by piece; else the encoded shard is kept in memory
+    streams: bool = True,
+) -> int:
     """Peak bytes of one shard task, without the scan.
 
     The rows of all columns, plus the larger of: the encoded form of the largest column (columns are written
     one after the other), one column's rows as they were read or spilled. Rows that are read in planes are
     never in memory as a whole.
-
-    Parameters
-    ----------
-    reading
-        From `reading_memory`; not used by spilled rows.
-    streams
-        Whether the destination takes a file piece by piece; else the encoded shard is kept in memory.
     """
     rows = min(table.shard_rows, table.rows)
     largest = rows * max(array.field.row_bytes for array in table.arrays)

@@ -48,26 +48,17 @@ Blocks = Mapping[str, NDArray[Any]]
 
 
 def choose_codecs(
-    job: ShardJob, executor: Executor, folder: Path, *, bad_sources: bool = False
+    job: ShardJob,  # reads the rows, which are kept for writing
+    # where rows are read, and where files of them are kept
+    executor: Executor,
+    folder: Path,
+    *,
+    # whether to leave out row ranges whose sources cannot be read: writing the shards reports all of these
+    # sources, and plans again without them. Not those that could not be read, as they may be read then, and
+    # written as no undisturbed conversion would
+    bad_sources: bool = False,
 ) -> dict[str, str]:
-    """Codec of every column of the tables of a plan, by the path of its array.
-
-    Parameters
-    ----------
-    job
-        Reads the rows, which are kept for writing.
-    executor, folder
-        Where rows are read, and where files of them are kept.
-    bad_sources
-        Whether to leave out row ranges whose sources cannot be read: writing the shards reports all of
-        these sources, and plans again without them. Not those that could not be read, as they may be read
-        then, and written as no undisturbed conversion would.
-
-    Raises
-    ------
-    InputError
-        If sources cannot be read: all that the trial meets.
-    """
+    """Codec of every column of the tables of a plan, by the path of its array."""
     ranges = {table.name: _ranges(table) for table in job.plan.tables}
     in_rows = [table.name for table in job.plan.tables if not in_planes(job.converter, table)]
     sampled = chain.from_iterable(ranges[name] for name in in_rows)
@@ -198,43 +189,20 @@ class _Names:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewStore:
-    """A store that is about to be written: its plan, attributes and index arrays.
+    """A store that is about to be written: its plan, attributes and index arrays."""
 
-    Attributes
-    ----------
-    scan, plan
-        The scan, and the plan made from it.
-    verdicts
-        Number of files by verdict and reason (JSON).
-    attributes
-        From `root_attributes`.
-    groups
-        Attributes of groups below the root, by path.
-    codes
-        Split code of each sample, (samples,) uint8.
-    sizes
-        Bytes of the files of each source, (sources,).
-    arrays
-        The converter's own index arrays.
-    spill
-        Spilled rows and facts of the sources.
-    spilled
-        Final form of the spilled tables, by name.
-    notes
-        One-line remarks for the user.
-    """
-
+    # the scan, and the plan made from it
     scan: Scan
     plan: Plan
-    verdicts: tuple[dict[str, Any], ...]
-    attributes: Mapping[str, Any]
-    groups: Mapping[str, Mapping[str, Any]]
-    codes: Codes
-    sizes: NDArray[np.int64]
-    arrays: IndexArrays
-    spill: Spill
-    spilled: Mapping[str, Table]
-    notes: tuple[str, ...] = ()
+    verdicts: tuple[dict[str, Any], ...]  # number of files by verdict and reason (JSON)
+    attributes: Mapping[str, Any]  # from `root_attributes`
+    groups: Mapping[str, Mapping[str, Any]]  # attributes of groups below the root, by path
+    codes: Codes  # split code of each sample, (samples,) uint8
+    sizes: NDArray[np.int64]  # bytes of the files of each source, (sources,)
+    arrays: IndexArrays  # the converter's own index arrays
+    spill: Spill  # spilled rows and facts of the sources
+    spilled: Mapping[str, Table]  # final form of the spilled tables, by name
+    notes: tuple[str, ...] = ()  # one-line remarks for the user
 
     def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
         """Every index array; `digests` are the content digests of the sources, (sources, 16) uint8."""
@@ -243,33 +211,18 @@ class NewStore:
 
 
 def plan_store(
-    converter: Converter,
+    converter: Converter,  # reads the column that splits are grouped by
     scan: Scan,
     finalized: Finalized,
-    codec: str,
-    split: SplitRule | None,
-    spill: Spill,
-    sizes: NDArray[np.int64],
+    codec: str,  # as given to `run`
+    split: SplitRule | None,  # the prepared rule; None: splits come from the sources
+    spill: Spill,  # spilled rows and facts of the sources
+    sizes: NDArray[np.int64],  # bytes of the files of each source, (sources,)
+    # ``choose(plan, spilled)`` returns the codec of each column by path; called if `codec` is ``"auto"``,
+    # with the final form of the spilled tables by name
     choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
 ) -> NewStore:
-    """Plan a conversion once its sources are derived.
-
-    Parameters
-    ----------
-    converter
-        Reads the column that splits are grouped by.
-    codec
-        As given to `run`.
-    split
-        The prepared rule; None: splits come from the sources.
-    spill
-        Spilled rows and facts of the sources.
-    sizes
-        Bytes of the files of each source, (sources,).
-    choose
-        ``choose(plan, spilled)`` returns the codec of each column by path; called if `codec` is ``"auto"``,
-        with the final form of the spilled tables by name.
-    """
+    """Plan a conversion once its sources are derived."""
     assigned = assign_splits(scan, finalized, split, partial(column_values, converter, scan, finalized))
     codes = assigned.codes
     tables = _tables(scan, finalized, spill)

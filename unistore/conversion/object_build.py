@@ -30,16 +30,13 @@ class ObjectTarget:
 
     Each object is put in one request, so that it is complete or absent, and its size is checked. The root
     document is kept in a local folder until `commit`: it makes the prefix a store.
-
-    Parameters
-    ----------
-    location
-        Prefix of the objects.
-    root_folder
-        Local folder of the root document.
     """
 
-    def __init__(self, location: StoreLocation, root_folder: Path) -> None:
+    def __init__(
+        self,
+        location: StoreLocation,  # prefix of the objects
+        root_folder: Path,  # local folder of the root document
+    ) -> None:
         self.location = location
         self.root_folder = root_folder
         self.client = writing_client(location)
@@ -88,11 +85,6 @@ def swap_in(staging: StoreLocation, location: StoreLocation, root: bytes, mark: 
 
     The old root is deleted first and the new one written last: in between there is no store, never a mixture,
     and the mark says why. Idempotent.
-
-    Raises
-    ------
-    ConversionError
-        If an object was not copied completely.
     """
     bucket = writing_client(StoreLocation(location.scheme, location.bucket, ""))
     old = writing_client(location)
@@ -120,18 +112,17 @@ class ObjectBuild(Build):
     replaced, the new one is written beside it (``<prefix>.unistore-build/``), then copied to its place.
 
     The object `BUILD_MARK` records which conversion owns a prefix, so that two machines never mix theirs.
-
-    Parameters
-    ----------
-    url
-        URL of the store.
-    work
-        Folder that holds the build folder; None: the current one.
     """
 
     overlap_message = "the build folder would lie in a source; choose another place with --work"
 
-    def __init__(self, url: str, *, work: Path | None = None, restart: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,  # URL of the store
+        *,
+        work: Path | None = None,  # folder that holds the build folder; None: the current one
+        restart: bool = False,
+    ) -> None:
         location = parse_url(url)
         if location.scheme not in BUCKETS:
             places = ", ".join(f"{scheme}://" for scheme in BUCKETS)
@@ -179,13 +170,7 @@ class ObjectBuild(Build):
             raise InputError(msg)
 
     def discard_on_input_error(self) -> None:
-        """Claim the destination, before objects are written; see `Build.discard_on_input_error`.
-
-        Raises
-        ------
-        ConversionError
-            If another conversion to it was started elsewhere.
-        """
+        """Claim the destination, before objects are written; see `Build.discard_on_input_error`."""
         if self._begun is None:
             staged = self._client.size(ROOT) is not None
             self._begun = {"step": "place", "staged": staged, "token": secrets.token_hex(16)}
@@ -205,13 +190,7 @@ class ObjectBuild(Build):
         super().discard_on_input_error()
 
     def move_into_place(self) -> None:
-        """Write the root object last; an older store is replaced first.
-
-        Raises
-        ------
-        ConversionError
-            If somebody else took the destination over meanwhile.
-        """
+        """Write the root object last; an older store is replaced first."""
         assert self._begun is not None
         owner = writing_client(self._written).get(BUILD_MARK)
         if not self._is_mine(owner):

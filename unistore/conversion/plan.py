@@ -160,20 +160,19 @@ class Piece(NamedTuple):
 class Pieces(Items[Piece]):
     """Pieces that make up rows ``lo:hi`` of a table, in order.
 
-    Parameters
-    ----------
-    starts
-        First row of each source of the table, and the end of the last.
-    lo, hi
-        Rows of the table.
-
     Attributes
     ----------
     sources
         Source of each piece.
     """
 
-    def __init__(self, starts: array[int], lo: int, hi: int) -> None:
+    def __init__(
+        self,
+        starts: array[int],  # first row of each source of the table, and the end of the last
+        # rows of the table
+        lo: int,
+        hi: int,
+    ) -> None:
         first = bisect_right(starts, lo) - 1
         last = bisect_left(starts, hi)
         bounds = np.array(starts[first : last + 1], np.int64)
@@ -266,31 +265,17 @@ def plan_table(table: Table, source_rows: Iterable[int]) -> TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that decides a store's bytes.
+    """Everything that decides a store's bytes."""
 
-    Attributes
-    ----------
-    family, sample_table
-        As in the store's root attributes.
-    sources
-        Relative names, in order.
-    tables
-        Tables filled by tasks.
-    index
-        Index arrays, which are written at the end; only their form, not their values.
-    options
-        The converter's options that decide the content.
-    versions
-        Versions of the libraries that encode.
-    """
-
+    # as in the store's root attributes
     family: str
     sample_table: str
-    sources: Sequence[str]
-    tables: tuple[TablePlan, ...]
+    sources: Sequence[str]  # relative names, in order
+    tables: tuple[TablePlan, ...]  # tables filled by tasks
+    # index arrays, which are written at the end; only their form, not their values
     index: tuple[ArrayPlan, ...]
-    options: Mapping[str, Any]
-    versions: Mapping[str, str]
+    options: Mapping[str, Any]  # the converter's options that decide the content
+    versions: Mapping[str, str]  # versions of the libraries that encode
 
     def tasks(self) -> list[ShardTask]:
         """Every task of every table, in order."""

@@ -61,44 +61,25 @@ MAX_PROBLEMS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """A running conversion.
+    """A running conversion."""
 
-    Attributes
-    ----------
-    converter, scan, fingerprints
-        The converter, its scan, and the state of the source files.
-    build
-        The entered build folder, with the journal.
-    settings
-        Of the conversion. With ``on_error="skip"`` the problems of all sources are collected, however many.
-    executor, progress
-        Where steps run, and progress callbacks.
-    round
-        How often sources were left out before; steps of earlier rounds are reused if their keys are the same.
-    rows_read
-        Rows that were read before their shards are written.
-    """
-
+    # the converter, its scan, and the state of the source files
     converter: Converter
     scan: Scan
     fingerprints: Fingerprints
-    build: Build
+    build: Build  # the entered build folder, with the journal
+    # of the conversion. With ``on_error="skip"`` the problems of all sources are collected, however many
     settings: Settings
+    # where steps run, and progress callbacks
     executor: Executor
     progress: Progress
+    # how often sources were left out before; steps of earlier rounds are reused if their keys are the same
     round: int = 0
+    # rows that were read before their shards are written
     rows_read: RowsRead = field(default_factory=RowsRead)
 
     def execute(self, split: SplitRule | None) -> Report:
-        """Derive, finalize, write every shard, seal, move into place.
-
-        Raises
-        ------
-        InputError
-            With the problems of the sources' values.
-        ConversionError
-            If writing failed, or a source changed meanwhile.
-        """
+        """Derive, finalize, write every shard, seal, move into place."""
         estimate(self.converter, self.scan, self.settings.budget).check(self.settings.limit)
         if isinstance(self.build.target, Folder):
             tables = provisional_tables(self.scan)
@@ -308,11 +289,6 @@ def is_up_to_date(
 
     Sources must have the same names and sizes, and no file or folder under the given paths (lists of splits
     included) may have a modification or status change time after the seal. Values are not read.
-
-    Raises
-    ------
-    InputError
-        If the sources cannot be scanned.
     """
     folder = local_path(destination)
     if folder is None or build_folder(Path(os.path.abspath(folder))).exists():  # noqa: PTH100  links stay links
@@ -359,24 +335,13 @@ def _change_time(path: Path) -> int:
 
 
 def open_build(
-    destination: str | os.PathLike[str], *, work: str | os.PathLike[str] | None = None, restart: bool = False
+    destination: str | os.PathLike[str],  # path or URL
+    *,
+    # for an object store: folder that holds the build folder; None: the current one
+    work: str | os.PathLike[str] | None = None,
+    restart: bool = False,  # discard an unfinished conversion
 ) -> Build:
-    """Build for a folder (or ``file://`` URL), or for a URL of an object store; not entered yet.
-
-    Parameters
-    ----------
-    destination
-        Path or URL.
-    work
-        For an object store: folder that holds the build folder; None: the current one.
-    restart
-        Discard an unfinished conversion.
-
-    Raises
-    ------
-    InputError
-        If the destination is a URL that cannot be written to, or `work` is given for a folder.
-    """
+    """Build for a folder (or ``file://`` URL), or for a URL of an object store; not entered yet."""
     if work is not None:
         require_local_path(work, "the folder of --work")
     folder = local_path(destination)
@@ -399,27 +364,13 @@ def run(
     destination: str | os.PathLike[str],
     settings: Settings = DEFAULTS,
     *,
-    executor: Executor | None = None,
+    executor: Executor | None = None,  # where steps and the scan run; by default in this process
+    # as in `unistore.converters.scanning.scan_sources`
     is_named: bool = False,
     claims: Claims | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Report:
-    """Convert `paths` into a sealed store at `destination`.
-
-    Parameters
-    ----------
-    executor
-        Where steps and the scan run; by default in this process.
-    is_named, claims
-        As in `unistore.converters.scanning.scan_sources`.
-
-    Raises
-    ------
-    InputError
-        For bad sources (every problem of every file) or a destination that exists already.
-    ConversionError
-        If writing failed, a source changed meanwhile, or another converter is at work.
-    """
+    """Convert `paths` into a sealed store at `destination`."""
     opened = open_build(destination, work=settings.work, restart=settings.restart)
     if not opened.folder.exists():
         opened.check(overwrite=settings.overwrite)

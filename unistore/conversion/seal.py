@@ -33,24 +33,12 @@ IndexArrays = Sequence[tuple[Field, IndexValues]]
 
 def shared_index(
     scan: Scan,
-    plan_rows: Sequence[int],
-    sizes: NDArray[np.int64],
-    digests: NDArray[np.uint8],
-    codes: Codes,
+    plan_rows: Sequence[int],  # rows of each source in the main table
+    sizes: NDArray[np.int64],  # bytes of the files of each source, (sources,)
+    digests: NDArray[np.uint8],  # (sources, 16) uint8: content digest of each source
+    codes: Codes,  # (samples,) uint8: split code of each sample
 ) -> IndexArrays:
-    """Index arrays of every family: ``sources/`` and ``splits/``.
-
-    Parameters
-    ----------
-    plan_rows
-        Rows of each source in the main table.
-    sizes
-        Bytes of the files of each source, (sources,).
-    digests
-        (sources, 16) uint8: content digest of each source.
-    codes
-        (samples,) uint8: split code of each sample.
-    """
+    """Index arrays of every family: ``sources/`` and ``splits/``."""
     rows = np.array(plan_rows, np.int64)
 
     def column(
@@ -115,29 +103,14 @@ def root_attributes(
 
 
 def seal(
-    target: Target,
+    target: Target,  # where the shards were written
     plan: Plan,
     journal: Journal,
     index: IndexArrays,
-    attributes: Mapping[str, Any],
-    groups: Mapping[str, Mapping[str, Any]],
+    attributes: Mapping[str, Any],  # from `root_attributes`
+    groups: Mapping[str, Mapping[str, Any]],  # attributes of groups below the root, by path
 ) -> dict[str, Any]:
-    """Write index arrays, metadata and manifest, and the root last; returns the seal.
-
-    Parameters
-    ----------
-    target
-        Where the shards were written.
-    attributes
-        From `root_attributes`.
-    groups
-        Attributes of groups below the root, by path.
-
-    Raises
-    ------
-    ConversionError
-        If a shard is missing or has another size than recorded.
-    """
+    """Write index arrays, metadata and manifest, and the root last; returns the seal."""
     entries = _shard_entries(target, plan, journal)
     planned = {array.field.path: array for array in plan.index}
     with target.together() as together:
@@ -193,17 +166,11 @@ def _write_metadata(files: Files, documents: Mapping[str, bytes]) -> list[Entry]
 
 
 def metadata_documents(
-    plan: Plan, attributes: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
+    plan: Plan,
+    attributes: Mapping[str, Any],  # from `root_attributes`
+    groups: Mapping[str, Mapping[str, Any]],  # attributes of groups below the root, by path
 ) -> dict[str, bytes]:
-    """``zarr.json`` of every array and group except the root, and the report, by key.
-
-    Parameters
-    ----------
-    attributes
-        From `root_attributes`.
-    groups
-        Attributes of groups below the root, by path.
-    """
+    """``zarr.json`` of every array and group except the root, and the report, by key."""
     documents: dict[str, bytes] = {}
     axes = {array.field.path: array.field.axes for array in plan.arrays()}
     related = relations(axes, get_family(plan.family).part("specs"))

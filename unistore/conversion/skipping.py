@@ -37,13 +37,7 @@ def _recorded_problems(journal: Journal) -> list[Problem]:
 
 
 def check_resumed(journal: Journal, *, skips: bool) -> None:
-    """Refuse to continue without ``--on-error skip`` a conversion that has left sources out.
-
-    Raises
-    ------
-    ConversionError
-        Naming these sources.
-    """
+    """Refuse to continue without ``--on-error skip`` a conversion that has left sources out."""
     problems = _recorded_problems(journal)
     if problems and not skips:
         names = sorted({problem.source for problem in problems}, key=natural_key)
@@ -55,37 +49,23 @@ def check_resumed(journal: Journal, *, skips: bool) -> None:
 
 
 def scan_valid_sources(
+    # as in `scan_sources`
     converter: Converter,
     paths: Sequence[Path],
-    skipped: Iterable[Problem] = (),
+    skipped: Iterable[Problem] = (),  # problems whose sources are left out from the start
     *,
-    skip: bool,
+    skip: bool,  # whether to leave sources out; else problems are raised
+    # as in `scan_sources`
     ask: Ask = ask_here,
     is_named: bool = False,
     claims: Claims | None = None,
 ) -> tuple[Converter, Scan, list[Problem]]:
     """Scan; with `skip`, repeat without the sources that have problems until there are none.
 
-    Parameters
-    ----------
-    converter, paths
-        As in `scan_sources`.
-    skipped
-        Problems whose sources are left out from the start.
-    skip
-        Whether to leave sources out; else problems are raised.
-    ask, is_named, claims
-        As in `scan_sources`.
-
     Returns
     -------
     converter, scan, problems
         A converter that excludes the sources with problems, its scan, and these problems.
-
-    Raises
-    ------
-    InputError
-        With every problem, if leaving sources out does not solve them.
     """
     claims = claims_for(converter, paths, claims)
     problems = list(skipped)
@@ -122,25 +102,16 @@ def _check_names(scan: Scan) -> None:
 
 
 class Skipping:
-    """Sources that a conversion leaves out, recorded in its journal.
-
-    Parameters
-    ----------
-    first
-        Result of `scan_valid_sources` at the start of this run.
-    paths
-        Source paths as given.
-    journal
-        Journal of the conversion; sources that an earlier run left out are left out again.
-    ask, is_named
-        As in `scan_sources`.
-    """
+    """Sources that a conversion leaves out, recorded in its journal."""
 
     def __init__(
         self,
+        # result of `scan_valid_sources` at the start of this run
         first: tuple[Converter, Scan, list[Problem]],
-        paths: Sequence[Path],
+        paths: Sequence[Path],  # source paths as given
+        # journal of the conversion; sources that an earlier run left out are left out again
         journal: Journal,
+        # as in `scan_sources`
         ask: Ask = ask_here,
         *,
         is_named: bool = False,
@@ -172,13 +143,7 @@ class Skipping:
         self._journal.append({"step": STEP, "problems": [problem.to_json() for problem in problems]})
 
     def scan(self) -> tuple[Converter, Scan]:
-        """Converter and scan without the sources that are left out, which the scan's options list.
-
-        Raises
-        ------
-        InputError
-            If no source is left.
-        """
+        """Converter and scan without the sources that are left out, which the scan's options list."""
         problems = self.problems
         if {problem.source for problem in problems} != self._scanned:
             self._converter, self._scan, all_known = scan_valid_sources(

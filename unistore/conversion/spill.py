@@ -33,15 +33,12 @@ OPEN = 4
 
 
 class SpillWriter:
-    """Writes the rows and facts of a batch of sources, one source after the other.
+    """Writes the rows and facts of a batch of sources, one source after the other."""
 
-    Parameters
-    ----------
-    folder
-        The batch's folder; emptied first, as a killed run may have left files.
-    """
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,  # the batch's folder; emptied first, as a killed run may have left files
+    ) -> None:
         self.folder = folder
         self._files: dict[tuple[str, str], IO[bytes]] = {}
         self._columns: dict[tuple[str, str], dict[str, Any]] = {}
@@ -63,15 +60,7 @@ class SpillWriter:
                 file.close()
 
     def emit(self, table: str, column: str, rows: NDArray[Any]) -> None:
-        """Append rows (axis 0) to a column; the dtype may differ from that of earlier rows.
-
-        Raises
-        ------
-        ValueError
-            If the row shape differs from that of earlier rows: a bug of the converter.
-        ConversionError
-            If the rows cannot be written.
-        """
+        """Append rows (axis 0) to a column; the dtype may differ from that of earlier rows."""
         key = (table, column)
         described = self._columns.get(key)
         if described is None:
@@ -114,13 +103,7 @@ class SpillWriter:
         self._sources.append((key, self._forms.setdefault(tuple(form), len(self._forms))))
 
     def finish(self) -> None:
-        """Write the facts and sync all files, then write and sync the description.
-
-        Raises
-        ------
-        ConversionError
-            If they cannot be written.
-        """
+        """Write the facts and sync all files, then write and sync the description."""
         try:
             self._finish()
         except OSError as error:
@@ -175,13 +158,7 @@ class SpilledBatch:
         return facts_of_sources
 
     def rows(self, table: str, source: int) -> int:
-        """Rows that a source spilled for a table.
-
-        Raises
-        ------
-        ConversionError
-            If columns of the table have different lengths: a bug of the converter.
-        """
+        """Rows that a source spilled for a table."""
         lengths = {
             column: described["rows"][source] if source < len(described["rows"]) else 0
             for (name, column), described in self._columns.items()
@@ -232,17 +209,13 @@ class SpilledBatch:
 
 
 class Spill(Items[Facts]):
-    """Spilled rows of all sources, and a sequence of their facts.
+    """Spilled rows of all sources, and a sequence of their facts."""
 
-    Parameters
-    ----------
-    root
-        Folder of the batches' folders.
-    sources
-        Number of sources.
-    """
-
-    def __init__(self, root: Path, sources: int) -> None:
+    def __init__(
+        self,
+        root: Path,  # folder of the batches' folders
+        sources: int,  # number of sources
+    ) -> None:
         self._root = root
         self._batches: list[str] = []
         self._batch = np.full(sources, -1, np.int32)

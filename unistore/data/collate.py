@@ -233,16 +233,11 @@ def _padded(tensors: list[torch.Tensor], axes: int) -> torch.Tensor:
     return out
 
 
-def as_tensors(batch: Batch, collate: Callable[[Any], Any] | None = None) -> Any:
-    """Return a packed batch as `unistore.collate` returns it, over the same memory.
-
-    Parameters
-    ----------
-    batch
-        As a dataset read it.
-    collate
-        A `unistore.Collate`; None: the default one.
-    """
+def as_tensors(
+    batch: Batch,  # as a dataset read it
+    collate: Callable[[Any], Any] | None = None,  # a `unistore.Collate`; None: the default one
+) -> Any:
+    """Return a packed batch as `unistore.collate` returns it, over the same memory."""
     return (collate or Collate())(Samples(batch, BatchMemory()))
 
 

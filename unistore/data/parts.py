@@ -26,24 +26,12 @@ _BLOCK = 1 << 16
 
 
 class DatasetPart(NamedTuple):
-    """The samples of one store.
-
-    Attributes
-    ----------
-    store
-        The store.
-    kind
-        Kind of samples.
-    splits
-        Names of the splits to read; None: all samples.
-    name
-        The end of the store's path, as long as it takes to be unique in the Dataset.
-    """
+    """The samples of one store."""
 
     store: Store
     kind: SampleKind
-    splits: tuple[str, ...] | None
-    name: str
+    splits: tuple[str, ...] | None  # names of the splits to read; None: all samples
+    name: str  # the end of the store's path, as long as it takes to be unique in the Dataset
 
     def bind(self, fields: Sequence[str]) -> SampleReader:
         """Reader of this process."""
@@ -62,13 +50,7 @@ class DatasetPart(NamedTuple):
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
 
     def source_starts(self) -> NDArray[np.int64]:
-        """First sample of each source that has any.
-
-        Raises
-        ------
-        InputError
-            If the samples of a source do not follow one another.
-        """
+        """First sample of each source that has any."""
         reader = self.bind((SOURCE,))
         starts = []
         names = [""]
@@ -103,13 +85,7 @@ class DatasetPart(NamedTuple):
 
 
 def default_kind(store: Store) -> SampleKind:
-    """The default kind of samples of a store.
-
-    Raises
-    ------
-    InputError
-        If the store's family is unknown, has no default kind, or cannot be imported.
-    """
+    """The default kind of samples of a store."""
     try:
         kind: SampleKind = get_family(store.family).part("kind")(store)
     except InputError as error:
@@ -119,32 +95,13 @@ def default_kind(store: Store) -> SampleKind:
 
 
 def open_parts(
-    paths: Sequence[str],
+    paths: Sequence[str],  # folders or URLs, at least one
+    # kind of samples, or its name; None: the default kind, which must be the same for all stores
     kind: SampleKind | str | None,
-    splits: tuple[str, ...] | None,
-    cache: Mapping[str, Any],
+    splits: tuple[str, ...] | None,  # names of splits; None: all samples
+    cache: Mapping[str, Any],  # arguments of `Store` for local copies
 ) -> tuple[DatasetPart, ...]:
-    """Open the stores of a Dataset.
-
-    Parameters
-    ----------
-    paths
-        Folders or URLs, at least one.
-    kind
-        Kind of samples, or its name; None: the default kind, which must be the same for all stores.
-    splits
-        Names of splits; None: all samples.
-    cache
-        Arguments of `Store` for local copies.
-
-    Raises
-    ------
-    StoreError
-        If a path is not a finished store.
-    InputError
-        If `kind` is not a kind of samples, or stores have different families or kinds, or lack a split;
-        lists all such problems.
-    """
+    """Open the stores of a Dataset."""
     if not paths:
         raise InputError("no store is given: Dataset takes a path, or a list of paths")
     if isinstance(kind, str):
@@ -177,22 +134,12 @@ def open_parts(
     return parts
 
 
-def common_fields(parts: Sequence[DatasetPart], fields: Sequence[str] | None) -> tuple[str, ...]:
-    """Keys that samples of all stores have.
-
-    Parameters
-    ----------
-    parts
-        The stores.
-    fields
-        Requested keys; None: the default ones, which must be the same in every store.
-
-    Raises
-    ------
-    InputError
-        If a store lacks a requested field, or default fields differ: names fields and stores, and the common
-        fields.
-    """
+def common_fields(
+    parts: Sequence[DatasetPart],  # the stores
+    # requested keys; None: the default ones, which must be the same in every store
+    fields: Sequence[str] | None,
+) -> tuple[str, ...]:
+    """Keys that samples of all stores have."""
     selected = _call_all(lambda part: part.kind.select(part.store, fields), parts)
     common = [key for key in selected[0] if all(key in keys for keys in selected)]
     every = dict.fromkeys(chain.from_iterable(selected))
@@ -212,27 +159,14 @@ def common_fields(parts: Sequence[DatasetPart], fields: Sequence[str] | None) ->
 
 
 def bind_parts(parts: Sequence[DatasetPart], fields: Sequence[str]) -> SampleReader:
-    """Reader of all samples, store after store.
-
-    Raises
-    ------
-    InputError
-        If samples reach beyond their data without `pad`, limits leave no samples, or a key has different
-        dtypes or shapes in the stores.
-    """
+    """Reader of all samples, store after store."""
     readers = [part.bind(fields) for part in parts]
     check_reach(readers, [part.store.path for part in parts])
     return readers[0] if len(parts) == 1 else JoinedReader(readers, [part.name for part in parts])
 
 
 def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dict[str, str]:
-    """Other names of fields in samples.
-
-    Raises
-    ------
-    InputError
-        If they name what is not read, or two keys would have one name.
-    """
+    """Other names of fields in samples."""
     new_names: Mapping[str, str] = {} if names is None else names
     message = ""
     if not matches_type(new_names, Mapping[str, str]):
@@ -249,13 +183,7 @@ def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dic
 
 
 def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> tuple[float, ...]:
-    """Weights of the stores as floats.
-
-    Raises
-    ------
-    InputError
-        If they are not one finite, non-negative number per store with a positive sum.
-    """
+    """Weights of the stores as floats."""
     message = ""
     try:
         numbers = np.asarray(weights, np.float64)

@@ -39,14 +39,12 @@ class BatchMemory:
 
     In a worker, the arrays of a batch share one storage as far as they fit: each storage costs the parent a
     descriptor and a connection.
-
-    Parameters
-    ----------
-    expected
-        Expected bytes of the batch: the size of the first storage.
     """
 
-    def __init__(self, expected: int = 0) -> None:
+    def __init__(
+        self,
+        expected: int = 0,  # expected bytes of the batch: the size of the first storage
+    ) -> None:
         self._lent = lent_memory()
         self._in_worker = self._lent is None and get_worker_info() is not None
         self._expected = expected
@@ -142,17 +140,13 @@ default_collate_fn_map[Sample] = _collate_default
 
 
 class Samples(Items[Sample]):
-    """The samples of one batch, as views of its arrays; `unistore.collate` uses the arrays themselves.
+    """The samples of one batch, as views of its arrays; `unistore.collate` uses the arrays themselves."""
 
-    Parameters
-    ----------
-    batch
-        The packed batch.
-    memory
-        Memory that the batch was allocated from.
-    """
-
-    def __init__(self, batch: Batch, memory: BatchMemory) -> None:
+    def __init__(
+        self,
+        batch: Batch,  # the packed batch
+        memory: BatchMemory,  # memory that the batch was allocated from
+    ) -> None:
         self.batch = batch
         self.memory = memory
         self.ragged = {

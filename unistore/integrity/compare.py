@@ -109,13 +109,6 @@ def compare(
 
     The files of the store must be as they were written. `sample` is the share of the shards, and of the
     sources, to compare. There is no receipt if anything differs.
-
-    Raises
-    ------
-    InputError
-        If the sources cannot be read, or are not those that the store was made from.
-    ConversionError
-        If the folder for temporary files cannot be written.
     """
     differences_found = _Found()
     with _temporary_folder() as work:

@@ -90,13 +90,6 @@ def plan_recorded_conversion(
     """Scan and derive the sources, and plan their conversion with the options of a store.
 
     `attributes` is the root's ``unistore`` object; the build folder is in `work`.
-
-    Raises
-    ------
-    InputError
-        With every problem of the sources.
-    StoreError
-        If the store does not say how it was converted.
     """
     try:
         options: Mapping[str, Any] = attributes["options"]

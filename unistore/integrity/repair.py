@@ -133,22 +133,13 @@ def shard_keys(plan: Plan, task: ShardTask) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundShards(Job[ShardTask]):
-    """Make the journal's record of a task from the shards that a store has of it.
+    """Make the journal's record of a task from the shards that a store has of it."""
 
-    Attributes
-    ----------
-    folder
-        The store.
-    entries
-        Lines of the manifest by key, of which sizes and checksums are right.
-    are_read
-        Whether shards are decoded for their rows, digests and statistics. If not, rows and digests of shards
-        are those of `entries`, and the record's digests of sources and statistics mean nothing.
-    """
-
-    folder: Path
+    folder: Path  # the store
     job: ShardJob
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, Entry]  # lines of the manifest by key, of which sizes and checksums are right
+    # whether shards are decoded for their rows, digests and statistics. If not, rows and digests of shards
+    # are those of `entries`, and the record's digests of sources and statistics mean nothing
     are_read: bool
 
     def __call__(self, task: ShardTask) -> Outcome:

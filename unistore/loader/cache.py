@@ -47,25 +47,12 @@ from unistore.system.sizes import parse_bytes
 _LOCK = "lock"
 
 
-def join(name: str, size: int, header: int) -> int:
-    """Open the file of a name, or create it. `leave` closes the returned descriptor.
-
-    Parameters
-    ----------
-    name
-        Digest of the contents: equal names share a file.
-    size
-        Bytes of the file, sparse and zero at first.
-    header
-        Bytes at its beginning that are allocated on the disk at once.
-
-    Raises
-    ------
-    InputError
-        If the folder or file belongs to another user, or is not a cache of this size.
-    OSError
-        If the disk has no room for the header.
-    """
+def join(
+    name: str,  # digest of the contents: equal names share a file
+    size: int,  # bytes of the file, sparse and zero at first
+    header: int,  # bytes at its beginning that are allocated on the disk at once
+) -> int:
+    """Open the file of a name, or create it. `leave` closes the returned descriptor."""
     with lock_folder() as folder:
         _remove_stale(folder)
         try:
@@ -99,13 +86,7 @@ def _path() -> Path:
 
 @contextmanager
 def lock_folder() -> Iterator[int]:
-    """Hold the folder's lock, exclusive among processes and threads; yields the folder's descriptor.
-
-    Raises
-    ------
-    InputError
-        If the folder belongs to another user.
-    """
+    """Hold the folder's lock, exclusive among processes and threads; yields the folder's descriptor."""
     path = _path()
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -163,37 +144,21 @@ MAX_REGION = 64 << 20
 
 
 def parse_size(size: str | int) -> int:
-    """Bytes from ``"4GB"``, ``"512 MiB"``, ``"all"`` or a number of bytes.
-
-    Raises
-    ------
-    InputError
-        If `size` is anything else.
-    """
+    """Bytes from ``"4GB"``, ``"512 MiB"``, ``"all"`` or a number of bytes."""
     return UNLIMITED if size == "all" else parse_bytes(size, "cache")
 
 
 class CacheFile:
-    """The cache file in the process of the loader. It is pickled without its descriptor.
+    """The cache file in the process of the loader. It is pickled without its descriptor."""
 
-    Parameters
-    ----------
-    samples
-        Samples of the dataset: length of the index.
-    capacity
-        Bytes of decoded samples.
-    name
-        Name under which loaders share it.
-    extent
-        Bytes of samples with fixed offsets (`CacheRegion.add_at`); None: samples are appended.
-
-    Raises
-    ------
-    InputError
-        If the file or its folder belongs to another user, or the disk has no room for the index.
-    """
-
-    def __init__(self, samples: int, capacity: int, name: str, extent: int | None = None) -> None:
+    def __init__(
+        self,
+        samples: int,  # samples of the dataset: length of the index
+        capacity: int,  # bytes of decoded samples
+        name: str,  # name under which loaders share it
+        # bytes of samples with fixed offsets (`CacheRegion.add_at`); None: samples are appended
+        extent: int | None = None,
+    ) -> None:
         self.samples = samples
         self.capacity = capacity
         size = self.start + (capacity if extent is None else extent)
@@ -228,19 +193,16 @@ def _leave(name: str, descriptor: int, owner: int) -> None:
 
 
 class CacheRegion:
-    """The mapped cache: finds and adds samples.
+    """The mapped cache: finds and adds samples."""
 
-    Parameters
-    ----------
-    descriptor
-        Descriptor of the file; closed with this object.
-    samples
-        Length of the index.
-    start, capacity
-        Offset and bytes of the samples.
-    """
-
-    def __init__(self, descriptor: int, samples: int, start: int, capacity: int) -> None:
+    def __init__(
+        self,
+        descriptor: int,  # descriptor of the file; closed with this object
+        samples: int,  # length of the index
+        # offset and bytes of the samples
+        start: int,
+        capacity: int,
+    ) -> None:
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
         header: NDArray[np.int64] = np.frombuffer(self._map, np.int64, 1 + samples)
@@ -427,19 +389,15 @@ def _keeps_samples(dataset: Any, fetch: Fetch) -> bool:
 
 
 class CachedBatches:
-    """A cache of the samples of a dataset that reads packed batches.
-
-    Parameters
-    ----------
-    fetch
-        Reads samples that are not cached.
-    region
-        The cache.
-    """
+    """A cache of the samples of a dataset that reads packed batches."""
 
     packed = on_any_thread = True
 
-    def __init__(self, fetch: Fetch, region: CacheRegion) -> None:
+    def __init__(
+        self,
+        fetch: Fetch,  # reads samples that are not cached
+        region: CacheRegion,
+    ) -> None:
         self._fetch = fetch
         self._region = region
         self.hits = self.misses = 0
@@ -476,19 +434,14 @@ class CachedBatches:
 
 
 class CachedChunks:
-    """A cache of the decoded chunks that a dataset reads; random crops are drawn anew from them.
+    """A cache of the decoded chunks that a dataset reads; random crops are drawn anew from them."""
 
-    Parameters
-    ----------
-    fetch
-        Reads batches of `dataset`.
-    dataset
-        Its arrays read through the cache from now on.
-    region
-        The cache.
-    """
-
-    def __init__(self, fetch: Fetch, dataset: Any, region: CacheRegion) -> None:
+    def __init__(
+        self,
+        fetch: Fetch,  # reads batches of `dataset`
+        dataset: Any,  # its arrays read through the cache from now on
+        region: CacheRegion,
+    ) -> None:
         self._fetch = fetch
         self.packed = fetch.packed
         self.on_any_thread = fetch.on_any_thread

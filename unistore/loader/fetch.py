@@ -138,25 +138,22 @@ class BatchFetch:
 
 
 class SampleFetch:
-    """Reads sample by sample, or through ``__getitems__``, and collates.
-
-    Parameters
-    ----------
-    dataset
-        Anything with ``__getitem__``. Its ``set_epoch``, if it has one, is called with each new epoch.
-    collate
-        From a list of samples to a batch. None: ``unistore.collate`` for samples of a `unistore.Dataset`,
-        else as torch's ``default_collate``.
-    seed
-        Seed of the random numbers of the collation, and of a dataset that is not told the epoch.
-    carry_epoch
-        Whether indices carry the epoch, as `At`.
-    """
+    """Reads sample by sample, or through ``__getitems__``, and collates."""
 
     packed = False
     hits = misses = 0
 
-    def __init__(self, dataset: Any, collate: Collate | None, seed: int, *, carry_epoch: bool) -> None:
+    def __init__(
+        self,
+        # anything with ``__getitem__``. Its ``set_epoch``, if it has one, is called with each new epoch
+        dataset: Any,
+        # from a list of samples to a batch. None: ``unistore.collate`` for samples of a `unistore.Dataset`,
+        # else as torch's ``default_collate``
+        collate: Collate | None,
+        seed: int,  # seed of the random numbers of the collation, and of a dataset that is not told the epoch
+        *,
+        carry_epoch: bool,  # whether indices carry the epoch, as `At`
+    ) -> None:
         self._dataset = dataset
         self._collate = collate
         self._seed = seed
@@ -234,11 +231,6 @@ def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
 
     Whole batches are read in one go where nothing has to see single samples: without a transform, and with a
     collation that only arranges the arrays that were read.
-
-    Raises
-    ------
-    TypeError
-        The dataset has neither ``read_batch`` nor ``__getitem__``, or is a path.
     """
     if isinstance(dataset, str | os.PathLike):
         msg = f"the loader reads datasets: unistore.Loader(unistore.Dataset({os.fspath(dataset)!r}), …)"
@@ -268,17 +260,14 @@ def _draws_globally(function: Callable[..., Any] | None) -> bool:
 
 
 def _sample_error(
-    error: Exception, fetch: Fetch, dataset: Any, indices: NDArray[np.int64], epoch: int
+    error: Exception,  # what reading the batch raised
+    # how the batch was read
+    fetch: Fetch,
+    dataset: Any,
+    indices: NDArray[np.int64],
+    epoch: int,
 ) -> SampleError:
-    """Find the sample of a batch that fails, by reading them one at a time.
-
-    Parameters
-    ----------
-    error
-        What reading the batch raised.
-    fetch, dataset, indices, epoch
-        How the batch was read.
-    """
+    """Find the sample of a batch that fails, by reading them one at a time."""
     for index in indices.tolist():
         try:
             fetch(np.array([index]), epoch, np.empty)

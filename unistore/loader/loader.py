@@ -42,21 +42,13 @@ MEMORY_DIVISOR = 4
 
 
 def make_producer(
-    config: BatchConfig, placement: Placement, *, cache: int | None, round_robin: bool
+    config: BatchConfig,  # what batches are made of
+    placement: Placement,  # start method and prefetching
+    *,
+    cache: int | None,  # capacity of the cache in bytes; None: no cache
+    round_robin: bool,  # whether workers take batches in turn
 ) -> Producer:
-    """Start a producer.
-
-    Parameters
-    ----------
-    config
-        What batches are made of.
-    placement
-        Start method and prefetching.
-    cache
-        Capacity of the cache in bytes; None: no cache.
-    round_robin
-        Whether workers take batches in turn.
-    """
+    """Start a producer."""
     dataset = config.dataset
     fetch = choose_fetch(dataset, config.collate, config.seed)
     file = None if cache is None else cache_file(dataset, fetch, cache)

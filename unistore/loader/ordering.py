@@ -43,22 +43,13 @@ _TORCH_OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Rank of this process, and how its workers run.
+    """Rank of this process, and how its workers run."""
 
-    Attributes
-    ----------
-    rank, world_size
-        This process among those that share an epoch.
-    start_method
-        Of worker processes.
-    prefetch
-        Batches made ahead for each worker.
-    """
-
+    # this process among those that share an epoch
     rank: int
     world_size: int
-    start_method: str
-    prefetch: int
+    start_method: str  # of worker processes
+    prefetch: int  # batches made ahead for each worker
 
 
 def refuse_torch_options(check: Arguments, given: Mapping[str, Any]) -> None:
@@ -81,13 +72,7 @@ def resolve_placement(
     world_size: int | None,
     dataset: Any,
 ) -> Placement:
-    """Resolve rank, world size, start method and prefetching.
-
-    Raises
-    ------
-    InputError
-        With all invalid arguments, including those already in `check`.
-    """
+    """Resolve rank, world size, start method and prefetching."""
     if batch_size is None:
         cure = "batch_size=1, collate_fn=operator.itemgetter(0) delivers samples one by one"
         check.refuse("batch_size", "is None, and samples are always collated", cure)
@@ -164,13 +149,7 @@ def sequence_for(
     weights: Any,
     samples_per_epoch: int | None,
 ) -> EpochSequence:
-    """Return the sequence of every epoch.
-
-    Raises
-    ------
-    InputError
-        If options contradict each other, or indices are outside the dataset.
-    """
+    """Return the sequence of every epoch."""
     check = Arguments()
     check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
     if sampler is not None:
@@ -225,25 +204,15 @@ _CUSTOM_ORDER = (
 )
 
 
-def sampler_sequence(sampler: Any, samples: int, seed: int) -> EpochSequence:
+def sampler_sequence(
+    sampler: Any,  # a sequence, `unistore.Shuffle`, indices, or a sampler of ``torch.utils.data``
+    samples: int,  # number of samples of the dataset
+    seed: int,  # of the Loader; `unistore.Shuffle` and torch's ``DistributedSampler`` have their own
+) -> EpochSequence:
     """Return the order of a sampler.
 
     Torch's samplers keep their meaning: which samples an epoch has, how often and with what chance. The order
     itself is ours, a function of (seed, epoch).
-
-    Parameters
-    ----------
-    sampler
-        A sequence, `unistore.Shuffle`, indices, or a sampler of ``torch.utils.data``.
-    samples
-        Number of samples of the dataset.
-    seed
-        Of the Loader; `unistore.Shuffle` and torch's ``DistributedSampler`` have their own.
-
-    Raises
-    ------
-    InputError
-        If it is of another type, or has indices outside the dataset.
     """
     torch_name = _torch_name(sampler)
     if torch_name in _TORCH:

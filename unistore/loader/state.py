@@ -24,33 +24,17 @@ _log = logging.getLogger("unistore.loader")
 
 @dataclass(slots=True)
 class Stats:
-    """Totals of some batches: since the loader was made, or since the last report.
+    """Totals of some batches: since the loader was made, or since the last report."""
 
-    Attributes
-    ----------
-    batches, samples
-        Delivered.
-    bytes
-        Bytes of memory that delivered batches took.
-    wait_seconds
-        Seconds that the consumer waited for batches (``data_time``).
-    decode_seconds
-        Seconds that workers spent reading batches, summed over workers.
-    slab_misses
-        Delivered batches that did not fit into a slab and got memory of their own.
-    copies
-        Batches that were copied, or read into new memory, because the consumer held too many.
-    cache_hits, cache_misses
-        Chunks or samples that the cache had, and had not.
-    """
-
+    # delivered
     batches: int = 0
     samples: int = 0
-    bytes: int = 0
-    wait_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    slab_misses: int = 0
-    copies: int = 0
+    bytes: int = 0  # bytes of memory that delivered batches took
+    wait_seconds: float = 0.0  # seconds that the consumer waited for batches (``data_time``)
+    decode_seconds: float = 0.0  # seconds that workers spent reading batches, summed over workers
+    slab_misses: int = 0  # delivered batches that did not fit into a slab and got memory of their own
+    copies: int = 0  # batches that were copied, or read into new memory, because the consumer held too many
+    # chunks or samples that the cache had, and had not
     cache_hits: int = 0
     cache_misses: int = 0
 
@@ -70,16 +54,14 @@ class Stats:
         """Return the totals by name."""
         return asdict(self)
 
-    def line(self, epoch: int, batch: int, seconds: float) -> str:
-        """Return one line about these batches.
-
-        Parameters
-        ----------
-        epoch, batch
-            Where the loader stands.
-        seconds
-            How long they took.
-        """
+    def line(
+        self,
+        # where the loader stands
+        epoch: int,
+        batch: int,
+        seconds: float,  # how long they took
+    ) -> str:
+        """Return one line about these batches."""
         count = max(1, self.batches)
         rate = self.samples / seconds if seconds > 0 else 0.0
         parts = [
@@ -125,14 +107,12 @@ class EpochProgress:
 
     Prefetched samples do not count until they are delivered. Leaving an iteration early ends its epoch; an
     epoch resumed from a state continues at the state's position.
-
-    Parameters
-    ----------
-    digest
-        Of the dataset, see `dataset_digest`.
     """
 
-    def __init__(self, digest: str) -> None:
+    def __init__(
+        self,
+        digest: str,  # of the dataset, see `dataset_digest`
+    ) -> None:
         self._digest = digest
         self.epoch = 0
         self.delivered = 0
@@ -178,13 +158,7 @@ class EpochProgress:
         }
 
     def load(self, state: Mapping[str, Any], sequence: EpochSequence) -> None:
-        """Continue from a state.
-
-        Raises
-        ------
-        LoaderError
-            The state is of other samples or of another order; the difference is named.
-        """
+        """Continue from a state."""
         fields = state if isinstance(state, Mapping) else {}
         missing = [name for name, kind in _FIELDS.items() if type(fields.get(name)) is not kind]
         if missing or state["version"] != VERSION:

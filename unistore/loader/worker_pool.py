@@ -127,24 +127,18 @@ EXIT_TIMEOUT = 2.0
 
 
 class WorkerPool:
-    """Makes batches in worker processes, see `unistore.loader.iteration.Producer`.
-
-    Parameters
-    ----------
-    config
-        Configuration of the workers.
-    start_method
-        ``"fork"``, ``"forkserver"`` or ``"spawn"``.
-    ring
-        Memory that batches are decoded into.
-    round_robin
-        Whether workers get batches in turn, which keeps the lanes of a block shuffle apart. Else the worker
-        with the fewest tasks gets the next batch; while the first worker alone keeps ahead of the consumer,
-        it gets all of them, as further processes would compete with it for processor and caches.
-    """
+    """Makes batches in worker processes, see `unistore.loader.iteration.Producer`."""
 
     def __init__(
-        self, config: BatchConfig, start_method: str, ring: SlabRing, *, round_robin: bool = False
+        self,
+        config: BatchConfig,  # configuration of the workers
+        start_method: str,  # ``"fork"``, ``"forkserver"`` or ``"spawn"``
+        ring: SlabRing,  # memory that batches are decoded into
+        *,
+        # whether workers get batches in turn, which keeps the lanes of a block shuffle apart. Else the worker
+        # with the fewest tasks gets the next batch; while the first worker alone keeps ahead of the consumer,
+        # it gets all of them, as further processes would compete with it for processor and caches
+        round_robin: bool = False,
     ) -> None:
         self._owner = os.getpid()
         self._ring = ring

@@ -114,21 +114,16 @@ class Segment:
 
 
 class Arena:
-    """Allocates memory for one batch, and finds arrays that already lie in it.
-
-    Parameters
-    ----------
-    slab
-        Memory of the slab lent to this batch; None: no slab.
-    grow
-        Makes a further segment of at least that many bytes. None: arrays that do not fit into the slab get
-        ordinary memory.
-    over
-        Buffer that arrays in the slab are views of, such as a lease. None: the slab's mapping.
-    """
+    """Allocates memory for one batch, and finds arrays that already lie in it."""
 
     def __init__(
-        self, slab: Segment | None, grow: Callable[[int], Segment] | None = None, over: Any = None
+        self,
+        slab: Segment | None,  # memory of the slab lent to this batch; None: no slab
+        # makes a further segment of at least that many bytes. None: arrays that do not fit into the slab get
+        # ordinary memory
+        grow: Callable[[int], Segment] | None = None,
+        # buffer that arrays in the slab are views of, such as a lease. None: the slab's mapping
+        over: Any = None,
     ) -> None:
         self._grow = grow
         self._segments: list[tuple[Any, int, int]] = [(None, 0, 0)]

@@ -40,13 +40,6 @@ class RandomFunction:
     generators of ``random``, numpy and torch (CPU) are seeded. Outside of worker processes they are as before
     afterwards.
 
-    Parameters
-    ----------
-    function
-        The user's function.
-    salt
-        Makes its numbers differ from those of other functions with the same seed, epoch and index.
-
     Attributes
     ----------
     function
@@ -55,7 +48,12 @@ class RandomFunction:
         Whether it has a parameter ``rng``.
     """
 
-    def __init__(self, function: Callable[..., Any], salt: int = SAMPLE_SALT) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],  # the user's function
+        # makes its numbers differ from those of other functions with the same seed, epoch and index
+        salt: int = SAMPLE_SALT,
+    ) -> None:
         self.function = function
         self.takes_rng = takes_rng(function)
         self._salt = salt

@@ -40,34 +40,18 @@ class BlockShuffle:
     """Every sample once per epoch; samples that share chunks stay close together.
 
     Memory is one number per block. Nothing depends on the number of workers or ranks.
-
-    Parameters
-    ----------
-    offsets
-        (n + 1,) int64: block b holds samples ``offsets[b]:offsets[b + 1]``.
-    seed
-        Seed of the orders.
-    group
-        Blocks shuffled together. Larger groups mix better; ``group * lanes`` decoded blocks must be cached.
-    lanes
-        Groups open at a time: a multiple of workers * ranks keeps each of them on its own chunks.
-    deal
-        Samples per turn of a lane: the batch size.
-
-    Raises
-    ------
-    ValueError
-        If offsets do not ascend from 0, or a count is below 1.
     """
 
     def __init__(
         self,
-        offsets: NDArray[np.integer],
-        seed: int = 0,
+        offsets: NDArray[np.integer],  # (n + 1,) int64: block b holds samples ``offsets[b]:offsets[b + 1]``
+        seed: int = 0,  # seed of the orders
         *,
+        # blocks shuffled together. Larger groups mix better; ``group * lanes`` decoded blocks must be cached
         group: int = GROUP,
+        # groups open at a time: a multiple of workers * ranks keeps each of them on its own chunks
         lanes: int = LANES,
-        deal: int = 64,
+        deal: int = 64,  # samples per turn of a lane: the batch size
     ) -> None:
         self.offsets = np.asarray(offsets, np.int64)
         if len(self.offsets) < 1 or self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):
@@ -225,31 +209,18 @@ DEFAULT_BLOCK = 256
 
 
 def shuffled(
-    data: Sized, kind: ShuffleKind, *, seed: int, batch_size: int, chosen: NDArray[np.int64] | None = None
+    # a dataset. Its ``block_offsets``, if any, give the samples that share chunks; ``shuffles_in_blocks``
+    # whether a full shuffle would decode many times what it delivers
+    data: Sized,
+    # ``"full"``, ``"blocks"``, or True: blocks if ``shuffles_in_blocks``, with a warning, else full.
+    # ``"sources"``: one source file after the other, in random order, the samples of each shuffled
+    kind: ShuffleKind,
+    *,
+    seed: int,  # seed of the orders
+    batch_size: int,  # turn length of a block shuffle
+    chosen: NDArray[np.int64] | None = None,  # indices of the samples to use; None: all
 ) -> EpochSequence:
-    """Every sample once per epoch, in random order.
-
-    Parameters
-    ----------
-    data
-        A dataset. Its ``block_offsets``, if any, give the samples that share chunks; ``shuffles_in_blocks``
-        whether a full shuffle would decode many times what it delivers.
-    kind
-        ``"full"``, ``"blocks"``, or True: blocks if ``shuffles_in_blocks``, with a warning, else full.
-        ``"sources"``: one source file after the other, in random order, the samples of each shuffled.
-    seed
-        Seed of the orders.
-    batch_size
-        Turn length of a block shuffle.
-    chosen
-        Indices of the samples to use; None: all.
-
-    Raises
-    ------
-    InputError
-        If a shuffle of blocks or sources is given a subset that is not ascending, or the dataset has no
-        sources.
-    """
+    """Every sample once per epoch, in random order."""
     ascending = chosen is None or not np.any(np.diff(chosen) < 0)
     if kind is True and ascending and getattr(data, "shuffles_in_blocks", False):
         kind = "blocks"

@@ -61,13 +61,6 @@ class ShardCache:
 
         `checksum` is the object's xxh3-128, hexadecimal, `size` its bytes (None: known once fetched, and
         held in memory then); ``fetch()`` returns the content in pieces; errors name the object as `what`.
-
-        Raises
-        ------
-        CorruptionError
-            If the fetched content has another size or checksum.
-        StoreError
-            If the folder cannot be used.
         """
         if time.monotonic() - self._verified_at.get(checksum, -math.inf) < TOUCH_INTERVAL:
             return True

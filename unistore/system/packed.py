@@ -45,15 +45,12 @@ class Items(Sequence[T]):
 
 
 class Texts(Items[str]):
-    """Strings, as their UTF-8 bytes one after the other.
+    """Strings, as their UTF-8 bytes one after the other."""
 
-    Parameters
-    ----------
-    items
-        The strings, taken one by one.
-    """
-
-    def __init__(self, items: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        items: Iterable[str] = (),  # the strings, taken one by one
+    ) -> None:
         self._data = bytearray()
         self._ends = array("q", [0])
         self._first = 0
@@ -94,15 +91,13 @@ class Texts(Items[str]):
 
 
 class Packed(Items[T]):
-    """Objects that can be pickled, in compressed blocks.
+    """Objects that can be pickled, in compressed blocks."""
 
-    Parameters
-    ----------
-    items
-        The objects, taken one by one. Paths, and dataclasses with slots, take long to unpack.
-    """
-
-    def __init__(self, items: Iterable[T] = ()) -> None:
+    def __init__(
+        self,
+        # the objects, taken one by one. Paths, and dataclasses with slots, take long to unpack
+        items: Iterable[T] = (),
+    ) -> None:
         self._blocks: list[bytes] = []
         self._firsts: list[int] = [0]
         self._last = BytesIO()

@@ -83,14 +83,12 @@ class AtomicFiles:
     Until then they have temporary names. The end of the block waits for the fsync of every file, renames all
     of them, and fsyncs their folders. At any moment, also after a crash, each file is either absent (or as it
     was before) or whole. If the block raises, the temporary files are deleted.
-
-    Parameters
-    ----------
-    root
-        Folder of the store.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],  # folder of the store
+    ) -> None:
         self._root = Path(root)
         self._parts: list[_PartFile] = []
         self._folders: dict[Path, None] = {}
@@ -113,21 +111,13 @@ class AtomicFiles:
                 with suppress(OSError):
                     part.temporary.unlink()
 
-    def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
-        """Write a file under a temporary name; folders are made as needed.
-
-        Parameters
-        ----------
-        key
-            Path of the file below the root, with slashes.
-        buffers
-            Its content, taken as it is written: a generator's buffers are never held all at once.
-
-        Raises
-        ------
-        ConversionError
-            If it, or one before it, cannot be written.
-        """
+    def put(
+        self,
+        key: str,  # path of the file below the root, with slashes
+        # its content, taken as it is written: a generator's buffers are never held all at once
+        buffers: Iterable[bytes | memoryview],
+    ) -> WrittenFile:
+        """Write a file under a temporary name; folders are made as needed."""
         path = Path(self._root, *key.split("/"))
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
         for waiting in self._parts[-_MAX_PENDING : -_MAX_PENDING + 1]:
@@ -166,11 +156,6 @@ def write_file(root: str | os.PathLike[str], key: str, buffers: Iterable[bytes |
 
     `key` is its path below the folder `root`. Folders are made as needed; where one got a new entry, it is
     fsynced too.
-
-    Raises
-    ------
-    ConversionError
-        If it cannot be written; nothing is left under the temporary name.
     """
     with AtomicFiles(root) as files:
         return files.put(key, buffers)
@@ -263,13 +248,7 @@ class Files(Protocol):
     """Writes files; each appears complete or not at all."""
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
-        """Write a file.
-
-        Raises
-        ------
-        ConversionError
-            If it cannot be written.
-        """
+        """Write a file."""
         ...
 
 

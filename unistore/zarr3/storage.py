@@ -132,16 +132,7 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def check_tree(root: str | os.PathLike[str], documents: frozenset[str], limit: int) -> None:
-    """Look at everything below a folder, for readers that open files by themselves.
-
-    Raises
-    ------
-    OSError
-        If a folder cannot be listed.
-    StoreError
-        If something is not a regular file or folder, or a file named in `documents`, which is read whole, has
-        more than `limit` bytes.
-    """
+    """Look at everything below a folder, for readers that open files by themselves."""
     folders = [os.fspath(root)]
     while folders:
         with os.scandir(folders.pop()) as entries:
