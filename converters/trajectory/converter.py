@@ -16,6 +16,7 @@ from unistore.converters.plugin import Format, Group, Head, Opened
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Part, Parts
 from unistore.converters.seam.converter import SeamConverter
+from unistore.converters.seam.record import ConverterOf
 from unistore.converters.trajectory.family import Trajectory
 from unistore.converters.trajectory.layouts import needed_layout
 
@@ -94,3 +95,6 @@ class TrajectoryConverter(SeamConverter):
         from unistore.converters.trajectory.finalize import finalize_episodes
 
         return finalize_episodes(scan, scan.shared["columns"], facts)
+
+
+converter = ConverterOf(Trajectory, f"{__name__}:TrajectoryConverter")

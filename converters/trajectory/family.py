@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from unistore.converters.plugin import Claim, Family, Format, Head
-from unistore.converters.seam.record import ConverterOf
 from unistore.converters.trajectory.layouts import claim_of
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.schemas.trajectory.fields import FAMILY_NAME
@@ -23,6 +22,3 @@ class Trajectory(TrajectoryOptions, Family):
     def match(self, head: Head) -> Claim:
         """Recognise files by the names in them."""
         return claim_of(head)
-
-
-converter = ConverterOf(Trajectory, "unistore.converters.trajectory.converter:TrajectoryConverter")

@@ -145,7 +145,6 @@ NOT_YET: set[str] = {
     "unistore.converters.trajectory.columns",
     "unistore.converters.trajectory.converter",
     "unistore.converters.trajectory.read",
-    "unistore.converters.trajectory.episode_index",
     "unistore.converters.trajectory.export",
     "unistore.converters.trajectory.finalize",
     "unistore.converters.trajectory.gather",

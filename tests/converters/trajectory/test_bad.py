@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.family import converter as trajectory
+from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.family import converter as trajectory
+from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.tables import text_values
 

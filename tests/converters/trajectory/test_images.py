@@ -11,7 +11,7 @@ import pytest
 
 import unistore
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.family import converter as trajectory
+from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(11)

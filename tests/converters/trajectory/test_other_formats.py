@@ -14,8 +14,8 @@ from tests.detection import detect
 from unistore import verify
 from unistore.conversion.convert import convert
 from unistore.converters.scan import Candidate, LeftOut, Taken
+from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.converters.trajectory.family import Trajectory
-from unistore.converters.trajectory.family import converter as trajectory
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(23)

@@ -23,7 +23,7 @@ from unistore.converters.protocol import Converter
 from unistore.converters.rows.family import converter as rows
 from unistore.converters.scan import Candidate, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.family import converter as trajectory
+from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError, Problem
 
 
