@@ -154,7 +154,6 @@ def test_start_methods(path, transform, method):
     assert epochs_of(dataset, 8, 1, multiprocessing_context=method) == epochs_of(dataset)
 
 
-@pytest.mark.timeout(120)
 @each_transform
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torch_data_loader_with_our_sampler(path, transform, workers):
@@ -289,7 +288,6 @@ def test_threads_do_not_mix_their_draws(path):
         assert [float(sample["r"]) for sample in threads.map(dataset.__getitem__, indices)] == expected
 
 
-@pytest.mark.timeout(60)
 def test_a_child_forked_while_a_transform_runs_reads_too(path):
     running, forked = threading.Event(), threading.Event()
 

@@ -140,7 +140,6 @@ def test_set_epoch_after_a_state_goes_on_within_the_epoch(data: Any) -> None:
         assert drawn(loader) == whole[1:]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_orders_of_our_own(data: Any, workers: int) -> None:
     dataset = data.Batched(43)
