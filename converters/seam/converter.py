@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.common.faults import is_unreadable
+from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending, lfs_pointer_problem
 from unistore.converters.files.paths import Listing, relative_names
 from unistore.converters.plugin import (
@@ -22,6 +24,7 @@ from unistore.converters.plugin import (
     Family,
     Format,
     Group,
+    Head,
     Opened,
     SourceFile,
     maybe,
@@ -32,7 +35,7 @@ from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.columns import Place, check_columns, picked_of
 from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import formats_of, open_file, reading
+from unistore.converters.seam.formats import formats_of, open_file
 from unistore.converters.seam.gather import gather_sources
 from unistore.converters.seam.indices import facts_of, finalize_sources
 from unistore.converters.seam.sources import (
@@ -43,7 +46,6 @@ from unistore.converters.seam.sources import (
     ScannedSource,
     further_files,
     group_of,
-    head_of,
     joined,
     picks_of,
     problems_of_facts,
@@ -112,7 +114,8 @@ class SeamConverter(Converter):
         return LeftOut(claim.reason)
 
     def _claim(self, candidate: Candidate, fitting: Sequence[Format]) -> Claim:
-        file = SourceFile(candidate.path, candidate.path.name, candidate.roots)
+        near = Neighbours(self, candidate.folders)
+        file = SourceFile(candidate.path, candidate.path.name, candidate.roots, near)
         opening, claim = self._recognised(file, fitting)
         if opening is None:
             return claim
@@ -120,7 +123,7 @@ class SeamConverter(Converter):
             # Other families that take files of the format look at the same open file.
             opened: Opened = candidate.opened(_Opening(opening, file))
         with calling(self.plugin, file.name):
-            matched = self.plugin.match(head_of(file, opening.name, opened))
+            matched = self.plugin.match(Head(file, opening.name, opened))
         # A family is as sure of a file as its format.
         if matched.certainty == "no":
             return matched
@@ -147,28 +150,49 @@ class SeamConverter(Converter):
 
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Group the files into sources, by the family's `group`."""
-        files = listing.with_suffixes(self.suffixes)
-        roots = listing.roots
-        named = zip(relative_names(files), files, strict=True)
-        sources = [SourceFile(Path(path), name, roots) for name, path in named if not exclusion.covers(name)]
-        with calling(self.plugin, ", ".join(map(str, roots))):
+        sources = self.files(listing, exclusion)
+        with calling(self.plugin, ", ".join(map(str, listing.roots))):
             chosen = list(self.plugin.group(sources))
-        parts = Parts(roots=roots)
+        parts = Parts(roots=listing.roots)
         problems: list[Problem] = []
         notes: list[str] = []
-        grouped: set[str] = set()
+        reasons = {file.path: "in no source" for file in sources}
+        left_out: list[tuple[Path, str]] = []
         for one in chosen:
             if isinstance(one, Problem):
                 problems.append(one)
             elif isinstance(one, str):
                 notes.append(one)
+            elif isinstance(one, tuple) and not isinstance(one, Group):
+                file, reason = one
+                reasons.pop(file.path, None)
+                left_out.append((file.path, reason))
             else:
                 group = one if isinstance(one, Group) else Group(one.name, (one,))
                 names = tuple([file.name for file in group.files])
-                grouped.update(names)
+                for file in group.files:
+                    reasons.pop(file.path, None)
                 parts.add(group.name, [file.path for file in group.files], PartGroup(names, group.arrays))
-        left_out = [(file.path, "in no source") for file in sources if file.name not in grouped]
-        return Found(parts=parts, left_out=[] if problems else left_out, notes=notes, problems=problems)
+        if not problems:
+            left_out += reasons.items()
+        return Found(parts=parts, left_out=left_out, notes=notes, problems=problems)
+
+    def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
+        """Files that the family groups, by default those of its formats that are not excluded."""
+        paths = listing.with_suffixes(self.suffixes)
+        named = zip(relative_names(paths), paths, strict=True)
+        roots = listing.roots
+        return [SourceFile(Path(path), name, roots) for name, path in named if not exclusion.covers(name)]
+
+    @contextmanager
+    def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
+        """Recognise a file, and open it."""
+        # What the user names, whatever its ending, is of the first format, if of any.
+        opening, claim = self._recognised(file, self._fitting(file.path) or self.formats[:1])
+        if opening is None:
+            raise file.problem(claim.reason)
+        with calling(opening, file.name), open_file(opening, file) as opened:
+            yield opening, opened
 
     def scan(self, part: Part) -> Scanned:
         """Read the header of a source, and check its arrays."""
@@ -197,7 +221,7 @@ class SeamConverter(Converter):
         whole = joined(group, opened)
         first = group.files[0]
         file = first if first.name == part.name else replace(first, name=part.name)
-        head = head_of(file, openings[0].name, whole)
+        head = Head(file, openings[0].name, whole)
         with calling(plugin, part.name):
             # A general family has no other to leave a file to.
             claim = None if plugin.general else plugin.match(head)
@@ -218,8 +242,8 @@ class SeamConverter(Converter):
         if whole.notes:
             notes = (*dict.fromkeys(whole.notes[name] for name in wanted if name in whole.notes), *notes)
         attributes = None
-        if plugin.keeps_attributes and whole.attributes is not None:
-            attributes = whole.attributes(set(wanted).__contains__)
+        if plugin.keeps_attributes:
+            attributes = opened[0].attributes(set(wanted).__contains__)
         return ScannedSource(
             picked=picked,
             formats=tuple([opening.name for opening in openings]),
@@ -302,9 +326,9 @@ class SeamConverter(Converter):
             else:
                 by_file.setdefault(place.file, {})[column] = place
         for number, places in by_file.items():
-            opening, file = self._file(origin, paths, number)
-            with reading(opening, file), calling(opening, file.name), opening.reopen(file) as arrays:
-                fill(arrays, out, places, lo, hi)
+            opening, file = self.file_of(origin, paths, number)
+            with calling(opening, file.name), open_file(opening, file) as opened:
+                fill(opened.arrays, out, places, lo, hi)
 
     def _copy_rows(
         self,
@@ -340,13 +364,14 @@ class SeamConverter(Converter):
         with ExitStack() as stack:
             files, opened = [], []
             for number in range(len(origin.files)):
-                opening, file = self._file(origin, paths, number)
+                opening, file = self.file_of(origin, paths, number)
                 files.append(file)
                 with calling(opening, file.name):
                     opened.append(stack.enter_context(open_file(opening, file)))
             yield joined(Group(scan.sources.names[source], tuple(files), origin.arrays), opened)
 
-    def _file(self, origin: Origins, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
+    def file_of(self, origin: Origins, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
+        """Return a file of a source by its number, and its format."""
         opening = self._formats_by_name[origin.formats[number]]
         return opening, source_file(paths, number, origin.files[number])
 
@@ -373,6 +398,27 @@ def fill(
             for column, field in fields.items():
                 if rows is not targets[column]:
                     np.copyto(targets[column], rows[field] if field else rows, casting="same_kind")
+
+
+class Neighbours:
+    """What lies near a file, as the formats of a family open it."""
+
+    def __init__(self, converter: SeamConverter, folders: Folders) -> None:
+        self._converter = converter
+        self.names, self.has = folders.names, folders.has
+
+    def head(self, path: Path) -> Head | None:
+        """See `Near.head`."""
+        file = SourceFile(path, path.name)
+        try:
+            with self._converter.opened(file) as (opening, opened):
+                head = Head(file, opening.name, opened)
+                list(head.arrays)  # which are listed once, while the file is open
+                return head
+        except InputError as error:
+            if is_unreadable(error):
+                raise
+            return None
 
 
 def check_whole(file: SourceFile) -> None:
