@@ -165,14 +165,6 @@ def test_indices_in_an_order_of_their_own(data: Any) -> None:
                 assert flat(drawn(loader)) == [int(index) for index in order]
 
 
-@pytest.mark.parametrize(("first", "stop"), [(0, 0), (0, 43), (40, 50), (42, 130), (86, 87), (99, 100)])
-def test_any_stretch_of_a_repeated_sequence(first: int, stop: int) -> None:
-    once = Shuffled(43, 1).indices(2, 0, 43)
-    found = Repeated(Shuffled(43, 1), 200).indices(2, first, stop)
-    assert found.tolist() == np.resize(once, 200)[first:stop].tolist()
-    assert found.dtype == np.int64
-
-
 class Own(Sampler[int]):
     """A sampler of the user's."""
 
