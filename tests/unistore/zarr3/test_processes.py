@@ -32,7 +32,7 @@ def child(array, pipe):
 
 
 if __name__ == "__main__":
-    method, root = sys.argv[1:]
+    method, root, patience = sys.argv[1:]
     arrays = [Array.open(LocalStorage(root), path) for path in ("rows", "tiles")]
     expected = [digest(array) for array in arrays]
     stop = threading.Event()
@@ -53,7 +53,7 @@ if __name__ == "__main__":
                 process = context.Process(target=child, args=(array, there), daemon=True)
                 process.start()
                 there.close()
-                assert here.poll(float(sys.argv[3])), "the child hangs"
+                assert here.poll(float(patience)), "the child hangs"
                 assert here.recv() == wanted
                 process.join()
                 assert process.exitcode == 0
