@@ -39,13 +39,14 @@ def formats() -> Mapping[str, Format]:
         try:
             kind = point.load()
             if not (isinstance(kind, type) and issubclass(kind, Format)):
-                leave_out(point.name, f"{point.value} is no unistore.plugin.Format")
+                leave_out(point.name, f"{point.value} is no unistore.plugin.Format", "format")
             elif kind.name in by_name:
-                leave_out(point.name, f"{point.value} has the name of an existing format")
+                leave_out(point.name, f"{point.value} has the name of an existing format", "format")
             else:
                 by_name[kind.name] = kind()
         except Exception as error:  # noqa: BLE001  whatever a package raises, the other formats work
-            leave_out(point.name, f"{point.value} cannot be used: {type(error).__name__}: {error}")
+            message = f"{point.value} cannot be used: {type(error).__name__}: {error}"
+            leave_out(point.name, message, "format")
     return by_name
 
 
