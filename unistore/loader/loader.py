@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from unistore.errors import LoaderError, SampleError
-from unistore.loader.cache import cache_file, cached, check_cacheable, parse_size
+from unistore.loader.cache import parse_size
+from unistore.loader.cached import cache_file, cached, check_cacheable
 from unistore.loader.fetch import choose_fetch
 from unistore.loader.iteration import BatchConfig, Iteration, Producer, Requests
 from unistore.loader.ordering import (

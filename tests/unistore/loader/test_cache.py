@@ -11,7 +11,8 @@ import torch
 import unistore
 from unistore.errors import InputError, SampleError
 from unistore.loader import Loader
-from unistore.loader.cache import UNLIMITED, cache_file, parse_size
+from unistore.loader.cache import UNLIMITED, parse_size
+from unistore.loader.cached import cache_file
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -14,7 +14,8 @@ import torch
 import unistore
 from unistore.errors import InputError
 from unistore.loader import Loader
-from unistore.loader.cache import CacheFile, cache_file
+from unistore.loader.cache import CacheFile
+from unistore.loader.cached import cache_file
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 COUNT = 120
