@@ -140,7 +140,7 @@ class ProgressBar:
 
 
 def _bars(console: Callable[[], Console] | None) -> Bars:
-    """Bars of rich, which is imported here: that takes as long as converting a small file."""
+    """Return bars of rich, which is imported here: that takes as long as converting a small file."""
     from rich import progress as rich
     from rich.console import Console
 

@@ -86,7 +86,7 @@ def _check_array(name: str, array: Array, expected: NDArray[Any]) -> None:
 
 
 def _truncated(path: Path, folder: Path) -> Iterable[Path]:
-    """The file, cut off at `CUTS` lengths."""
+    """Yield the file, cut off at `CUTS` lengths."""
     data = path.read_bytes()
     short = folder / f"short{path.suffix}"
     for cut in range(CUTS):
@@ -203,7 +203,7 @@ def _check_dry_run(family: str, sources: Path, store: Path, options: Mapping[str
 
 
 def _killed(family: str, sources: Path, store: Path, options: Mapping[str, Any]) -> str:
-    """Digest of a store whose conversion was killed, unless it was faster, before it went on."""
+    """Return the digest of a store whose conversion was killed, unless it was faster, before it went on."""
     arguments = ["convert", family, str(sources), str(store), *_flags(options)]
     for delay in (0.3, 0.6):
         process = subprocess.Popen(_command(arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

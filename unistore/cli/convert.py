@@ -138,7 +138,7 @@ def detect(**given: Any) -> int:
 
 
 def preview_text(shown: DryRun, destination: str, settings: Settings) -> str:
-    """What would be written, and the memory that it takes."""
+    """Return what would be written, and the memory that it takes."""
     from unistore.converters.survey import counted_scan, verdict_counts
 
     lines = [
@@ -167,7 +167,7 @@ def preview_text(shown: DryRun, destination: str, settings: Settings) -> str:
 
 
 def report_text(report: Report) -> str:
-    """What was written, and how often labels are."""
+    """Return what was written, and how often labels are."""
     from unistore.converters.survey import verdict_counts
     from unistore.report.values import label_lines, sample_noun
 
@@ -196,7 +196,7 @@ def _place_in_file(entry: Mapping[str, Any]) -> str:
 
 
 def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Table of what was left out, with reasons."""
+    """Return the table of what was left out, with reasons."""
     if not entries:
         return []
     from unistore.report.text import aligned, shortened

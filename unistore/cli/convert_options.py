@@ -204,11 +204,11 @@ class FamilyGroup(click.Group):
         self._detect = detect
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Commands of all families."""
+        """Return commands of all families."""
         return sorted(family.command for family in families().values())
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a family, made when it is needed, as this imports the family's options."""
+        """Return the command of a family, made when it is needed, as this imports the family's options."""
         if cmd_name not in self.commands and (family := families().get(cmd_name.replace("-", "_"))):
             self.commands[cmd_name] = self._command(family)
         return self.commands.get(cmd_name)
@@ -241,7 +241,7 @@ class FamilyGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def families_with(self, ctx: click.Context, option: str) -> list[str]:
-        """Families that have an option; families whose options cannot be imported are skipped."""
+        """Return families that have an option; families whose options cannot be imported are skipped."""
         owners = []
         for name in self.list_commands(ctx):
             with suppress(InputError):
@@ -252,7 +252,7 @@ class FamilyGroup(click.Group):
         return owners
 
     def _implied_family(self, args: list[str], ctx: click.Context) -> str | None:
-        """The family that has all the given options that are not common to all families.
+        """Return the family that has all the given options that are not common to all families.
 
         Where several have them, the sources say which.
         """

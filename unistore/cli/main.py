@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _general(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Options that every command has, wherever they stand, and all other arguments."""
+    """Return options that every command has, wherever they stand, and all other arguments."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     general = []
     remaining = []

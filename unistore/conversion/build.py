@@ -81,7 +81,7 @@ class Journal:
         self._file.close()
 
     def of(self, step: str) -> list[dict[str, Any]]:
-        """All records of one kind of step, in order."""
+        """Return all records of one kind of step, in order."""
         return list(self.each(step))
 
     def each(self, step: str) -> Iterator[dict[str, Any]]:
@@ -284,7 +284,7 @@ class Build(ABC):
             raise ConversionError(msg)
 
     def _recorded_sources(self) -> Iterator[tuple[str, Any]]:
-        """Yield name and state of each source in the journal."""
+        """Yield the name and state of each source in the journal."""
         for record in self.journal.each("sources"):
             yield from record["of"].items()
 
@@ -297,7 +297,7 @@ def _remove_empty(*folders: Path) -> None:
 
 
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:
-    """Differences between two JSON values: ``"options.tile: 32 before, 64 now"``."""
+    """Return differences between two JSON values: ``"options.tile: 32 before, 64 now"``."""
     if isinstance(before, dict) and isinstance(now, dict):
         lines = []
         for key in sorted({*before, *now}):
@@ -315,7 +315,7 @@ def _short(value: Any) -> str:
 
 
 def _is_transient(error: InputError) -> bool:
-    """Whether the same command may succeed later: a source could not be read."""
+    """Return whether the same command may succeed later: a source could not be read."""
     return any(problem.kind == "unreadable" for problem in error.problems)
 
 

@@ -46,7 +46,7 @@ ReadPlanes = Callable[[int, int, NDArray[Any]], None]
 
 
 def in_planes(converter: Converter, table: TablePlan) -> bool:
-    """Whether rows of a table are read some planes at a time, not whole."""
+    """Return whether rows of a table are read some planes at a time, not whole."""
     return (
         converter.reads_planes
         and not table.spilled
@@ -59,13 +59,13 @@ def in_planes(converter: Converter, table: TablePlan) -> bool:
 
 
 def planes_at_once(array: ArrayPlan) -> int:
-    """Planes (along axis 1) that are read at a time: whole layers of chunks."""
+    """Return planes (along axis 1) that are read at a time: whole layers of chunks."""
     layer = array.chunk[1]
     return layer * max(1, PLANES_BYTES // (layer * plane_bytes(array)))
 
 
 def plane_bytes(array: ArrayPlan) -> int:
-    """Bytes of one plane along axis 1."""
+    """Return bytes of one plane along axis 1."""
     return max(1, prod(array.shape[2:])) * np.dtype(array.field.dtype).itemsize
 
 
@@ -114,7 +114,7 @@ class ColumnRows(Protocol):
         ...
 
     def piece(self, number: int) -> str:
-        """Digest of the rows of one piece (one source), after iteration."""
+        """Return the digest of the rows of one piece (one source), after iteration."""
         ...
 
 
@@ -136,7 +136,7 @@ class InMemory:
         return self.piece(0) if len(self.pieces) == 1 else content_digest(self.block)
 
     def piece(self, number: int) -> str:
-        """Digest of the rows of one source."""
+        """Return the digest of the rows of one source."""
         return str(self.pieces[number], "ascii")
 
 
@@ -177,7 +177,7 @@ class Planes:
         return self._whole.hexdigest() if len(self._read) > 1 else self.pieces[0]
 
     def piece(self, number: int) -> str:
-        """Digest of one row."""
+        """Return the digest of one row."""
         return self.pieces[number]
 
 
@@ -216,7 +216,7 @@ class IndexRows:
 
 
 def metadata_of(array: ArrayPlan) -> ArrayMetadata:
-    """Zarr metadata of a planned array."""
+    """Return Zarr metadata of a planned array."""
     return array_metadata(
         array.shape,
         np.dtype(array.field.dtype),
@@ -273,7 +273,7 @@ def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValue
 
 
 def bounded_columns(plan: Plan) -> dict[str, ArraySpec]:
-    """Specs of the columns of tables whose values have bounds, by path."""
+    """Return specs of the columns of tables whose values have bounds, by path."""
     specs = _specs(plan)
     paths = [array.field.path for array in plan.arrays()]
     bounded = {}
@@ -292,7 +292,7 @@ def broken_rows(
     first_row: int,
     columns: Mapping[str, NDArray[Any]],
 ) -> Iterator[Problem]:
-    """Problems of the rows of a source that break the bounds of their columns.
+    """Yield problems of the rows of a source that break the bounds of their columns.
 
     `first_row` is the number of the first of them in the source.
     """
@@ -313,7 +313,7 @@ def _specs(plan: Plan) -> ArraySpecs:
 
 
 def _unchecked_columns(plan: Plan, specs: ArraySpecs) -> Iterator[Problem]:
-    """Columns whose rule needs all rows at once, which no shard has."""
+    """Yield columns whose rule needs all rows at once, which no shard has."""
     paths = [array.field.path for array in plan.arrays()]
     for array in plan.columns():
         spec = specs.of(array.field.path, paths)

@@ -208,7 +208,7 @@ def _imports(family: Family) -> tuple[str, ...]:
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
-    """Sources as a list of paths."""
+    """Return sources as a list of paths."""
     alone = isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable)
     several: list[Any] = [sources] if alone else list(cast("Iterable[PathLike]", sources))
     if not all(isinstance(source, str | os.PathLike) for source in several):
@@ -248,7 +248,7 @@ def detect_family(paths: Sequence[Path]) -> Detection:
 
 
 def implied_family(options: Iterable[str]) -> str | None:
-    """The only family that has options of these names; None if there is none, or there are several."""
+    """Return the only family that has options of these names; None if there is none, or there are several."""
     shared = {option.name for option in declared(Options)}
     names = set(options) - shared
     having = []
@@ -285,7 +285,7 @@ def exclude_words(family: str, surveyed: Claims) -> list[str]:
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
-    """Converter of a family with its options; a single value is accepted for an option of several."""
+    """Return the converter of a family with its options; for an option of several a single value will do."""
     record = get_family(family)
     converter, options_class = _classes(record)
     own_options = [option.name for option in declared(options_class)]
@@ -308,7 +308,7 @@ def _unknown_options(family: Family, unknown: Sequence[str], own: Sequence[str])
 
 
 def _classes(found: Family) -> tuple[Any, type[Options]]:
-    """Converter and options classes of a family, checked to match."""
+    """Return the converter and options classes of a family, checked to match."""
     converter: Any = found.part("converter")
     options = found.part("options")
     if not issubclass(options, Options):
@@ -326,6 +326,6 @@ def _classes(found: Family) -> tuple[Any, type[Options]]:
 
 
 def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:
-    """Converter of a store, from its recorded options."""
+    """Return the converter of a store, from its recorded options."""
     not_options = ("codec", *SPLIT_OPTIONS, "found", "skipped")
     return make_converter(family, {name: value for name, value in options.items() if name not in not_options})

@@ -47,7 +47,7 @@ class DryRun:
         return self.plan.tables
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, deterministic for given sources and options."""
+        """Return plain JSON values, deterministic for given sources and options."""
         return {
             "family": self.scan.family,
             "notes": list(self.scan.notes),

@@ -102,7 +102,7 @@ class DeriveJob(Job[Sequence[int]]):
             return self.converter.derive(self.scan, source, writer.emit, Path(folder))
 
     def describe(self, sources: Sequence[int]) -> str:
-        """Names of the first sources, for messages."""
+        """Return names of the first sources, for messages."""
         return f"reading {first_few([self.scan.sources.names[source] for source in sources], SHOWN)}"
 
     def bare(self) -> DeriveJob:
@@ -118,7 +118,7 @@ class DeriveJob(Job[Sequence[int]]):
         }
 
     def need(self, sources: Sequence[int]) -> int:
-        """Peak bytes of the largest source, scan included."""
+        """Return peak bytes of the largest source, scan included."""
         return int(self._needs[list(sources)].max())
 
     @cached_property
@@ -130,7 +130,7 @@ def source_batches(
     sources: Sequence[int],  # numbers of the sources
     sizes: NDArray[np.int64],  # bytes of the files of every source of the scan
 ) -> list[tuple[int, ...]]:
-    """Batches of consecutive sources, small enough that all workers have work."""
+    """Return batches of consecutive sources, small enough that all workers have work."""
     most = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES)
     nbytes = 0
     batches: list[tuple[int, ...]] = []
@@ -294,7 +294,7 @@ class ShardJob(Job[ShardTask]):
         }
 
     def pieces_of(self, task: ShardTask) -> Sequence[Piece]:
-        """Pieces of sources that the rows of a task come from."""
+        """Return pieces of sources that the rows of a task come from."""
         return self.known or self.plan.table(task.table).pieces(task.lo, task.hi)
 
     def describe(self, task: ShardTask) -> str:
@@ -305,13 +305,13 @@ class ShardJob(Job[ShardTask]):
         return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {origins})"
 
     def need(self, task: ShardTask) -> int:
-        """Peak bytes of the task, scan included; see `shard_memory`."""
+        """Return peak bytes of the task, scan included; see `shard_memory`."""
         table = self.plan.table(task.table)
         streams = isinstance(self.target, Folder)
         return scan_memory(self.scan) + shard_memory(self.converter, table, self.reading, streams=streams)
 
     def columns(self, task: ShardTask, ordered_map: OrderedMap = serial_map) -> list[ColumnRows]:
-        """Rows of every column of a task: read now, or some planes at a time while iterated."""
+        """Return rows of every column of a task: read now, or some planes at a time while iterated."""
         table = self.plan.table(task.table)
         pieces = self.pieces_of(task)
         if in_planes(self.converter, table):
@@ -357,7 +357,7 @@ class ShardJob(Job[ShardTask]):
         ]
 
     def cached(self, task: ShardTask) -> dict[str, NDArray[Any]] | None:
-        """Rows of a task by column, if they were read already."""
+        """Return rows of a task by column, if they were read already."""
         blocks = self._blank(task)
         return blocks if self.rows_read.fill(task.table, task.lo, task.hi, blocks) else None
 
@@ -384,7 +384,7 @@ class ShardJob(Job[ShardTask]):
             raise InputError(with_source(name, problems))
 
     def pieces(self, task: ShardTask, columns: Sequence[ColumnRows]) -> str:
-        """Digests of the pieces of a task, one after the other, after iteration of all its columns."""
+        """Return digests of the pieces of a task, one after the other, after iteration of all its columns."""
         return "".join(
             _joined_digest({column.array.column: column.piece(number) for column in columns})
             for number in range(len(self.pieces_of(task)))
@@ -421,7 +421,7 @@ def _filled(shape: tuple[int, ...], dtype: str, fill: float | bool) -> NDArray[A
 
 
 def statistics_of(columns: Sequence[ColumnRows]) -> dict[str, Any]:
-    """Moments of the columns that have statistics, as JSON for the journal."""
+    """Return moments of the columns that have statistics, as JSON for the journal."""
     return {
         column.array.field.path: Moments.of(column.block).to_json()
         for column in columns
@@ -430,7 +430,7 @@ def statistics_of(columns: Sequence[ColumnRows]) -> dict[str, Any]:
 
 
 def _joined_digest(contents: Mapping[str, str]) -> str:
-    """xxh3-128 over column names and the digests of their values, columns sorted by name."""
+    """Return xxh3-128 over column names and the digests of their values, columns sorted by name."""
     digest = xxhash.xxh3_128()
     for column in sorted(contents):
         digest.update(f"{column} {contents[column]}\n".encode())
@@ -469,7 +469,7 @@ class PartJob(Job[ShardTask]):
         return Outcome()
 
     def rows(self, part: ShardTask) -> StoredRows:
-        """The rows of a part, once they are read."""
+        """Return the rows of a part, once they are read."""
         arrays = self.job.plan.table(part.table).arrays
         path = self.folder / part.id.replace("/", "#")
         row_bytes = {array.column: array.field.row_bytes for array in arrays}
@@ -505,7 +505,7 @@ def read_parts(job: ShardJob, executor: Executor, folder: Path, parts: Sequence[
 
 
 def parts_of(job: ShardJob, table: TablePlan, workers: int) -> list[ShardTask]:
-    """Parts that a table is to be read in, so that all workers read: none if it has a shard for each.
+    """Return parts that a table is to be read in, so that all workers read: none if it has a shard for each.
 
     Nor if its rows are spilled, or its sources are few or large.
     """

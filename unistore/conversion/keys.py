@@ -47,12 +47,12 @@ Fingerprints = Packed[Fingerprint]
 
 
 def fingerprints_of(scan: Scan) -> Fingerprints:
-    """Fingerprints of all sources, from their files as they are now."""
+    """Return fingerprints of all sources, from their files as they are now."""
     return Packed(tuple(map(_state_of, files)) for files in scan.sources.files())
 
 
 def sizes_of(fingerprints: Fingerprints) -> NDArray[np.int64]:
-    """Bytes of the files of each source."""
+    """Return bytes of the files of each source."""
     return np.fromiter(
         (sum(file.size for file in fingerprint) for fingerprint in fingerprints), np.int64, len(fingerprints)
     )

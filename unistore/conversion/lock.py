@@ -110,7 +110,7 @@ class Lock:
 
 
 def owner_of(path: Path) -> str | None:
-    """Owner of a lock (``"process 12 on host"``); None if there is no lock or its owner is dead."""
+    """Return the owner of a lock, ``"process 12 on host"``; None if there is none or its owner is dead."""
     try:
         text = path.read_text()
         age = time.time() - path.stat().st_mtime
@@ -130,7 +130,7 @@ def _exclusive(path: Path) -> Iterator[None]:
 
 
 def _live_owner(text: str, age: float) -> str | None:
-    """Owner in a lock's text, or None if it is dead; `age` is in seconds since the last heartbeat.
+    """Return the owner in a lock's text, or None if it is dead; `age` is in seconds since the last heartbeat.
 
     Invalid text is of a lock being written if it is young, else left by a crash.
     """
@@ -150,7 +150,7 @@ def _owner(pid: int) -> str:
 
 
 def _machine() -> str:
-    """Identity of boot and pid namespace: pids are comparable within it; host names are not unique."""
+    """Return an identity of boot and pid namespace: pids compare within it; host names are not unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -168,7 +168,7 @@ def _started(pid: int) -> str | None:
 
 
 def _alive(pid: int) -> str | None:
-    """Without /proc: "alive" if the process exists, else None."""
+    """Return "alive" if the process exists, else None; for systems without /proc."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

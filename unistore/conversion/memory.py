@@ -62,7 +62,7 @@ def largest_need(
     items: Sequence[T],  # at least one
     limit: int | None,  # limit in bytes of a process with one step; None: no limit
 ) -> int:
-    """Peak bytes of the largest step, beyond `PROCESS`."""
+    """Return peak bytes of the largest step, beyond `PROCESS`."""
     largest = max(items, key=job.need)
     need = job.need(largest)
     if need:
@@ -71,7 +71,7 @@ def largest_need(
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:
-    """How many workers, at most `wanted`, fit into the limit if each needs `need` bytes for a step.
+    """Return how many workers, at most `wanted`, fit into the limit if each needs `need` bytes for a step.
 
     0: none; the converting process has to run the steps itself.
     """
@@ -85,7 +85,7 @@ def step_budget(
     # wanted workers besides the converting process; 0: it runs the steps itself; None: unknown (a cluster)
     workers: int | None,
 ) -> int:
-    """Bytes that a step may use to be faster without reducing the number of workers."""
+    """Return bytes that a step may use to be faster without reducing the number of workers."""
     if limit is None:
         return STEP_BUDGET
     if workers is None:
@@ -94,12 +94,12 @@ def step_budget(
 
 
 def scan_memory(scan: Scan) -> int:
-    """Bytes of the scan in every process."""
+    """Return bytes of the scan in every process."""
     return len(scan.sources) * SOURCE
 
 
 def derived_in_core(scan: Scan, source: Source, budget: int) -> bool:
-    """Whether a source is derived in memory, without a scratch folder, with a budget for a step."""
+    """Return whether a source is derived in memory, without a scratch folder, with a budget for a step."""
     return scan_memory(scan) + source.memory_in_core <= budget
 
 
@@ -112,7 +112,7 @@ def derive_memory(scan: Scan, budget: int) -> NDArray[np.int64]:
 
 
 def reading_memory(scan: Scan) -> int:
-    """Maximum over sources of the bytes that reading takes besides the rows."""
+    """Return the maximum over sources of the bytes that reading takes besides the rows."""
     return int(scan.sources.numbers["reading"].max(initial=0))
 
 
@@ -124,7 +124,7 @@ def shard_memory(
     # whether the destination takes a file piece by piece; else the encoded shard is kept in memory
     streams: bool = True,
 ) -> int:
-    """Peak bytes of one shard task, without the scan.
+    """Return peak bytes of one shard task, without the scan.
 
     The rows of all columns, plus the larger of: the encoded form of the largest column (columns are written
     one after the other), one column's rows as they were read or spilled. Rows that are read in planes are
@@ -194,7 +194,7 @@ def estimate(converter: Converter, scan: Scan, budget: int) -> Estimate:
 
 
 def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
-    """Plans of the tables of a scan; spilled ones with their estimated rows."""
+    """Return plans of the tables of a scan; spilled ones with their estimated rows."""
     plans = []
     for table in scan.tables:
         rows = scan.sources.rows(table.name)
@@ -205,7 +205,7 @@ def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
 
 
 def predicted_bytes(tables: Iterable[TablePlan]) -> int:
-    """Upper bound: uncompressed bytes of all tables; spilled ones twice, as they are written twice."""
+    """Return an upper bound: uncompressed bytes of all tables; spilled ones twice, as they are written twice."""
     return sum(table.rows * table.row_bytes * (1 + table.spilled) for table in tables)
 
 
@@ -235,7 +235,7 @@ def check_space(
 
 
 def _folder_bytes(folder: Path) -> int:
-    """Bytes of the files in a folder."""
+    """Return bytes of the files in a folder."""
     total = 0
     for above, _, names in os.walk(folder):
         for name in names:

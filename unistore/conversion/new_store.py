@@ -58,7 +58,7 @@ def choose_codecs(
     # written as no undisturbed conversion would
     bad_sources: bool = False,
 ) -> dict[str, str]:
-    """Codec of every column of the tables of a plan, by the path of its array."""
+    """Return the codec of every column of the tables of a plan, by the path of its array."""
     ranges = {table.name: _ranges(table) for table in job.plan.tables}
     in_rows = [table.name for table in job.plan.tables if not in_planes(job.converter, table)]
     sampled = chain.from_iterable(ranges[name] for name in in_rows)
@@ -100,7 +100,7 @@ def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
 
 
 def _ranges(table: TablePlan) -> list[ShardTask]:
-    """Ranges of rows to sample, evenly spaced."""
+    """Return ranges of rows to sample, evenly spaced."""
     sampled = max(
         max(array.chunk[0], SAMPLE // MAX_RANGES // max(1, array.field.row_bytes)) for array in table.arrays
     )
@@ -113,7 +113,7 @@ def _ranges(table: TablePlan) -> list[ShardTask]:
 
 
 def _layers(job: ShardJob, executor: Executor, task: ShardTask) -> tuple[Blocks, Sequence[Problem]]:
-    """Middle chunks of the first row of a task, by column; none, and problems, if it is unreadable."""
+    """Return the middle chunks of the first row of a task, by column; none, and problems, if it is unreadable."""
     alone = replace(job.bare(), **job.slice(task))
     (answer,) = asking(executor)(_read_layers, [(alone, task)])
     return answer
@@ -137,7 +137,7 @@ def _read_layers(question: tuple[ShardJob, ShardTask]) -> tuple[Blocks, Sequence
 
 
 def _some_chunks(array: ArrayPlan, block: NDArray[Any], least: int, nbytes: int) -> Iterator[NDArray[Any]]:
-    """Chunks of at least so many rows, evenly spaced in a block: `nbytes` of them, or one."""
+    """Yield chunks of at least so many rows, evenly spaced in a block: `nbytes` of them, or one."""
     blank = np.full(array.chunk, array.field.fill, array.field.dtype)
     every = [
         box
@@ -205,7 +205,7 @@ class NewStore:
     notes: tuple[str, ...] = ()  # one-line remarks for the user
 
     def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
-        """Every index array; `digests` are the content digests of the sources, (sources, 16) uint8."""
+        """Return every index array; `digests` are the content digests of the sources, (sources, 16) uint8."""
         main_rows = _rows_of(self.scan.main_table, self.plan.tables)
         return [*self.arrays, *shared_index(self.scan, main_rows, self.sizes, digests, self.codes)]
 
@@ -288,17 +288,17 @@ def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
 
 
 def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> dict[str, Any]:
-    """Every option that decides a store's content."""
+    """Return every option that decides a store's content."""
     return {**scan.options, "codec": codec, **({"split": None} if split is None else split.to_json())}
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that encode."""
+    """Return versions of the libraries that encode."""
     return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
 def _tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
-    """Plans of direct tables of the scan, of spilled tables, and of tables whose rows were counted."""
+    """Return plans of direct tables of the scan, of spilled tables, and of tables whose rows were counted."""
     final = {table.name: table for table in finalized.direct}
     direct = [
         plan_table(final.pop(table.name, table), scan.sources.rows(table.name))
@@ -311,7 +311,7 @@ def _tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, 
 
 
 def _rows_of(name: str, tables: Sequence[TablePlan]) -> Sequence[int]:
-    """Rows of each source in a table."""
+    """Return rows of each source in a table."""
     for table in tables:
         if table.name == name:
             return table.source_rows

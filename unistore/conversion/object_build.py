@@ -60,7 +60,7 @@ class ObjectTarget:
         return nullcontext(self)
 
     def sizes(self) -> Mapping[str, int]:
-        """Keys and sizes; see `Target.sizes`."""
+        """Return keys and sizes; see `Target.sizes`."""
         sizes = self.client.list()
         sizes.pop(BUILD_MARK, None)
         return sizes
@@ -71,7 +71,7 @@ class ObjectTarget:
 
 
 def writing_client(location: StoreLocation) -> ObjectClient:
-    """Client that writes below a prefix and raises ConversionError."""
+    """Return a client that writes below a prefix and raises ConversionError."""
     return ObjectClient(location, writing=True, raises=ConversionError)
 
 

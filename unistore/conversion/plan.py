@@ -78,7 +78,7 @@ def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
 
 
 def chunk_shape(field: Field) -> tuple[int, ...]:
-    """Inner chunk shape of a field, axis 0 first."""
+    """Return the inner chunk shape of a field, axis 0 first."""
     if field.tile is not None:
         return (1, *(min(t, max(1, e)) for t, e in zip(field.tile, field.row_shape, strict=True)))
     row_bytes = max(1, field.row_bytes)
@@ -92,7 +92,7 @@ def chunk_shape(field: Field) -> tuple[int, ...]:
 
 
 def amplification(field: Field, chunk: Sequence[int]) -> float:
-    """Bytes decoded over bytes needed to read one sample, averaged over positions.
+    """Return bytes decoded over bytes needed to read one sample, averaged over positions.
 
     A run of n rows in chunks of c rows touches (n + c − 1)/c chunks on average; a box of one tile a side,
     placed anywhere, touches 2 − 1/t tiles an axis of t cells.
@@ -118,7 +118,7 @@ def _split_row(shape: tuple[int, ...], row_bytes: int) -> tuple[int, ...]:
 
 
 def _power_of_two(rows: int) -> int:
-    """Largest power of two that is at most `rows`, at least 1."""
+    """Return the largest power of two that is at most `rows`, at least 1."""
     return 1 << (max(1, rows).bit_length() - 1)
 
 
@@ -236,12 +236,12 @@ class TablePlan:
         return sum(array.field.row_bytes for array in self.arrays)
 
     def tasks(self) -> Iterator[ShardTask]:
-        """Tasks of the table in row order; together they cover every row once."""
+        """Yield tasks of the table in row order; together they cover every row once."""
         for number, lo in enumerate(range(0, self.rows, self.shard_rows)):
             yield ShardTask(self.name, number, lo, min(lo + self.shard_rows, self.rows))
 
     def pieces(self, lo: int, hi: int) -> Pieces:
-        """Row ranges of the sources that make up rows ``lo:hi``, in order."""
+        """Return row ranges of the sources that make up rows ``lo:hi``, in order."""
         return Pieces(self._starts, lo, hi)
 
 
@@ -278,23 +278,23 @@ class Plan:
     versions: Mapping[str, str]  # versions of the libraries that encode
 
     def tasks(self) -> list[ShardTask]:
-        """Every task of every table, in order."""
+        """Return every task of every table, in order."""
         return list(chain.from_iterable(table.tasks() for table in self.tables))
 
     def table(self, name: str) -> TablePlan:
-        """Table by name."""
+        """Return a table by name."""
         return next(table for table in self.tables if table.name == name)
 
     def task_bytes(self, task: ShardTask) -> int:
-        """Uncompressed bytes of a task's rows."""
+        """Return uncompressed bytes of a task's rows."""
         return (task.hi - task.lo) * self.table(task.table).row_bytes
 
     def columns(self) -> list[ArrayPlan]:
-        """Every array that tasks write."""
+        """Return every array that tasks write."""
         return list(chain.from_iterable(table.arrays for table in self.tables))
 
     def arrays(self) -> list[ArrayPlan]:
-        """Every array of the store."""
+        """Return every array of the store."""
         return [*self.columns(), *self.index]
 
     @property
@@ -303,7 +303,7 @@ class Plan:
         return sum(array.shape[0] * array.field.row_bytes for array in self.arrays())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, the same on every machine."""
+        """Return plain JSON values, the same on every machine."""
         plain = self._members
         for described in plain["tables"]:
             described["source_rows"] = list(described["source_rows"])
@@ -328,7 +328,7 @@ class Plan:
 
 
 def json_digest(value: Any) -> str:
-    """xxh3-128 of a value's canonical JSON."""
+    """Return xxh3-128 of a value's canonical JSON."""
     return xxhash.xxh3_128_hexdigest(_canonical(value).encode())
 
 

@@ -161,7 +161,7 @@ class Conversion:
             self.rows_read.add(reading.rows(part))
 
     def job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill) -> ShardJob:
-        """Job that writes the shards of a plan."""
+        """Return a job that writes the shards of a plan."""
         return ShardJob(
             converter=self.converter,
             scan=self.scan,
@@ -236,7 +236,7 @@ class Conversion:
         return len(done)
 
     def _done_tasks(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
-        """Ids of tasks that were done with the same key, in this round or an earlier one."""
+        """Return ids of tasks that were done with the same key, in this round or an earlier one."""
         journal = self.build.journal
         last = {record["task"]: record for record in journal.each("shard")}
         sizes = self.build.target.sizes() if last else {}
@@ -285,7 +285,7 @@ def is_up_to_date(
     settings: Settings,
     claims: Claims | None = None,
 ) -> bool:
-    """Whether the store in a folder was made from these sources, with these options and versions.
+    """Return whether the store in a folder was made from these sources, with these options and versions.
 
     Sources must have the same names and sizes, and no file or folder under the given paths (lists of splits
     included) may have a modification or status change time after the seal. Values are not read.
@@ -423,7 +423,7 @@ def _identity(
     codec: str,
     split: SplitRule | None,
 ) -> dict[str, Any]:
-    """Options and versions that must be the same to continue a run."""
+    """Return options and versions that must be the same to continue a run."""
     _, scan, problems = first
     identity = {
         "family": scan.family,
@@ -442,7 +442,7 @@ def _source_states(scan: Scan, fingerprints: Fingerprints) -> Sequence[tuple[str
 
 
 def _file_states(fingerprint: Fingerprint) -> str | dict[str, str]:
-    """Size and time of a source's file, or of each of its files, in readable form."""
+    """Return the size and time of a source's file, or of each of its files, in readable form."""
     states = {}
     for file in fingerprint:
         seconds, nanoseconds = divmod(file.modified, 10**9)

@@ -85,7 +85,7 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[
 def root_attributes(
     scan: Scan, finalized: Finalized, plan: Plan, verdicts: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The root's ``unistore`` object without statistics and seal, which are known at the end."""
+    """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
     skipped = len(skipped_sources(plan.options.get("skipped", ())))
     is_reported = skipped > 0 or any(count["verdict"] != TAKEN for count in verdicts)
     return {
@@ -134,7 +134,7 @@ def root_document(
     sealed: Mapping[str, Any],
     documents: Mapping[str, bytes],
 ) -> bytes:
-    """The root's ``zarr.json``, signed: consolidated metadata, attributes, and the seal last."""
+    """Return the root's ``zarr.json``, signed: consolidated metadata, attributes, and the seal last."""
     unistore = {**attributes, "statistics": statistics, "seal": sealed}
     own = _json({"attributes": {"zarr_conventions": [CONVENTION], "unistore": unistore}})
     return sign_root(root_head(documents) + own.removeprefix(b"{\n"))
@@ -170,7 +170,7 @@ def metadata_documents(
     attributes: Mapping[str, Any],  # from `root_attributes`
     groups: Mapping[str, Mapping[str, Any]],  # attributes of groups below the root, by path
 ) -> dict[str, bytes]:
-    """``zarr.json`` of every array and group except the root, and the report, by key."""
+    """Return ``zarr.json`` of every array and group except the root, and the report, by key."""
     documents: dict[str, bytes] = {}
     axes = {array.field.path: array.field.axes for array in plan.arrays()}
     related = relations(axes, get_family(plan.family).part("specs"))
@@ -213,7 +213,7 @@ def _fields(plan: Plan) -> dict[str, Any]:
 
 
 def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Statistics of the columns that have them, merged in row order from the journal's records."""
+    """Return the statistics of the columns that have them, merged in row order from the journal's records."""
     recorded = {record["task"]: record["statistics"] for record in records}
     moments: dict[str, Moments] = {}
     for task in plan.tasks():

@@ -143,7 +143,7 @@ class Skipping:
         self._journal.append({"step": STEP, "problems": [problem.to_json() for problem in problems]})
 
     def scan(self) -> tuple[Converter, Scan]:
-        """Converter and scan without the sources that are left out, which the scan's options list."""
+        """Return the converter and scan without the sources that are left out, which the scan's options list."""
         problems = self.problems
         if {problem.source for problem in problems} != self._scanned:
             self._converter, self._scan, all_known = scan_valid_sources(
@@ -175,19 +175,19 @@ def entry_of(problem: Problem) -> dict[str, Any]:
 
 
 def with_skipped(scan: Scan, entries: Sequence[Mapping[str, Any]]) -> Scan:
-    """A scan whose options record what was left out."""
+    """Return a scan whose options record what was left out."""
     if not entries:
         return scan
     return replace(scan, options={**scan.options, "skipped": [dict(entry) for entry in entries]})
 
 
 def skipped_sources(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of the sources, or items of sources, in entries of the report, in natural order."""
+    """Return names of the sources, or items of sources, in entries of the report, in natural order."""
     return sorted({entry["left_out"] for entry in entries}, key=natural_key)
 
 
 def report_document(entries: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]) -> bytes:
-    """The store's report: sources that were skipped for their problems, and all files by verdict."""
+    """Return the store's report: sources that were skipped for their problems, and all files by verdict."""
     sources = skipped_sources(entries)
     document = {
         "skipped": len(sources),
@@ -199,7 +199,7 @@ def report_document(entries: Sequence[Mapping[str, Any]], verdicts: Sequence[Map
 
 
 def _without(converter: Converter, problems: Iterable[Problem]) -> Converter:
-    """The converter, also excluding the sources of some problems."""
+    """Return the converter, also excluding the sources of some problems."""
     names = {problem.source for problem in problems}
     if not names:
         return converter

@@ -139,11 +139,11 @@ class SpilledBatch:
 
     @staticmethod
     def is_complete(folder: Path) -> bool:
-        """Whether the batch in a folder was finished."""
+        """Return whether the batch in a folder was finished."""
         return (folder / DESCRIPTION).exists()
 
     def facts(self) -> list[Facts]:
-        """The index facts of each source."""
+        """Return the index facts of each source."""
         data = (self._folder / FACTS).read_bytes()
         position = 0
         facts_of_sources = list[Facts]()
@@ -158,7 +158,7 @@ class SpilledBatch:
         return facts_of_sources
 
     def rows(self, table: str, source: int) -> int:
-        """Rows that a source spilled for a table."""
+        """Return rows that a source spilled for a table."""
         lengths = {
             column: described["rows"][source] if source < len(described["rows"]) else 0
             for (name, column), described in self._columns.items()
@@ -190,7 +190,7 @@ class SpilledBatch:
             offset += rows * row_bytes
 
     def _bytes(self, name: str, position: int, count: int) -> NDArray[np.uint8]:
-        """Bytes of a file; those that follow are kept, as the next source's are asked for next."""
+        """Return bytes of a file; those that follow are kept, as the next source's are asked for next."""
         start, block = self._ahead.get(name, (0, np.empty(0, np.uint8)))
         if not start <= position <= position + count <= start + len(block):
             file = self._folder / name
@@ -224,7 +224,7 @@ class Spill(Items[Facts]):
         self._open: dict[int, tuple[SpilledBatch, list[Facts]]] = {}
 
     def only(self, lo: int, hi: int) -> Spill:
-        """The part for sources ``lo:hi``, which keep their numbers, to be sent to another process."""
+        """Return the part for sources ``lo:hi``, which keep their numbers, to be sent to another process."""
         part = Spill(self._root, 0)
         part._first = lo
         part._at = self._at[lo:hi]
@@ -258,12 +258,12 @@ class Spill(Items[Facts]):
         return facts[self._number(number)]
 
     def rows(self, table: str) -> Iterator[int]:
-        """Rows that each source spilled for a table; see `SpilledBatch.rows`."""
+        """Yield rows that each source spilled for a table; see `SpilledBatch.rows`."""
         for source in range(len(self)):
             yield self._batch_of(source)[0].rows(table, self._number(source))
 
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
-        """Rows of a source; see `SpilledBatch.read`."""
+        """Yield rows of a source; see `SpilledBatch.read`."""
         return self._batch_of(source)[0].read(table, column, self._number(source), lo, hi)
 
     def _number(self, source: int) -> int:

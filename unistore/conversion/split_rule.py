@@ -90,7 +90,7 @@ class SplitRule:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Options that a store records."""
+        """Return options that a store records."""
         options: dict[str, Any] = {"split": dict(self.shares) or None}
         if self.by != SOURCE:
             options["split_by"] = self.by
@@ -277,7 +277,7 @@ class SplitList:
         return xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
 
     def problem(self, message: str, cure: str) -> Problem:
-        """A problem of this list."""
+        """Return a problem of this list."""
         return Problem(f"--split-from {self.origin}", message, cure, "split")
 
 
@@ -397,7 +397,7 @@ def _splits_of_names(store: Store, sources: list[str], splits: NDArray[Any]) -> 
 
 
 def sample_names(sources: Sequence[str], owner: NDArray[np.int64], own: Sequence[str] = ()) -> Iterator[str]:
-    """``"SOURCE: SAMPLE"`` of each sample, by its `own` name or else by its number in the source.
+    """Yield ``"SOURCE: SAMPLE"`` of each sample, by its `own` name or else by its number in the source.
 
     `owner` has the source of each sample, (samples,).
     """
@@ -414,7 +414,7 @@ def _numbers_in_source(owner: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _source_of_samples(store: Store) -> NDArray[np.int64]:
-    """Source of each sample, (samples,)."""
+    """Return the source of each sample, (samples,)."""
     if store.sample_table == store.attributes.get("main_table"):
         rows = store.array("sources/rows").read()
         owner = np.repeat(np.arange(len(rows)), rows)

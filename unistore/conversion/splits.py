@@ -71,7 +71,7 @@ def positions(names: Iterable[str], count: int, seed: int = 0) -> NDArray[np.uin
 
 
 def splits_at(position: NDArray[np.uint64], shares: Sequence[float]) -> NDArray[np.uint8]:
-    """Number of the share that each position falls into, of shares that follow each other."""
+    """Return the number of the share that each position falls into, of shares that follow each other."""
     ends = [min(int(end * 2**64), 2**64 - 1) for end in accumulate(shares)]
     return np.searchsorted(np.array(ends[:-1], np.uint64), position, side="right").astype(np.uint8)
 
@@ -351,7 +351,7 @@ def _furthest_below(
 
 
 def _first_of_units(scan: Scan) -> NDArray[np.int64]:
-    """For each source, the first source that belongs together with it, (sources,)."""
+    """Return for each source, the first source that belongs together with it, (sources,)."""
     if not scan.units:
         return np.arange(len(scan.sources))
     first: dict[str, int] = {}
@@ -365,7 +365,7 @@ def _full_names(names: Iterable[str], below: str) -> Iterable[str]:
 
 
 def _groups(names: Iterable[str], pattern: str) -> Iterator[str]:
-    """The group of each name."""
+    """Yield the group of each name."""
     compiled = re.compile(pattern)
     without: list[str] = []
     for name in names:
@@ -468,7 +468,7 @@ def _samples_of_sources(scan: Scan, finalized: Finalized) -> NDArray[np.int64]:
 
 
 def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
-    """Splits that the sources name."""
+    """Return splits that the sources name."""
     if finalized.splits is not None:
         return Assigned(finalized.splits, finalized.split_names)
     splits = scan.sources.splits
@@ -482,7 +482,7 @@ def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
 
 
 def _of_samples(code: NDArray[np.uint8], finalized: Finalized) -> Codes:
-    """Codes of samples from those of sources."""
+    """Return codes of samples from those of sources."""
     codes = code[finalized.sample_source]
     return codes if finalized.sample_runs is None else RepeatedRows(codes, finalized.sample_runs)
 
@@ -491,7 +491,7 @@ _KINDS = "bui"
 
 
 def column_values(converter: Converter, scan: Scan, finalized: Finalized, name: str) -> Sequence[Any]:
-    """Values of a column of the sample table, one a sample: whole numbers, or texts."""
+    """Return values of a column of the sample table, one a sample: whole numbers, or texts."""
     direct = _direct_columns(scan)
     if name in direct:
         return _read(converter, scan, direct[name])

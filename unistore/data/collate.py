@@ -133,7 +133,7 @@ class Collate:
         return dense | self._numbered(self._collate_ragged(parts, ragged), ragged)
 
     def _numbered(self, batch: dict[str, Any], ragged: Mapping[str, RaggedKey]) -> dict[str, Any]:
-        """Packed coordinates with the number of their sample in front, if asked for."""
+        """Return packed coordinates with the number of their sample in front, if asked for."""
         if self.coords is None:
             return batch
         coordinate_keys = [key for key in ragged if key == "coords" or key.endswith("_coords")]
@@ -184,7 +184,7 @@ class Collate:
 def collate(
     samples: Sequence[Mapping[str, Any]], *, ragged: Literal["packed", "list", "padded"] = "packed"
 ) -> dict[str, Any]:
-    """Batch of samples, for ``DataLoader(collate_fn=unistore.collate)``; see `Collate`.
+    """Return batch of samples, for ``DataLoader(collate_fn=unistore.collate)``; see `Collate`.
 
     >>> loader = DataLoader(dataset, batch_size=8, collate_fn=unistore.collate)  # doctest: +SKIP
     """
@@ -193,7 +193,7 @@ def collate(
 
 
 def _named(samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Sample]:
-    """Samples that are tuples as samples by name."""
+    """Return samples that are tuples as samples by name."""
     odd = {len(sample) for sample in samples} - {len(names)}
     if odd:
         msg = f"samples are tuples of {', '.join(map(str, sorted(odd)))} items, expected {len(names)}"
@@ -214,7 +214,7 @@ def _collate_packed(samples: Samples) -> dict[str, Any]:
 
 
 def _stacked(key: str, values: list[Any]) -> Any:
-    """Values of a key that is not ragged, collated by torch."""
+    """Return values of a key that is not ragged, collated by torch."""
     shapes = {tuple(value.shape) for value in values if hasattr(value, "shape")}
     if len(shapes) > 1:
         shown_shapes = ", ".join(map(str, sorted(shapes)))

@@ -229,7 +229,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     def _transformed(
         self, samples: Sequence[Sample], indices: Sequence[Index], picks: Picks
     ) -> Sequence[Any]:
-        """Results of the transform, with random numbers that depend on (seed, epoch, index) alone.
+        """Return results of the transform, with random numbers that depend on (seed, epoch, index) alone.
 
         A transform that draws from the global generators is left to torch's own seeds where nobody said the
         epoch, as its results would be the same in every epoch.
@@ -282,7 +282,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return batch
 
     def arrays(self) -> list[StoredArray]:
-        """Arrays of all its stores, each opened once."""
+        """Return arrays of all its stores, each opened once."""
         arrays: list[StoredArray] = []
         for part in self.parts:
             arrays += part.store.arrays().values()
@@ -360,7 +360,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return torch.from_numpy(class_weights(counts, key, classes, unlabelled))
 
     def source_offsets(self) -> NDArray[np.int64]:
-        """Offsets of samples by source, (sources with samples + 1,) int64, for ``shuffle="sources"``.
+        """Return offsets of samples by source, (sources with samples + 1,) int64, for ``shuffle="sources"``.
 
         Raises
         ------
@@ -466,14 +466,14 @@ def _checked_index(index: Index) -> Index:
 
 
 def _have_epochs(indices: Sequence[Index] | NDArray[np.integer]) -> bool:
-    """Whether every index carries its epoch."""
+    """Return whether every index carries its epoch."""
     if isinstance(indices, np.ndarray):
         return indices.ndim == 2
     return all(isinstance(index, tuple) for index in indices)
 
 
 def _keep_ragged(result: Any, samples: Samples) -> Any:
-    """The result of a transform, as a Sample if it is a plain mapping."""
+    """Return the result of a transform, as a Sample if it is a plain mapping."""
     is_plain = isinstance(result, Mapping) and not isinstance(result, Sample)
     return Sample(result, samples.ragged) if is_plain else result
 
@@ -511,7 +511,7 @@ def label_counts(dataset: Any, key: str, split: Names, subset: Any) -> dict[int,
 
 
 def _parts_of(dataset: Any, split: Names) -> Sequence[DatasetPart]:
-    """The parts of a dataset, of other splits if any are named."""
+    """Return the parts of a dataset, of other splits if any are named."""
     if split is None:
         return cast("Sequence[DatasetPart]", dataset.parts)
     names = (split,) if isinstance(split, str) else tuple(split)
@@ -524,7 +524,7 @@ def _parts_of(dataset: Any, split: Names) -> Sequence[DatasetPart]:
 def class_weights(
     counts: Mapping[int, int], key: str, classes: int | None, unlabelled: int | None
 ) -> NDArray[np.float32]:
-    """Weights of the classes of `Dataset.class_weights`, from `label_counts`."""
+    """Return weights of the classes of `Dataset.class_weights`, from `label_counts`."""
     counts = {label: n for label, n in counts.items() if label != unlabelled}
     most = max(counts, default=-1) + 1 if classes is None else classes
     outside = [label for label in counts if not 0 <= label < most]

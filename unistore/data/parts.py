@@ -34,11 +34,11 @@ class DatasetPart(NamedTuple):
     name: str  # the end of the store's path, as long as it takes to be unique in the Dataset
 
     def bind(self, fields: Sequence[str]) -> SampleReader:
-        """Reader of this process."""
+        """Return the reader of this process."""
         return self.kind.bind(self.store, fields, self.units())
 
     def units(self) -> NDArray[np.int64] | None:
-        """Rows of the sample table that the splits select; None: all."""
+        """Return rows of the sample table that the splits select; None: all."""
         if self.splits is None:
             return None
         codes, names = self.store.splits()
@@ -50,7 +50,7 @@ class DatasetPart(NamedTuple):
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
 
     def source_starts(self) -> NDArray[np.int64]:
-        """First sample of each source that has any."""
+        """Return the first sample of each source that has any."""
         reader = self.bind((SOURCE,))
         starts = []
         names = [""]
@@ -85,7 +85,7 @@ class DatasetPart(NamedTuple):
 
 
 def default_kind(store: Store) -> SampleKind:
-    """The default kind of samples of a store."""
+    """Return the default kind of samples of a store."""
     try:
         kind: SampleKind = get_family(store.family).part("kind")(store)
     except InputError as error:
@@ -139,7 +139,7 @@ def common_fields(
     # requested keys; None: the default ones, which must be the same in every store
     fields: Sequence[str] | None,
 ) -> tuple[str, ...]:
-    """Keys that samples of all stores have."""
+    """Return keys that samples of all stores have."""
     selected = _call_all(lambda part: part.kind.select(part.store, fields), parts)
     common = [key for key in selected[0] if all(key in keys for keys in selected)]
     every = dict.fromkeys(chain.from_iterable(selected))
@@ -159,14 +159,14 @@ def common_fields(
 
 
 def bind_parts(parts: Sequence[DatasetPart], fields: Sequence[str]) -> SampleReader:
-    """Reader of all samples, store after store."""
+    """Return the reader of all samples, store after store."""
     readers = [part.bind(fields) for part in parts]
     check_reach(readers, [part.store.path for part in parts])
     return readers[0] if len(parts) == 1 else JoinedReader(readers, [part.name for part in parts])
 
 
 def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dict[str, str]:
-    """Other names of fields in samples."""
+    """Return the other names of fields in samples."""
     new_names: Mapping[str, str] = {} if names is None else names
     message = ""
     if not matches_type(new_names, Mapping[str, str]):
@@ -183,7 +183,7 @@ def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dic
 
 
 def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> tuple[float, ...]:
-    """Weights of the stores as floats."""
+    """Return weights of the stores as floats."""
     message = ""
     try:
         numbers = np.asarray(weights, np.float64)
@@ -215,7 +215,7 @@ def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], reade
 
 
 def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]) -> list[T]:
-    """Results for all parts; the InputErrors of all parts are raised as one."""
+    """Return results for all parts; the InputErrors of all parts are raised as one."""
     results = []
     errors = []
     for part in parts:
@@ -236,7 +236,7 @@ def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
-    """Ends of paths, as long as it takes to be unique."""
+    """Return ends of paths, as long as it takes to be unique."""
     split = [PurePosixPath(path.split("://", 1)[-1]).parts for path in paths]
     for length in range(1, max(map(len, split))):
         ends = ["/".join(parts[-length:]) for parts in split]

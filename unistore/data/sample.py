@@ -73,7 +73,7 @@ class BatchMemory:
         return array
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """Tensor over the memory of an array, with its strides."""
+        """Return the tensor over the memory of an array, with its strides."""
         if not self._pieces:
             return torch.from_numpy(array)
         start = array.__array_interface__["data"][0]
@@ -86,7 +86,7 @@ class BatchMemory:
         return torch.from_numpy(array)
 
     def foreign_tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """Tensor of an array from other memory: in a worker a copy in shared memory, else a view."""
+        """Return the tensor of an array from other memory: in a worker a copy in shared memory, else a view."""
         if not self._in_worker:
             return torch.from_numpy(array)
         out = self.allocate(array.shape, array.dtype)
@@ -169,11 +169,11 @@ class Samples(Items[Sample]):
         return list, (list(self),)
 
     def values(self) -> dict[str, torch.Tensor | list[str]]:
-        """Values of all samples by key: dense (B, …), ragged (sum of lengths, …), text a list."""
+        """Return values of all samples by key: dense (B, …), ragged (sum of lengths, …), text a list."""
         return dict(self._values)
 
     def part(self, key: str, number: int) -> Any:
-        """One sample's value of a key."""
+        """Return one sample's value of a key."""
         values = self._values[key]
         packed = self.batch[key]
         if packed.offsets is None:

@@ -215,7 +215,7 @@ def _write_attribute(attributes: Any, name: str, value: Any) -> None:
 
 
 def _from_json(value: Any) -> Any:
-    """A JSON value as an HDF5 attribute: None becomes an empty one, an irregular list JSON text."""
+    """Return a JSON value as an HDF5 attribute: None becomes an empty one, an irregular list JSON text."""
     import h5py
 
     if value is None:
@@ -229,7 +229,7 @@ def _from_json(value: Any) -> Any:
 
 
 def _is_regular(value: list[Any]) -> bool:
-    """Whether a list, nested or not, has the form of an array: one length per axis, one type."""
+    """Return whether a list, nested or not, has the form of an array: one length per axis, one type."""
     if any(isinstance(item, list) for item in value):
         same_length = all(isinstance(item, list) and len(item) == len(value[0]) for item in value)
         return same_length and all(_is_regular(item) for item in value)
@@ -241,7 +241,7 @@ def _is_regular(value: list[Any]) -> bool:
 
 
 def temporary_folder_path(target: Path, purpose: str) -> Path:
-    """Folder beside a target in which `temporary_folder` works; a killed process leaves it behind."""
+    """Return the folder beside a target in which `temporary_folder` works; a killed process leaves it behind."""
     return target.with_name(f"{target.name}.{purpose}")
 
 
@@ -341,7 +341,7 @@ def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
 
 
 def _layers(values: Values, depth: int) -> Iterator[NDArray[Any]]:
-    """Layers of `depth` rows, the last one perhaps thinner, in a buffer that is reused for each."""
+    """Yield layers of `depth` rows, the last one perhaps thinner, in a buffer that is reused for each."""
     layer = np.empty((depth, *values.shape[1:]), values.dtype)
     filled = 0
     for block in values.blocks():

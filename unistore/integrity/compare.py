@@ -291,7 +291,7 @@ class _Comparison:
                     return
 
     def _sampled(self, count: int) -> list[int]:
-        """Numbers below `count`, rising: all, or a sample drawn with the store's digest as seed."""
+        """Return numbers below `count`, rising: all, or a sample drawn with the store's digest as seed."""
         if self.sample >= 1:
             return list(range(count))
         seed = int(self.store.attributes["seal"]["digest"], 16)
@@ -303,7 +303,7 @@ class _Comparison:
 def _compare_block(
     store: Store, path: str, corner: tuple[int, ...], expected: IndexValues, found: _Found
 ) -> bool:
-    """Whether an array has the expected values from `corner` on; compares some rows at a time."""
+    """Return whether an array has the expected values from `corner` on; compares some rows at a time."""
     step = max(1, _BLOCK_BYTES // max(1, expected[:1].nbytes))
     return all(
         _compare_box(store, path, (corner[0] + start, *corner[1:]), expected[start : start + step], found)

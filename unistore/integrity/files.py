@@ -79,7 +79,7 @@ class CheckedFiles:
 
 
 def is_warning(problem: Problem) -> bool:
-    """Whether a problem leaves the content of the store intact."""
+    """Return whether a problem leaves the content of the store intact."""
     return problem.kind in (_EXTRA, UNKNOWN_FAMILY)
 
 
@@ -158,7 +158,7 @@ def check_files(
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
-    """Entries in batches of about `BATCH_BYTES` bytes of files."""
+    """Yield entries in batches of about `BATCH_BYTES` bytes of files."""
     batch: list[Entry] = []
     size = 0
     for entry in entries:
@@ -221,7 +221,7 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
 
 
 def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
-    """Files that the manifest does not list."""
+    """Return files that the manifest does not list."""
     keys = set[str]()
     for folder, _, names in os.walk(path):
         for name in names:
@@ -237,7 +237,7 @@ def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
 
 
 def _stopped_repair(store: Path) -> list[Problem]:
-    """The folder of a repair that was killed, if there is one and no repair runs."""
+    """Return the folder of a repair that was killed, if there is one and no repair runs."""
     folder = temporary_folder_path(store, REPAIR)
     if not folder.is_dir() or owner_of(folder / "lock") is not None:
         return []

@@ -42,7 +42,7 @@ class SeededFolder(Folder):
     sizes_beside: Mapping[str, int]
 
     def sizes(self) -> Mapping[str, int]:
-        """Sizes of the files by key, those beside included."""
+        """Return sizes of the files by key, those beside included."""
         return {**self.sizes_beside, **Folder.sizes(self)}
 
 
@@ -79,7 +79,7 @@ class RecordedConversion:
         return self.conversion.fingerprints
 
     def job(self) -> ShardJob:
-        """Job that makes the shards."""
+        """Return a job that makes the shards."""
         new_store = self.new_store
         return self.conversion.job(new_store.plan, new_store.spilled, new_store.spill)
 
@@ -123,7 +123,7 @@ def plan_recorded_conversion(
 
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
-    """One line for each library whose version is not the one that wrote the store."""
+    """Return one line for each library whose version is not the one that wrote the store."""
     versions_then = attributes["created_with"]
     now = versions()
     differing = [name for name in _differing(versions_then, now) if name in now]
@@ -131,7 +131,7 @@ def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def differences(store: Store, new_store: NewStore) -> list[str]:
-    """One line for each source, option or array that differs between a store and a plan.
+    """Return one line for each source, option or array that differs between a store and a plan.
 
     Arrays are compared only where sources and options are the same, and if they can be opened.
     """
@@ -179,7 +179,7 @@ def _hold_single_values(texts: Sequence[str]) -> bool:
 
 
 def _attribute_texts(store: Store, new_store: NewStore) -> tuple[list[str], list[str]]:
-    """Attributes of the sources as a store has them, empty if it is damaged, and as they are now."""
+    """Return attributes of the sources as a store has them, empty if it is damaged, and as they are now."""
     nothing = ["{}"] * len(new_store.scan.sources)
     now = {described.path: values[:] for described, values in new_store.arrays if described.path in _TEXT}
     after = text_values(*(now[path] for path in _TEXT)) if now else nothing
@@ -204,7 +204,7 @@ def _source_lines(store: Store, new_store: NewStore) -> list[str]:
 
 
 def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:
-    """One line for each attribute of an HDF5 source that differs from the store's."""
+    """Return one line for each attribute of an HDF5 source that differs from the store's."""
     names = [source.name for source in new_store.scan.sources]
     before, after = _attribute_texts(store, new_store)
     if not before:
@@ -233,5 +233,5 @@ def _by_path_and_name(text: str) -> dict[tuple[str, str], Any]:
 
 
 def _differing(one: Mapping[T, Any], two: Mapping[T, Any]) -> list[T]:
-    """Keys whose values differ; a missing one is None."""
+    """Return keys whose values differ; a missing one is None."""
     return [key for key in dict.fromkeys([*one, *two]) if one.get(key) != two.get(key)]

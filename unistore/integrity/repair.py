@@ -64,7 +64,7 @@ Candidates = Callable[[int], list[int]]
 
 
 def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
-    """The root document as it was signed, if only one byte was changed; otherwise None.
+    """Return the root document as it was signed, if only one byte was changed; otherwise None.
 
     The part of it that repeats other documents is taken from `documents`, which are by key.
     """
@@ -77,7 +77,7 @@ def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | No
 
 
 def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
-    """First part of the root, made from `documents`; empty if it does not fit what follows it."""
+    """Return the first part of the root, made from `documents`; empty if it does not fit what follows it."""
     try:
         head = root_head(documents)
     except DocumentError:
@@ -358,7 +358,7 @@ class _Repair:
         return replace(self.checked, root=repaired, manifest_intact=intact)
 
     def _recorded_conversion(self, known: CheckedFiles, sources: Sequence[Path]) -> RecordedConversion:
-        """The conversion that made the store; refuses sources that would give another store."""
+        """Return the conversion that made the store; refuses sources that would give another store."""
         attributes = known.root.attributes or {}
         if not isinstance(attributes.get("plan_digest"), str):
             msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"

@@ -43,7 +43,7 @@ _CURE = "convert the sources again; if it comes back, report it"
 def check_structure(
     storage: Storage, attributes: Mapping[str, Any], entries: Mapping[str, Entry], sound: frozenset[str]
 ) -> list[Problem]:
-    """Every contradiction between the documents of a store.
+    """Return every contradiction between the documents of a store.
 
     `attributes` is the root's ``unistore`` object, `entries` are those of the manifest by key. Only the files
     with `sound` keys, which are as the manifest says, are read.
@@ -88,7 +88,7 @@ def _wrong(location: str, message: str, kind: str = "metadata") -> Problem:
 
 
 def _seal_problems(seal: Mapping[str, Any], entries: Mapping[str, Entry]) -> Iterator[Problem]:
-    """Counts and content digest of the seal that differ from those of the manifest entries."""
+    """Yield counts and content digest of the seal that differ from those of the manifest entries."""
     lines = list(entries.values())
     expected_seal = make_seal(lines, manifest_bytes(lines))
     for name in ("files", "bytes", "content_digest"):
@@ -106,7 +106,7 @@ def _shard_problems(
     entries: Mapping[str, Entry],
     sound: frozenset[str],
 ) -> Iterator[Problem]:
-    """Shards missing in the manifest or with other rows, files of no array, and wrong shard indexes."""
+    """Yield shards missing in the manifest or with other rows, files of no array, and wrong shard indexes."""
     expected = set()
     for path, array in metadata.items():
         if prod(array.shards) > len(entries):
@@ -137,7 +137,7 @@ def _shard_problems(
 
 
 def _metadata_keys(fields: Collection[str]) -> Iterator[str]:
-    """Keys of the ``zarr.json`` of all arrays and of the groups above them."""
+    """Yield keys of the ``zarr.json`` of all arrays and of the groups above them."""
     for path in fields:
         parts = path.split("/")
         yield from ("/".join([*parts[:depth], ROOT]) for depth in range(1, len(parts) + 1))
@@ -158,7 +158,7 @@ def _schema_problems(
 
 
 def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:
-    """What is wrong with the index of a shard of `size` bytes, or None.
+    """Return what is wrong with the index of a shard of `size` bytes, or None.
 
     Its checksum must be right; chunks must lie in the shard, not overlap, and leave no byte unused.
     """
@@ -194,7 +194,7 @@ def indices(view: View) -> Iterator[Problem]:
 
 
 def _not_text(view: View, path: str) -> Iterator[Problem]:
-    """Text that is not UTF-8; nothing if its offsets are wrong, which `indices` reports."""
+    """Yield text that is not UTF-8; nothing if its offsets are wrong, which `indices` reports."""
     values = view.whole(path)
     offsets = view.whole(f"{path.removesuffix('/data')}/offsets")
     if any(offsets_errors(offsets, len(values), "")):
@@ -206,7 +206,7 @@ def _not_text(view: View, path: str) -> Iterator[Problem]:
 
 
 def sources(view: View) -> Iterator[Problem]:
-    """The rows of the sources follow each other and are all rows of the main table."""
+    """Check that the rows of the sources follow each other and are all rows of the main table."""
     rows = view.whole("sources/rows")
     first = view.whole("sources/first_row")
     wrong = first != np.cumsum(rows) - rows
@@ -221,7 +221,7 @@ def sources(view: View) -> Iterator[Problem]:
 
 
 def splits(view: View) -> Iterator[Problem]:
-    """Splits have one code per sample, and every code a name."""
+    """Check that splits have one code per sample, and every code a name."""
     try:
         names = view.store.split_names()
     except StoreError as error:
@@ -300,7 +300,7 @@ class Verified:
         return all(is_warning(problem) for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         plain = asdict(self) | {"ok": self.ok, "problems": [problem.to_json() for problem in self.problems]}
         if self.receipt is not None:
             plain["receipt"]["line"] = self.receipt.line
@@ -396,7 +396,7 @@ def verify_with(
 
 
 def _located(root: str, checked: CheckedFiles) -> tuple[Problem, ...]:
-    """The problems of the files; those of shards also name the damaged chunks."""
+    """Return the problems of the files; those of shards also name the damaged chunks."""
     storage = open_storage(root)
     fields = (checked.root.attributes or {}).get("fields", {})
     problems = list(checked.problems)
@@ -410,13 +410,13 @@ def _located(root: str, checked: CheckedFiles) -> tuple[Problem, ...]:
 
 
 def _below_damaged_groups(store: Store, checked: CheckedFiles) -> set[str]:
-    """Arrays below a group whose ``zarr.json`` is damaged: rules read the attributes of groups."""
+    """Return arrays below a group whose ``zarr.json`` is damaged: rules read the attributes of groups."""
     lost = [key.removesuffix(f"/{ROOT}") for key in set(checked.entries) - checked.sound]
     return {path for path in store.paths() if any(path.startswith(f"{group}/") for group in lost)}
 
 
 def owning_array(key: str, paths: Iterable[str]) -> str | None:
-    """Path of the array that a shard or ``zarr.json`` belongs to, or None."""
+    """Return the path of the array that a shard or ``zarr.json`` belongs to, or None."""
     owners = [path for path in paths if key.startswith(f"{path}/c/") or key == f"{path}/{ROOT}"]
     return max(owners, key=len, default=None)
 

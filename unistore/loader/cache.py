@@ -138,7 +138,7 @@ MAX_REGION = 64 << 20
 
 
 def parse_size(size: str | int) -> int:
-    """Bytes from ``"4GB"``, ``"512 MiB"``, ``"all"`` or a number of bytes."""
+    """Parse bytes from ``"4GB"``, ``"512 MiB"``, ``"all"`` or a number of bytes."""
     return UNLIMITED if size == "all" else parse_bytes(size, "cache")
 
 
@@ -212,7 +212,7 @@ class CacheRegion:
             os.close(self._descriptor)
 
     def find(self, samples: NDArray[np.int64] | slice) -> NDArray[np.int64]:
-        """Offsets of samples in the file, (n,) int64; 0: not cached."""
+        """Return offsets of samples in the file, (n,) int64; 0: not cached."""
         return self._index[samples]
 
     def add(self, sample: int, parts: Sequence[Any]) -> None:
@@ -233,7 +233,7 @@ class CacheRegion:
         self.full = True
 
     def _has_room(self, size: int) -> bool:
-        """Whether `size` bytes fit; allocates a new region if necessary."""
+        """Return whether `size` bytes fit; allocates a new region if necessary."""
         if self._next + size <= self._end:
             return True
         try:
@@ -263,13 +263,13 @@ class CacheRegion:
             return False
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Read-only array at an offset."""
+        """Return a read-only array at an offset."""
         view: NDArray[Any] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
         view.flags.writeable = False
         return view
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Read-only view of `size` bytes at an offset."""
+        """Return a read-only view of `size` bytes at an offset."""
         return memoryview(self._map)[offset : offset + size].toreadonly()
 
 

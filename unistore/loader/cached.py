@@ -58,7 +58,7 @@ def load_sample(region: CacheRegion, offset: int) -> Batch:
 
 @lru_cache(4096)
 def _parse_description(description: bytes) -> list[tuple[Any, ...]]:
-    """Return name, dtype and shape of the values of each key, and the other fields of its `Packed`."""
+    """Return the name, dtype and shape of the values of each key, and the other fields of its `Packed`."""
     keys = []
     for key, dtype, stored, is_ragged, group, box in json.loads(description):
         shape = stored if is_ragged else [1, *stored]
@@ -101,7 +101,7 @@ def _digest(identity: Any) -> str:
 
 
 def _layout(arrays: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """First chunk number and first byte of each array, which starts on a page; last, the totals.
+    """Return the first chunk number and first byte of each array, which starts on a page; last, the totals.
 
     The chunks of an array are contiguous; if they are of whole rows, so are the rows.
     """

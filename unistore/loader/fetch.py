@@ -250,12 +250,12 @@ def only_arranges(collate: Collate | None) -> bool:
 
 
 def _may_draw(function: Callable[..., Any] | None) -> TypeGuard[Callable[..., Any]]:
-    """Whether a function may draw random numbers; our collations do not."""
+    """Return whether a function may draw random numbers; our collations do not."""
     return function is not None and getattr(function, "__module__", None) != "unistore.data.collate"
 
 
 def _draws_globally(function: Callable[..., Any] | None) -> bool:
-    """Whether a function may draw from the global generators."""
+    """Return whether a function may draw from the global generators."""
     return _may_draw(function) and not takes_rng(function)
 
 
@@ -287,7 +287,7 @@ def batch_error(error: BaseException, indices: NDArray[np.int64], epoch: int) ->
 
 
 def _source(dataset: Any, index: int) -> str:
-    """The source of a sample, from ``dataset.source_of``."""
+    """Return the source of a sample, from ``dataset.source_of``."""
     describe = getattr(dataset, "source_of", None)
     if describe is None:
         return ""

@@ -61,7 +61,7 @@ class Producer(Protocol):
         ...
 
     def room(self) -> int:
-        """Number of batches that may be requested now."""
+        """Return the number of batches that may be requested now."""
         ...
 
     @property

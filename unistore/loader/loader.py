@@ -360,7 +360,7 @@ class Loader:
         self.close()
 
     def _exclusive(self) -> threading.RLock:
-        """The lock of producer and iteration.
+        """Return the lock of producer and iteration.
 
         A forked child has neither: the parent's workers are not its own, nor are threads that held the lock.
         """

@@ -128,7 +128,7 @@ def workers_for(num_workers: int | str, samples: int) -> int:
 
 
 def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, world_size: int) -> bool:
-    """Whether only whole batches are delivered.
+    """Return whether only whole batches are delivered.
 
     By default if several ranks share a shuffled order, so that all take the same number of steps. Orders of
     torch's ``DistributedSampler`` have the same length on all ranks anyway.

@@ -93,7 +93,7 @@ _FIELDS = {"version": int, "epoch": int, "delivered": int, "digest": str, "order
 
 
 def dataset_digest(dataset: Any) -> str:
-    """Digest of a dataset's number of samples, and of its own ``digest`` if it has one."""
+    """Return the digest of a dataset's number of samples, and of its own ``digest`` if it has one."""
     own = getattr(dataset, "digest", None)
     own_digest = own() if callable(own) else own
     identity = json.dumps(

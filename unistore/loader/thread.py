@@ -181,7 +181,7 @@ def thread_helps(
     computing: float,
     making: float,
 ) -> bool:
-    """Whether reading ahead on a thread pays."""
+    """Return whether reading ahead on a thread pays."""
     return computing > 2 * making or min(computing, making) > MIN_OVERLAP
 
 

@@ -104,7 +104,7 @@ def encode_config(config: BatchConfig, growth: SharedGrowth) -> Message | None:
 
 
 def describe_exit(code: int | None) -> str:
-    """How a worker ended, from its exit code, with a cure."""
+    """Return how a worker ended, from its exit code, with a cure."""
     if code is None:
         return "closed its socket and does not answer"
     if code < 0:
@@ -228,7 +228,7 @@ class WorkerPool:
         return min(self._workers, key=lambda worker: len(worker.sent))
 
     def _first_suffices(self) -> bool:
-        """Whether all requested batches are made, and at least half of the capacity is ready."""
+        """Return whether all requested batches are made, and at least half of the capacity is ready."""
         if len(self._workers) == 1:
             return True
         for worker in self._workers:

@@ -36,7 +36,7 @@ _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 
 def round_up(size: int) -> int:
-    """``size`` rounded up to a positive multiple of `GRANULE`."""
+    """Return ``size`` rounded up to a positive multiple of `GRANULE`."""
     return max(1, -(-size // GRANULE)) * GRANULE
 
 
@@ -87,7 +87,7 @@ class Segment:
 
     @classmethod
     def private(cls, size: int) -> Segment:
-        """Anonymous memory of this process."""
+        """Return the anonymous memory of this process."""
         if not hasattr(mmap, "MAP_PRIVATE"):
             return cls(mmap.mmap(-1, size), size)
         mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
@@ -152,7 +152,7 @@ class Arena:
         return np.ndarray(shape, dtype, buffer=self._segments[-1][0], offset=offset)
 
     def find(self, address: int, size: int) -> SegmentOffset | None:
-        """Segment and offset of ``size`` bytes at a memory address; None if they lie elsewhere."""
+        """Return the segment and offset of ``size`` bytes at a memory address; None if they lie elsewhere."""
         for number, (_, first, extent) in enumerate(self._segments):
             if first <= address and address + size <= first + extent:
                 return number, address - first

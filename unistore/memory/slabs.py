@@ -126,7 +126,7 @@ class SlabRing:
             del self._slabs[slab.number]
 
     def can_lend(self) -> bool:
-        """Whether one more batch may be delivered without a copy."""
+        """Return whether one more batch may be delivered without a copy."""
         self._collect()
         return self._lent < min(self._held, self.limit - 1)
 

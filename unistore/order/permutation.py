@@ -29,7 +29,7 @@ _MASK_RATIO = 32
 
 @cache
 def _key_type() -> type:
-    """Class of what hands Philox its key; given as ``key=``, numpy reads entropy that it does not use.
+    """Return the class of what hands Philox its key; given as ``key=``, numpy reads entropy that it does not use.
 
     It is made with its first use, as numpy.random takes time to import.
     """
@@ -55,7 +55,7 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
-    """``count`` random words for each of B samples, (B, count) uint64.
+    """Return ``count`` random words for each of B samples, (B, count) uint64.
 
     Row i depends on (seed modulo 2**64, epoch[i], index[i]) alone; `epoch` and `index` are (B,) int64.
     """
@@ -73,7 +73,7 @@ def below(draws: NDArray[np.uint64], bound: NDArray[Any] | int) -> NDArray[np.in
 
 
 def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """Counter-based generator (Philox 4x64) of one sample."""
+    """Return the counter-based generator (Philox 4x64) of one sample."""
     key = np.array([seed & _U64, 0], np.uint64)  # Philox would convert a list of large integers to float64
     counter = np.array([0, 0, epoch & _U64, index], np.uint64)
     philox = np.random.Philox(_key_type()(key), counter=counter)
@@ -81,7 +81,7 @@ def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 
 
 def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """An exactly uniform subset of ``range(total)``, ascending.
+    """Return an exactly uniform subset of ``range(total)``, ascending.
 
     The cost depends on the smaller of the subset and its complement. A few more draws than needed are made
     with replacement; repetitions are removed, and then a uniform choice of the surplus. By symmetry, every

@@ -76,7 +76,7 @@ class RandomFunction:
 
 
 def takes_rng(function: Callable[..., Any]) -> bool:
-    """Whether a function has a parameter ``rng``."""
+    """Return whether a function has a parameter ``rng``."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # functions in C may have no signature
@@ -131,6 +131,6 @@ def _imported_torch() -> Any:
 
 
 def _in_worker() -> bool:
-    """Whether this process is a worker, of torch's DataLoader or ours."""
+    """Return whether this process is a worker, of torch's DataLoader or ours."""
     worker = sys.modules.get("torch.utils.data._utils.worker")
     return worker is not None and worker._worker_info is not None

@@ -28,7 +28,7 @@ class EpochSequence(Protocol):
         ...
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Dataset indices (stop - start,) at positions ``start:stop``, both in 0 to ``len(self)``."""
+        """Return dataset indices (stop - start,) at positions ``start:stop``, both in 0 to ``len(self)``."""
         ...
 
     def describe(self) -> dict[str, str | int]:
@@ -36,7 +36,7 @@ class EpochSequence(Protocol):
         ...
 
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
-        """The same samples in the order of a described sequence, as far as it is a matter of tuning.
+        """Return the same samples in the order of a described sequence, as far as it is a matter of tuning.
 
         Used to resume with the tuning of the saved run; self if there is none.
         """
@@ -205,7 +205,7 @@ class Repeated(EpochSequence):
 
     @classmethod
     def to(cls, length: int, sequence: EpochSequence) -> EpochSequence:
-        """The sequence itself if it has `length` positions, else repeated or truncated to them."""
+        """Return the sequence itself if it has `length` positions, else repeated or truncated to them."""
         return sequence if length == len(sequence) else cls(sequence, length)
 
     def __len__(self) -> int:
@@ -276,19 +276,19 @@ class RankShare:
         return self._full_steps + (stop > first)
 
     def span(self, step: int) -> tuple[int, int]:
-        """First position of this rank's batch at a step, and the one behind its last."""
+        """Return the first position of this rank's batch at a step, and the one behind its last."""
         first = self.start + step * self._stride
         if step < self._full_steps:
             return first + self.rank * self.batch_size, first + (self.rank + 1) * self.batch_size
         return first + self._tail[0], first + self._tail[1]
 
     def delivered(self, steps: int) -> int:
-        """Positions of the epoch that all ranks together have delivered after `steps` steps."""
+        """Return positions of the epoch that all ranks together have delivered after `steps` steps."""
         return min(self.start + steps * self._stride, max(self.start, self.length))
 
 
 def sample_indices(name: str, given: Any, samples: int) -> NDArray[np.int64]:
-    """Indices (n,) of samples, as they were given.
+    """Return indices (n,) of samples, as they were given.
 
     Raises
     ------

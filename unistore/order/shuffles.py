@@ -32,7 +32,7 @@ SMALL_ROWS = 32
 
 
 def uniform_blocks(length: int, block: int) -> NDArray[np.int64]:
-    """Offsets (n + 1,) int64 of blocks of ``block`` samples; the last one may be shorter."""
+    """Return offsets (n + 1,) int64 of blocks of ``block`` samples; the last one may be shorter."""
     return np.append(np.arange(0, length, block, dtype=np.int64), length).astype(np.int64)
 
 
@@ -113,7 +113,7 @@ class BlockShuffle:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def _order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Blocks in the epoch's order, and the first position of each set of ``lanes`` groups."""
+        """Return blocks in the epoch's order, and the first position of each set of ``lanes`` groups."""
         if self._epoch is None or self._epoch[0] != epoch:
             count = len(self.offsets) - 1
             blocks = Permutation(count, self.seed, epoch)(np.arange(count))
@@ -124,7 +124,7 @@ class BlockShuffle:
         return self._epoch[1], self._epoch[2]
 
     def _open_lanes(self, epoch: int, number: int) -> _Lanes:
-        """The set of ``lanes`` groups at a place of the epoch."""
+        """Return the set of ``lanes`` groups at a place of the epoch."""
         width = self.group * self.lanes
         blocks = self._order(epoch)[0][number * width : (number + 1) * width]
         seeds = words(self.seed, np.array([epoch]), np.array([number]), self.lanes)[0].tolist()
@@ -177,7 +177,7 @@ class _Lanes:
 
 
 def mixing(order: BlockShuffle, window: int, epoch: int = 0, samples: int = 64) -> float:
-    """How well an order mixes.
+    """Return how well an order mixes.
 
     Mean number of different blocks among ``window`` consecutive samples, relative to its expectation in a
     full shuffle, where the window is a uniform draw without replacement from the epoch. 1 is a full shuffle
@@ -220,7 +220,7 @@ def shuffled(
     batch_size: int,  # turn length of a block shuffle
     chosen: NDArray[np.int64] | None = None,  # indices of the samples to use; None: all
 ) -> EpochSequence:
-    """Every sample once per epoch, in random order."""
+    """Return every sample once per epoch, in random order."""
     ascending = chosen is None or not np.any(np.diff(chosen) < 0)
     if kind is True and ascending and getattr(data, "shuffles_in_blocks", False):
         kind = "blocks"
@@ -247,7 +247,7 @@ def shuffled(
 
 
 def _sources(data: Sized) -> NDArray[np.int64]:
-    """Offsets of the samples of each source."""
+    """Return offsets of the samples of each source."""
     if not hasattr(data, "source_offsets"):
         message = f"'sources' needs a dataset with source_offsets(), got {type(data).__name__}"
         raise InputError(Problem("shuffle", message, kind="option"))
@@ -255,7 +255,7 @@ def _sources(data: Sized) -> NDArray[np.int64]:
 
 
 def _blocks(data: Sized) -> NDArray[np.int64]:
-    """Offsets of the samples of each block."""
+    """Return offsets of the samples of each block."""
     declared = getattr(data, "block_offsets", None)
     if declared is None:
         return uniform_blocks(len(data), DEFAULT_BLOCK)

@@ -112,13 +112,13 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
 
 
 def lacks_conditional_put(error: Exception) -> bool:
-    """Whether a server rejected ``If-None-Match`` because it does not support it."""
+    """Return whether a server rejected ``If-None-Match`` because it does not support it."""
     text = str(error)
     return type(error).__name__ == "NotSupportedError" or _status(text) == 501 or "NotImplemented" in text
 
 
 def _status(text: str) -> int:
-    """HTTP status in the text of an error; 0 if there is none."""
+    """Return the HTTP status in the text of an error; 0 if there is none."""
     return int(match[1]) if (match := _STATUS.search(text)) else 0
 
 
@@ -188,7 +188,7 @@ class ObjectClient:
         return self._connect()[1]
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes | None:
-        """Content of an object of at most `limit` bytes; None if there is no such object."""
+        """Return the content of an object of at most `limit` bytes; None if there is no such object."""
         # A web server without ranges is refused with the first document, not with the first sample.
         plain_web = self.location.scheme in ("http", "https")
         options = {"range": (0, limit)} if plain_web else {}
@@ -203,7 +203,7 @@ class ObjectClient:
         return self._retry(read, key)
 
     def size(self, key: str) -> int | None:
-        """Size of an object in bytes; None if there is no such object."""
+        """Return the size of an object in bytes; None if there is no such object."""
         return self._retry(lambda obs, handle: int(obs.head(handle, key)["size"]), key)
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
@@ -282,7 +282,7 @@ class ObjectClient:
                 self._retry(partial(_delete, keys=key), key)
 
     def list(self, limit: int | None = None) -> dict[str, int]:
-        """Size in bytes of the objects under the URL, by key; stops after about `limit` of them."""
+        """Return the size in bytes of the objects under the URL, by key; stops after about `limit` of them."""
 
         def read(obs: Any, handle: Any) -> dict[str, int]:
             sizes: dict[str, int] = {}
@@ -295,7 +295,7 @@ class ObjectClient:
         return self._require(read)
 
     def error(self, key: str, fault: Fault, attempts: str = "") -> UnistoreError:
-        """The exception to raise for a fault."""
+        """Return the exception to raise for a fault."""
         location = f"{self.location}/{key}" if key else str(self.location)
         cures = [fault.cure] if fault.cure else []
         if self._writing:
@@ -378,7 +378,7 @@ def _delete(obs: Any, handle: Any, keys: str | list[str]) -> bool:
 
 
 def _client_options(location: StoreLocation, timeout: str) -> dict[str, Any]:
-    """HTTP options from the environment variables of the object store (``AWS_PROXY_URL``)."""
+    """Return HTTP options from the environment variables of the object store (``AWS_PROXY_URL``)."""
     options: dict[str, Any] = {"timeout": timeout}
     prefix = _VARIABLE_PREFIXES.get(location.scheme)
     if prefix is None:

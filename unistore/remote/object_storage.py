@@ -45,7 +45,7 @@ class ObjectStorage:
         return f"ObjectStorage({str(self.client.location)!r})"
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Content of an object; see `Storage.get`."""
+        """Return the content of an object; see `Storage.get`."""
         document = self.client.get(key, limit)
         if document is None:
             msg = f"{self.client.location}/{key}: no such object"
@@ -53,7 +53,7 @@ class ObjectStorage:
         return document
 
     def size(self, key: str) -> int | None:
-        """Size of an object in bytes, or None; see `Storage.size`."""
+        """Return the size of an object in bytes, or None; see `Storage.size`."""
         return self.client.size(key)
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
@@ -74,7 +74,7 @@ class ObjectStorage:
             yield received.pop(position)
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
-        """Sizes and ends of objects; see `Storage.read_ends`."""
+        """Yield sizes and ends of objects; see `Storage.read_ends`."""
         self.client.check_process()
         return map_concurrently(lambda key: self.client.get_end(key, size), keys)
 
@@ -132,5 +132,5 @@ def map_concurrently(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
 
 @cache
 def _thread_pool() -> ThreadPoolExecutor:
-    """One for the process, which bounds its requests."""
+    """Return the one of the process, which bounds its requests."""
     return ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="unistore-requests")

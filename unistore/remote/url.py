@@ -25,7 +25,7 @@ _HOST = re.compile(r"\[[^\]]*\](:[0-9]*)?|[^:@]*(:[0-9]*)?")
 
 
 def redact_url(url: str) -> str:
-    """A URL for messages, with ``…`` in place of anything that may be secret.
+    """Return a URL for messages, with ``…`` in place of anything that may be secret.
 
     A password may hold any character, unescaped ones too. Where host and password cannot be separated for
     certain, both are removed.
@@ -43,7 +43,7 @@ def redact_url(url: str) -> str:
 
 
 def redact_urls(value: Any) -> Any:
-    """A text, or a JSON value, with every URL redacted."""
+    """Return a text, or a JSON value, with every URL redacted."""
     if isinstance(value, str):
         return _URL.sub(lambda url: redact_url(url[0]), value) if ":/" in value else value
     if isinstance(value, dict):
@@ -73,12 +73,12 @@ class StoreLocation:
         return self.prefix.rpartition("/")[2]
 
     def with_suffix(self, suffix: str) -> StoreLocation:
-        """The location whose name is longer by `suffix`."""
+        """Return the location whose name is longer by `suffix`."""
         return StoreLocation(self.scheme, self.bucket, self.prefix + suffix)
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL; `InputError` if it is one that ``pathlib`` removed a slash from."""
+    """Return whether a path is a URL; `InputError` if it is one that ``pathlib`` removed a slash from."""
     text = os.fspath(path)
     if _COLLAPSED.match(text):
         raise _refused(text, "pathlib removes a slash of a URL: give it as text, not as a Path")

@@ -93,7 +93,7 @@ class Inspection:
         return self.kind != "unknown" and not self.problems and is_sealed
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values: ``kind``, ``path``, the details, ``problems``."""
+        """Return plain JSON values: ``kind``, ``path``, the details, ``problems``."""
         problems = [problem.to_json() for problem in self.problems]
         return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
 

@@ -182,12 +182,12 @@ def _describe_array(array: StoredArray, shards: list[int] | None, store_bytes: i
 
 
 def _counts_bytes(axes: list[str | None]) -> bool:
-    """Whether an axis counts bytes of texts or files: ``"name_byte"``."""
+    """Return whether an axis counts bytes of texts or files: ``"name_byte"``."""
     return any(axis is not None and axis.rpartition("_")[2] == "byte" for axis in axes)
 
 
 def _is_index(path: str) -> bool:
-    """Whether an array may well be all zeros: offsets, numbers of sources, codes of splits."""
+    """Return whether an array may well be all zeros: offsets, numbers of sources, codes of splits."""
     return path.startswith(("sources/", "splits/")) or path.endswith(("/offsets", "/source"))
 
 

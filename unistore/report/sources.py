@@ -133,12 +133,12 @@ def _is_sealed(path: Path) -> bool:
 
 
 def is_zarr(path: Path) -> bool:
-    """Whether a folder has Zarr metadata of version 2 or 3, readable or not."""
+    """Return whether a folder has Zarr metadata of version 2 or 3, readable or not."""
     return any(os.path.lexists(path / name) for name in _METADATA)
 
 
 def is_store(path: Path) -> bool:
-    """Whether a Zarr hierarchy has unistore's attributes or manifest, finished or not.
+    """Return whether a Zarr hierarchy has unistore's attributes or manifest, finished or not.
 
     Raises `StoreError` if its root document cannot be read.
     """

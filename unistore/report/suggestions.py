@@ -78,7 +78,7 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
 
 
 def _installed_suggestions(store: Store, units: NDArray[np.int64] | None) -> Iterator[Suggestion]:
-    """Kinds of packages that fit a store as they are; one that fails is left out."""
+    """Yield kinds of packages that fit a store as they are; one that fails is left out."""
     for kind in installed_kinds().values():
         options = fields(cast("Any", kind))
         if any(option.default is MISSING for option in options):  # nobody knows what to give
@@ -94,7 +94,7 @@ def _installed_suggestions(store: Store, units: NDArray[np.int64] | None) -> Ite
 
 
 def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> Suggestion:
-    """The natural kind of a store, in a size that fits it.
+    """Return the natural kind of a store, in a size that fits it.
 
     Raises `InputError` if the store's family is not installed, or has no natural kind.
     """
@@ -128,7 +128,7 @@ def convert_command(
     options: Mapping[str, Any] = MappingProxyType({}),
     more: Sequence[str] = (),
 ) -> str:
-    """A quoted shell command, of a family and options as journals and stores record them.
+    """Return a quoted shell command, of a family and options as journals and stores record them.
 
     `more` are further words of the command line, put last.
     """
@@ -138,7 +138,7 @@ def convert_command(
 
 
 def format_options(family: str, options: Mapping[str, Any]) -> str:
-    """Recorded options as words of the command line; those with their default value are left out."""
+    """Return recorded options as words of the command line; those with their default value are left out."""
     return shlex.join(_words(family, options))
 
 

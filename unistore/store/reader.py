@@ -114,7 +114,7 @@ class Store:
         return specs
 
     def array(self, path: str) -> StoredArray:
-        """Array at `path` (``"points/xyz"``), opened once.
+        """Return the array at `path` (``"points/xyz"``), opened once.
 
         Raises
         ------
@@ -134,19 +134,19 @@ class Store:
         return array
 
     def has(self, path: str) -> bool:
-        """Whether the store has an array at `path`."""
+        """Return whether the store has an array at `path`."""
         return path in self.attributes["fields"]
 
     def paths(self) -> list[str]:
-        """Paths of all arrays, sorted."""
+        """Return paths of all arrays, sorted."""
         return sorted(self.attributes["fields"])
 
     def arrays(self) -> dict[str, StoredArray]:
-        """All arrays by path."""
+        """Return all arrays by path."""
         return {path: self.array(path) for path in self.paths()}
 
     def read(self, key: str) -> bytes:
-        """Content of a file of the store (``"unistore-manifest.jsonl"``).
+        """Return the content of a file of the store (``"unistore-manifest.jsonl"``).
 
         Raises
         ------
@@ -156,11 +156,11 @@ class Store:
         return self._storage.get(key, MANIFEST_LIMIT)
 
     def group(self, path: str) -> dict[str, Any]:
-        """Attributes of the group at `path` (``"windows/lung"``)."""
+        """Return attributes of the group at `path` (``"windows/lung"``)."""
         return self._group_attributes(f"{path}/{ROOT}")
 
     def text(self, path: str) -> list[str]:
-        """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
+        """Return strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
         return indices.texts(self, path)
 
     def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
@@ -171,7 +171,7 @@ class Store:
         return codes, names
 
     def split_names(self) -> list[str]:
-        """Names of the splits by code; empty without splits.
+        """Return names of the splits by code; empty without splits.
 
         Raises
         ------
@@ -235,7 +235,7 @@ class Store:
 
 
 def _why_no_store(url: str) -> str:
-    """Why there is no root document under a URL."""
+    """Return why there is no root document under a URL."""
     from unistore.remote.client import ObjectClient
 
     client = ObjectClient(url)

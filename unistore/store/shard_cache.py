@@ -51,7 +51,7 @@ class ShardCache:
         return type(self), (self.folder, self.limit)
 
     def path(self, checksum: str) -> str:
-        """Path of a copy below the folder."""
+        """Return the path of a copy below the folder."""
         return f"{checksum[:2]}/{checksum}"
 
     def ensure(
@@ -105,7 +105,7 @@ class ShardCache:
         return True
 
     def _has_valid_copy(self, subfolder: int, checksum: str, size: int | None) -> bool:
-        """Whether there is a valid copy; the first check of this process reads all of it."""
+        """Return whether there is a valid copy; the first check of this process reads all of it."""
         try:
             copy = self._open_file(checksum, subfolder, checksum[:2])
         except FileNotFoundError:
@@ -263,7 +263,7 @@ def _matches(copy: int, checksum: str, size: int | None) -> bool:
 
 
 def _is_current(descriptor: int, name: str, folder: int) -> bool:
-    """Whether a name in a folder still refers to an open file."""
+    """Return whether a name in a folder still refers to an open file."""
     try:
         state = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -297,14 +297,14 @@ class CachedStorage:
         return repr(self._inner)
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Content of an object; see `Storage.get`."""
+        """Return the content of an object; see `Storage.get`."""
         size = self._listed_size(key)
         if size is None or size > limit:
             return self._inner.get(key, limit)
         return next(self.read_many([key], [0], [size]))
 
     def size(self, key: str) -> int | None:
-        """Size of an object in bytes, or None; see `Storage.size`."""
+        """Return the size of an object in bytes, or None; see `Storage.size`."""
         size = self._listed_size(key)
         return self._inner.size(key) if size is None else size
 
@@ -344,7 +344,7 @@ class CachedStorage:
         yield from self._inner.read_many([key] * len(sizes), offsets, sizes)
 
     def _fetch(self, key: str, size: int) -> Iterable[bytes]:
-        """Content of an object in pieces of one request each."""
+        """Return the content of an object in pieces of one request each."""
         from unistore.remote.object_storage import LIMIT
 
         starts = range(0, size, LIMIT)
@@ -356,14 +356,14 @@ class CachedStorage:
         return None if entry is None else entry[0]
 
     def _entries(self) -> dict[str, tuple[int, str]]:
-        """Size and checksum of every object that the manifest lists."""
+        """Return the size and checksum of every object that the manifest lists."""
         if self._size_and_checksum is None:
             entries = parse_manifest(self._manifest(), repr(self._inner))
             self._size_and_checksum = {entry.key: (entry.bytes, entry.checksum) for entry in entries}
         return self._size_and_checksum
 
     def _manifest(self) -> bytes:
-        """The manifest; fetched by one process of the machine, if there is room for a copy."""
+        """Return the manifest; fetched by one process of the machine, if there is room for a copy."""
         fetched: list[bytes] = []
 
         def fetch() -> list[bytes]:

@@ -113,7 +113,7 @@ def last_note(descriptor: int) -> bytes:
 
 
 def library_of(note: bytes) -> str:
-    """The library that was reading the file of a note."""
+    """Return the library that was reading the file of a note."""
     return note.partition(b"\0")[0].decode()
 
 

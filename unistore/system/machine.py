@@ -22,13 +22,13 @@ UNLIMITED = 1 << 60
 
 
 def usable_cores(process: Path = PROCESS, mounts: Path = MOUNTS) -> float:
-    """Cores that this process may use: its affinity mask, or less if a cgroup has a CPU quota."""
+    """Return cores that this process may use: its affinity mask, or less if a cgroup has a CPU quota."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     return min(cores, cpu_quota(process, mounts) or cores)
 
 
 def physical_memory() -> int | None:
-    """Bytes of memory of this machine; None where the system does not tell."""
+    """Return bytes of memory of this machine; None where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -36,7 +36,7 @@ def physical_memory() -> int | None:
 
 
 def available_memory(proc: Path = Path("/proc"), mounts: Path = MOUNTS) -> int:
-    """Bytes that can still be allocated: what the kernel calls available, or less inside a cgroup."""
+    """Return bytes that can still be allocated: what the kernel calls available, or less inside a cgroup."""
     limits = memory_limits(proc / "self", mounts)
     return min([_kernel_available(proc), *(max(0, limit - used) for limit, used in limits)])
 
@@ -49,7 +49,7 @@ def _kernel_available(proc: Path) -> int:
 
 
 def _words(path: Path) -> list[str]:
-    """Words of a file of the kernel; empty if there is no such file."""
+    """Return words of a file of the kernel; empty if there is no such file."""
     try:
         return path.read_text().split()
     except OSError:
@@ -65,12 +65,12 @@ class MemoryLimit(NamedTuple):
 
 
 def cpu_quota(process: Path = PROCESS, mounts: Path = MOUNTS) -> float | None:
-    """CPU quota of this process in cores; None: no quota."""
+    """Return the CPU quota of this process in cores; None: no quota."""
     return min(filter(None, (_quota(folder) for folder in _folders("cpu", process, mounts))), default=None)
 
 
 def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[MemoryLimit]:
-    """Memory limits of all groups that this process belongs to."""
+    """Return the memory limits of all groups that this process belongs to."""
     folders = []
     for folder in _folders("memory", process, mounts):
         limit = _first_number(folder, "memory.max", "memory.limit_in_bytes")
@@ -81,7 +81,7 @@ def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[Memory
 
 
 def _folders(controller: str, process: Path, mounts: Path) -> list[Path]:
-    """Folders of this process's groups of a controller, its own first, then those above it."""
+    """Return folders of this process's groups of a controller, its own first, then those above it."""
     folders = []
     for _, mount, path in _groups(controller, process, mounts):
         own = mount / path.lstrip("/")
@@ -90,7 +90,7 @@ def _folders(controller: str, process: Path, mounts: Path) -> list[Path]:
 
 
 def _groups(controller: str, process: Path, mounts: Path) -> list[tuple[int, Path, str]]:
-    """Version, mount and path of this process's groups of a controller."""
+    """Return version, mount and path of this process's groups of a controller."""
     try:
         lines = (process / "cgroup").read_text().splitlines()
     except OSError:
@@ -107,7 +107,7 @@ def _groups(controller: str, process: Path, mounts: Path) -> list[tuple[int, Pat
 
 
 def _quota(folder: Path) -> float | None:
-    """CPU quota of one group in cores; None: no quota."""
+    """Return the CPU quota of one group in cores; None: no quota."""
     words = _words(folder / "cpu.max")
     words = words or [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
     if len(words) != 2 or words[0] in ("max", "-1") or float(words[1]) <= 0:
@@ -116,7 +116,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _page_cache(folder: Path) -> int:
-    """Page cache of a group in bytes; version 1 has the sum over the groups below under ``total_``."""
+    """Return the page cache of a group in bytes; version 1 has the sum over the groups below under ``total_``."""
     words = _words(folder / "memory.stat")
     sizes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
     prefix = "total_" if "total_active_file" in sizes else ""

@@ -49,7 +49,7 @@ class NotOwnError(Exception):
 
 
 def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
-    """Descriptor of a folder that belongs to this user; the last part of its path may not be a link.
+    """Return the descriptor of a folder that belongs to this user; the last part of its path may not be a link.
 
     Mode bits that are `forbidden` must not be set: 0o022 if others must not write, 0o077 if they must not
     read either. The path is relative to the folder with the descriptor `inside`, if that is given.
@@ -67,7 +67,7 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
 
 
 def open_own_file(name: str, folder: int, flags: int = 0) -> int:
-    """Descriptor, to read and write, of a regular file of this user without further hard links.
+    """Return the descriptor, to read and write, of a regular file of this user without further hard links.
 
     `name` is that in the folder with the descriptor `folder`, `flags` are further ones of ``os.open``; a file
     that is created can be read by this user only.

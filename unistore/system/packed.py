@@ -30,7 +30,7 @@ class Items(Sequence[T]):
 
     @abstractmethod
     def _item(self, number: int) -> T:
-        """The item of a number from 0 to the length."""
+        """Return the item of a number from 0 to the length."""
 
     @overload
     def __getitem__(self, at: int) -> T: ...
@@ -188,5 +188,5 @@ class _View(Items[R]):
 
 
 def view(items: Sequence[Any], function: Callable[[Any], R]) -> Sequence[R]:
-    """A lazy map that is a sequence: the function is called each time an object is asked for."""
+    """Return a lazy map that is a sequence: the function is called each time an object is asked for."""
     return _View(items, function)

@@ -78,7 +78,7 @@ def plan(
 
 
 def _total(workers: str | int, cores: float) -> tuple[int, str]:
-    """Workers of all ranks, and why."""
+    """Return workers of all ranks, and why."""
     shown = f"{cores:g} usable cores"
     text = str(workers).strip().lower()
     if is_integer(workers) or re.fullmatch(r"[0-9]{1,9}", text):

@@ -155,7 +155,7 @@ class ChunkReader:
         self._ends = storage if isinstance(storage, SupportsReadEnds) else None
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
-        """Chunk numbers of the outer product of chunk coordinates along every axis, in C order."""
+        """Return chunk numbers of the outer product of chunk coordinates along every axis, in C order."""
         numbers = [0]
         for coordinates, per_shard, (outer, inner) in zip(axes, self._per_shard, self._strides, strict=True):
             steps = [index // per_shard * outer + index % per_shard * inner for index in coordinates]

@@ -256,11 +256,11 @@ class Target(Files, Protocol):
     """Writes the files of a store; `put` returns once the file is durable (fsynced). Can be pickled."""
 
     def together(self) -> AbstractContextManager[Files]:
-        """Context in which several files are written; all are durable once it is left."""
+        """Return a context in which several files are written; all are durable once it is left."""
         ...
 
     def sizes(self) -> Mapping[str, int]:
-        """Sizes in bytes of all files, by key."""
+        """Return sizes in bytes of all files, by key."""
         ...
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
@@ -283,7 +283,7 @@ class Folder:
         return AtomicFiles(self.root)
 
     def sizes(self) -> Mapping[str, int]:
-        """Keys and sizes; see `Target.sizes`."""
+        """Return keys and sizes; see `Target.sizes`."""
         sizes = {}
         for folder, _, names in os.walk(self.root):
             for name in names:

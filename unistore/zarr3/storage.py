@@ -40,7 +40,7 @@ class Storage(Protocol):
         """Whole object; raises `AbsentError`, or `StoreError` if it has more than `limit` bytes."""
 
     def size(self, key: str) -> int | None:
-        """Bytes of an object, or None where there is none."""
+        """Return bytes of an object, or None where there is none."""
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         """Fill `out` (bytes) from `offset` of an object; raises `CorruptionError` if it ends before."""
@@ -65,7 +65,7 @@ class SupportsFileIdentity(Storage, Protocol):
     """A storage of files that can detect whether a file was replaced or changed."""
 
     def identity(self, key: str) -> tuple[int, ...]:
-        """Device, inode, size and times of the last changes of an object."""
+        """Return device, inode, size and times of the last changes of an object."""
 
 
 @runtime_checkable
@@ -172,7 +172,7 @@ class DiskReadMonitor:
         self._blocks_read = -1
 
     def has_read(self) -> bool:
-        """Whether this process has read from a disk since the last call; True for the first call."""
+        """Return whether this process has read from a disk since the last call; True for the first call."""
         if not _CAN_PREFETCH:
             return False
         before = self._blocks_read
@@ -219,7 +219,7 @@ class LocalStorage:
             raise _read_error(path, error) from error
 
     def size(self, key: str) -> int | None:
-        """Bytes of an object, or None; see `Storage.size`."""
+        """Return bytes of an object, or None; see `Storage.size`."""
         path = self.path(key)
         try:
             status = os.lstat(path)

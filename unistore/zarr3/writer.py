@@ -34,7 +34,7 @@ class OrderedMap(Protocol):
 
 
 def serial_map(function: Callable[[T], R], items: Iterable[T], max_pending: int, /) -> Iterator[R]:  # noqa: ARG001
-    """``map`` on the calling thread."""
+    """Map on the calling thread."""
     return map(function, items)
 
 

@@ -168,7 +168,7 @@ class _Step:
         self._look = look
 
     def result(self) -> Outcome:
-        """Outcome of the step; raises what it raised."""
+        """Return the outcome of the step; raises what it raised."""
         from concurrent.futures import CancelledError
 
         from distributed import KilledWorker
@@ -198,7 +198,7 @@ def _note_removed(gone: SimpleQueue[str], event: tuple[float, dict[str, Any]]) -
 
 
 def _same(job: Any) -> Any:
-    """The job, as a result that every step of a worker shares."""
+    """Return the job, as a result that every step of a worker shares."""
     return job
 
 

@@ -67,7 +67,7 @@ class SentJob:
         return self.whole(sent).threaded(sent.item, self.threads)
 
     def whole(self, sent: SentItem) -> Job[Any]:
-        """The job, as far as a sent item needs it."""
+        """Return the job, as far as a sent item needs it."""
         job: Job[Any] = replace(self.job, **sent.fields) if sent.fields else self.job
         return job
 

@@ -231,13 +231,13 @@ os.register_at_fork(after_in_child=_leave_spare)
 
 
 def _surroundings() -> tuple[dict[str, str], Path]:
-    """Environment of a worker, with the path of modules, and the current folder."""
+    """Return the environment of a worker, with the path of modules, and the current folder."""
     folders = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
     return {**os.environ, **ENVIRONMENT, "PYTHONPATH": folders}, Path.cwd()
 
 
 def _shared_file() -> int:
-    """Descriptor of a file without a name."""
+    """Return the descriptor of a file without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("unistore-note")
     import tempfile
