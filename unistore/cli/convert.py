@@ -16,7 +16,7 @@ from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
     from unistore.conversion.dry_run import DryRun
-    from unistore.conversion.report import Report
+    from unistore.conversion.run import Report
     from unistore.conversion.settings import Settings
     from unistore.converters.survey import Detection
 

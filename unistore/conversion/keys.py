@@ -20,7 +20,7 @@ from unistore.conversion.plan import Piece, Plan, json_digest, long_json_digest
 from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Scan
 from unistore.errors import ConversionError, UnistoreError
-from unistore.system.packed import Packed, view
+from unistore.system.packed import PackedObjects, view
 
 # Fingerprints of source files (size and times), to detect changes during a conversion.
 
@@ -42,13 +42,13 @@ Fingerprint = tuple[FileState, ...]
 """State of every file of a source."""
 
 
-Fingerprints = Packed[Fingerprint]
+Fingerprints = PackedObjects[Fingerprint]
 """Fingerprints of all sources."""
 
 
 def fingerprints_of(scan: Scan) -> Fingerprints:
     """Return fingerprints of all sources, from their files as they are now."""
-    return Packed(tuple(map(_state_of, files)) for files in scan.sources.files())
+    return PackedObjects(tuple(map(_state_of, files)) for files in scan.sources.files())
 
 
 def sizes_of(fingerprints: Fingerprints) -> NDArray[np.int64]:

@@ -205,7 +205,7 @@ def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
 
 
 def predicted_bytes(tables: Iterable[TablePlan]) -> int:
-    """Return an upper bound: uncompressed bytes of all tables; spilled ones twice, as they are written twice."""
+    """Upper bound: uncompressed bytes of all tables; spilled ones twice, as they are written twice."""
     return sum(table.rows * table.row_bytes * (1 + table.spilled) for table in tables)
 
 

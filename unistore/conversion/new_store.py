@@ -113,7 +113,7 @@ def _ranges(table: TablePlan) -> list[ShardTask]:
 
 
 def _layers(job: ShardJob, executor: Executor, task: ShardTask) -> tuple[Blocks, Sequence[Problem]]:
-    """Return the middle chunks of the first row of a task, by column; none, and problems, if it is unreadable."""
+    """Return middle chunks of the first row of a task, by column; none, and problems, if it is unreadable."""
     alone = replace(job.bare(), **job.slice(task))
     (answer,) = asking(executor)(_read_layers, [(alone, task)])
     return answer

@@ -15,8 +15,7 @@ import xxhash
 
 from unistore.conversion.build import Build
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.remote.client import ObjectClient
-from unistore.remote.object_storage import map_concurrently
+from unistore.remote.client import ObjectClient, map_concurrently
 from unistore.remote.url import BUCKETS, StoreLocation, parse_url
 from unistore.store.names import BUILD_MARK, ROOT, build_folder
 from unistore.store.reader import Store

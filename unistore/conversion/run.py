@@ -35,7 +35,6 @@ from unistore.conversion.keys import (
 from unistore.conversion.memory import check_space, estimate, largest_need, provisional_tables, reading_memory
 from unistore.conversion.new_store import NewStore, choose_codecs, plan_options, plan_store, versions
 from unistore.conversion.plan import Plan, ShardTask, json_digest
-from unistore.conversion.report import Report
 from unistore.conversion.seal import seal, source_digests
 from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import Skipping, check_resumed, scan_valid_sources
@@ -52,11 +51,54 @@ from unistore.store.names import ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.system.packed import view
 from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.sizes import count_of, size
 from unistore.zarr3.durable import Folder
 
 T = TypeVar("T")
 MAX_PROBLEMS = 50
 """Problems after which the conversion fails without looking for more, unless bad sources are skipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Report:
+    """Report of a finished conversion.
+
+    ``samples`` counts the rows of ``sample_table``: frames, episodes, volumes, segments. A `Dataset` may make
+    more or fewer samples of them: clips of frames, transitions of episodes. ``source_bytes`` are the sizes of
+    the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the stored sizes of all arrays;
+    ``resumed`` counts the tasks that an earlier run had finished; ``skipped`` has an entry for each problem
+    for which something was left out (see `unistore.conversion.skipping`). ``verdicts`` counts the files under
+    the given paths: ``verdict`` (``"taken"``, ``"left out"``, ``"refused"``), ``why``, ``files``, and the
+    names of the first as ``examples``.
+    """
+
+    destination: str
+    family: str
+    samples: int
+    sources: int
+    source_bytes: int
+    raw_bytes: int
+    stored_bytes: int
+    files: int
+    tasks: int
+    resumed: int
+    digest: str
+    sample_table: str = "samples"
+    notes: tuple[str, ...] = ()
+    skipped: tuple[Mapping[str, Any], ...] = ()
+    verdicts: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(self.notes))
+        object.__setattr__(self, "skipped", tuple(self.skipped))
+        object.__setattr__(self, "verdicts", tuple(self.verdicts))
+
+    def __repr__(self) -> str:
+        samples = (
+            f"{self.samples:,} {self.sample_table.rpartition('/')[2]} from {count_of(self.sources, 'source')}"
+        )
+        left_out = f", {len(self.skipped)} skipped" if self.skipped else ""
+        return f"Report({self.destination!r}: {samples}, {size(self.stored_bytes)}{left_out})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,9 +395,6 @@ def open_build(
         msg = f"--work {work}: only for an object store; beside {folder} the store can be renamed when done"
         raise InputError(msg)
     return FolderBuild(Path(os.path.abspath(folder)), restart=restart)  # noqa: PTH100  links stay links
-
-
-__all__ = ["Report", "run"]
 
 
 def run(

@@ -143,7 +143,7 @@ class Skipping:
         self._journal.append({"step": STEP, "problems": [problem.to_json() for problem in problems]})
 
     def scan(self) -> tuple[Converter, Scan]:
-        """Return the converter and scan without the sources that are left out, which the scan's options list."""
+        """Return converter and scan without the sources that are left out, which the scan's options list."""
         problems = self.problems
         if {problem.source for problem in problems} != self._scanned:
             self._converter, self._scan, all_known = scan_valid_sources(

@@ -86,7 +86,7 @@ class BatchMemory:
         return torch.from_numpy(array)
 
     def foreign_tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """Return the tensor of an array from other memory: in a worker a copy in shared memory, else a view."""
+        """Return tensor of an array from other memory: in a worker a copy in shared memory, else a view."""
         if not self._in_worker:
             return torch.from_numpy(array)
         out = self.allocate(array.shape, array.dtype)

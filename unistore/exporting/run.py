@@ -241,7 +241,7 @@ def _is_regular(value: list[Any]) -> bool:
 
 
 def temporary_folder_path(target: Path, purpose: str) -> Path:
-    """Return the folder beside a target in which `temporary_folder` works; a killed process leaves it behind."""
+    """Return folder beside a target in which `temporary_folder` works; a killed process leaves it behind."""
     return target.with_name(f"{target.name}.{purpose}")
 
 

@@ -29,7 +29,7 @@ _MASK_RATIO = 32
 
 @cache
 def _key_type() -> type:
-    """Return the class of what hands Philox its key; given as ``key=``, numpy reads entropy that it does not use.
+    """Return class of what hands Philox its key; given as ``key=``, numpy reads entropy that it does not use.
 
     It is made with its first use, as numpy.random takes time to import.
     """

@@ -34,7 +34,7 @@ def open_storage(path: str | os.PathLike[str]) -> Storage:
     folder = local_path(path)
     if folder is not None:
         return LocalStorage(folder)
-    from unistore.remote.object_storage import ObjectStorage
+    from unistore.remote.client import ObjectStorage
 
     return ObjectStorage(os.fspath(path))
 

@@ -345,7 +345,7 @@ class CachedStorage:
 
     def _fetch(self, key: str, size: int) -> Iterable[bytes]:
         """Return the content of an object in pieces of one request each."""
-        from unistore.remote.object_storage import LIMIT
+        from unistore.remote.client import LIMIT
 
         starts = range(0, size, LIMIT)
         sizes = [min(LIMIT, size - start) for start in starts]

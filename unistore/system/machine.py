@@ -116,7 +116,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _page_cache(folder: Path) -> int:
-    """Return the page cache of a group in bytes; version 1 has the sum over the groups below under ``total_``."""
+    """Return page cache of a group in bytes; version 1 has the sum over the groups below under ``total_``."""
     words = _words(folder / "memory.stat")
     sizes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
     prefix = "total_" if "total_active_file" in sizes else ""

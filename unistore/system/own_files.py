@@ -49,7 +49,7 @@ class NotOwnError(Exception):
 
 
 def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
-    """Return the descriptor of a folder that belongs to this user; the last part of its path may not be a link.
+    """Return descriptor of a folder that belongs to this user; the last part of its path may not be a link.
 
     Mode bits that are `forbidden` must not be set: 0o022 if others must not write, 0o077 if they must not
     read either. The path is relative to the folder with the descriptor `inside`, if that is given.

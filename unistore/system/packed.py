@@ -65,7 +65,7 @@ class Texts(Items[str]):
         self._count += 1
 
     def only(self, numbers: Collection[int]) -> Self:
-        """As `Packed.only`."""
+        """As `PackedObjects.only`."""
         part = type(self)()
         part._count = self._count
         if numbers:
@@ -90,7 +90,7 @@ class Texts(Items[str]):
         return (data[lo:hi].decode(*_UTF8) for lo, hi in pairwise(self._ends))
 
 
-class Packed(Items[T]):
+class PackedObjects(Items[T]):
     """Objects that can be pickled, in compressed blocks."""
 
     def __init__(

@@ -18,7 +18,7 @@ NEVER = {
     *("torch", "dask", "distributed", "zarr", "cv2", "obstore", "matplotlib", "rich"),
     *("asyncio", "decimal", "difflib", "hashlib", "html", "secrets", "tomllib"),
     *("unistore.exporting", "unistore.integrity", "unistore.loader", "unistore.pictures"),
-    *("unistore.data.dataset", "unistore.remote.client", "unistore.remote.object_storage"),
+    *("unistore.data.dataset", "unistore.remote.client"),
 }
 """What no command here needs: no progress is drawn, no object store read."""
 WORKERS = {"h5py", "unistore.conversion.executors.processes"}

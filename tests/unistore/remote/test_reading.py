@@ -13,7 +13,7 @@ import pytest
 
 import unistore
 from unistore.errors import CorruptionError, InputError, StoreError
-from unistore.remote.object_storage import ObjectStorage
+from unistore.remote.client import ObjectStorage
 from unistore.store.reader import Store
 from unistore.zarr3 import LocalStorage, StoredArray
 
