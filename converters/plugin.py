@@ -655,6 +655,14 @@ class Family(Options, ABC):
         """Return how many rows a sample of a file has, about: chunks are laid out for that of the first."""
         return 1
 
+    def memory(self, head: Head) -> int:
+        """Return the bytes of memory that `cut` and `rows` take for a file, beside the rows that they read.
+
+        A conversion whose ``--memory`` is less is refused before it reads values. By default 0: some blocks
+        of 16 MiB are counted anyway.
+        """
+        return 0
+
     def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
         """Read rows ``lo:hi`` of a file, one array a column; by default slices of the file's arrays."""
         return {column: opened.arrays[self.schema.source_of(column)][lo:hi] for column in self.schema.columns}

@@ -34,7 +34,7 @@ from unistore.converters.plugin import (
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.columns import Place, check_columns, picked_of
-from unistore.converters.seam.faults import calling
+from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_of, open_file
 from unistore.converters.seam.gather import gather_sources
 from unistore.converters.seam.indices import facts_of, finalize_sources
@@ -229,6 +229,7 @@ class SeamConverter(Converter):
                 return self._not_ours(part, claim)
             chosen = plugin.choose(head)
             sample_rows = plugin.typical_rows(head)
+            memory = plugin.memory(head)
         picked = picked_of(picks_of(group, opened, whole, chosen.columns))
         rows, problems = check_columns(chosen, head, picked, has_map=hasattr(plugin, "map"))
         if plugin.schema.per_source:
@@ -255,7 +256,7 @@ class SeamConverter(Converter):
             further=further_files(whole, part) if whole.further else (),
             sample_rows=sample_rows,
             forward_only=whole.forward_only,
-            memory=whole.memory,
+            memory=whole.memory + memory,
         )
 
     def _not_ours(self, part: Part, claim: Claim) -> ScannedSource:
@@ -281,7 +282,7 @@ class SeamConverter(Converter):
                 begin_reading()
                 with calling(self.plugin, name):
                     cuts = list(self.plugin.cut(opened))
-                facts = facts_of(cuts, schema, name, origin.rows)
+                facts = facts_of(cuts, self.plugin, schema, name, origin.rows)
             if table.spilled:
                 self._emit(opened, name, origin, table, emit)
         return facts
@@ -349,11 +350,7 @@ class SeamConverter(Converter):
                 continue
             if column not in block or len(block[column]) != hi - lo:
                 given = f"{len(block[column])} rows" if column in block else "no rows"
-                message = (
-                    f"{type(self.plugin).__qualname__}.rows gave {given} of {column}, expected {hi - lo}"
-                )
-                cure = f"tell who wrote {type(self.plugin).__module__}"
-                raise InputError(Problem(name, message, cure, "plugin"))
+                raise fault(self.plugin, "rows", name, f"gave {given} of {column}, expected {hi - lo}")
             target[...] = block[column]
 
     @contextmanager
