@@ -156,7 +156,7 @@ class SeamConverter(Converter):
         parts = Parts(roots=listing.roots)
         problems: list[Problem] = []
         notes: list[str] = []
-        reasons = {file.path: "in no source" for file in sources}
+        unused = {file.name: file.path for file in sources}
         left_out: list[tuple[Path, str]] = []
         for one in chosen:
             if isinstance(one, Problem):
@@ -165,16 +165,16 @@ class SeamConverter(Converter):
                 notes.append(one)
             elif isinstance(one, tuple) and not isinstance(one, Group):
                 file, reason = one
-                reasons.pop(file.path, None)
+                unused.pop(file.name, None)
                 left_out.append((file.path, reason))
             else:
                 group = one if isinstance(one, Group) else Group(one.name, (one,))
                 names = tuple([file.name for file in group.files])
-                for file in group.files:
-                    reasons.pop(file.path, None)
+                for name in names:
+                    unused.pop(name, None)
                 parts.add(group.name, [file.path for file in group.files], PartGroup(names, group.arrays))
         if not problems:
-            left_out += reasons.items()
+            left_out += [(path, "in no source") for path in unused.values()]
         return Found(parts=parts, left_out=left_out, notes=notes, problems=problems)
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ class _NpyVoxels(VoxelSource):
 
     @contextmanager
     def open(self) -> Iterator[Read]:
-        with ExitStack() as opened:
-            values = FileValues(self.header, self.location, self.path, opened)
+        with FileValues(self.header, self.location, self.path) as values:
             planes = values.T if self.fortran_order else values
 
             def read(first: int, out: NDArray[Any]) -> None:
