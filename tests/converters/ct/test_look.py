@@ -12,7 +12,7 @@ import pytest
 from tests.detection import detect
 from tests.real_ct import LUNG, VOLUME
 from unistore.converters.common.faults import as_problem
-from unistore.converters.ct.converter import CtConverter
+from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.scan import Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.errors import InputError
 
@@ -46,7 +46,7 @@ def verdict(path: Path, *roots: Path) -> Verdict:
     with Candidate(path, roots) as file:
         try:
             with as_problem(str(path)):
-                return CtConverter().look(file)
+                return ct_converter().look(file)
         except InputError as error:
             return Refused(error.problems[0])
 

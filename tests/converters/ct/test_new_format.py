@@ -25,10 +25,10 @@ import unistore
 from tests.detection import detect
 from unistore import export, verify
 from unistore.conversion.convert import convert
-from unistore.converters.ct import layouts
+from unistore.converters.ct import names as ct_names
 from unistore.converters.ct import slabs as ct_slabs
-from unistore.converters.ct.converter import CtConverter
 from unistore.converters.ct.counting import THREADS
+from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.ct.source import Format, Read, VoxelSource
 from unistore.converters.files.libraries import ONLY, UNISTORE, Opened
 from unistore.converters.scanning import scan_sources
@@ -277,27 +277,27 @@ def test_a_fault_of_the_format_names_the_file(tmp_path: Path) -> None:
         file.seek(16)
         file.write(b"\x09")
     with pytest.raises(InputError) as error:
-        scan_sources(CtConverter(), [tmp_path])
+        scan_sources(ct_converter(), [tmp_path])
     (problem,) = error.value.problems
     assert (problem.location, problem.source) == ("p1/ct_original.vol", "p1")
 
 
 def test_memory_of_the_format_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.vol")
-    (plain,) = scan_sources(CtConverter(), [tmp_path]).sources
+    (plain,) = scan_sources(ct_converter(), [tmp_path]).sources
     larger = Format(
         suffixes=(".vol",),
         open=lambda path, location: replace(open_vol(path, location), memory=5_000),
         arrays=vol_arrays,
     )
     monkeypatch.setattr(layouts, "FORMATS", (larger,))
-    (source,) = scan_sources(CtConverter(), [tmp_path]).sources
+    (source,) = scan_sources(ct_converter(), [tmp_path]).sources
     assert source.memory - plain.memory == source.reading - plain.reading == 5_000 * THREADS
 
 
 def test_cut_while_it_is_converted(tmp_path: Path) -> None:
     write(tmp_path / "a.vol")
-    converter = CtConverter(window=("lung",))
+    converter = ct_converter(window=("lung",))
     scan = scan_sources(converter, [tmp_path])
     os.truncate(tmp_path / "a.vol", 1000)
     with pytest.raises(InputError, match=r"a\.vol: holds 1000 bytes"):
@@ -306,7 +306,7 @@ def test_cut_while_it_is_converted(tmp_path: Path) -> None:
 
 def test_sources_are_plain_values(tmp_path: Path) -> None:
     values = write(tmp_path / "a.vol")
-    converter = CtConverter()
+    converter = ct_converter()
     scan = scan_sources(converter, [tmp_path])
     assert json.loads(json.dumps(scan.sources[0].detail)) == scan.sources[0].detail
     again, scan = pickle.loads(pickle.dumps((converter, scan)))
@@ -381,11 +381,11 @@ def test_volumes_and_patches_are_the_files_voxels(tmp_path: Path) -> None:
 def test_a_format_that_is_refused_until_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = write(tmp_path / "in/a.nii.gz")
     with pytest.raises(InputError, match=r"is NIfTI, which this version does not read"):
-        scan_sources(CtConverter(), [tmp_path / "in"])
+        scan_sources(ct_converter(), [tmp_path / "in"])
     monkeypatch.setattr(layouts, "FORMATS", (replace(VOL, suffixes=(".nii.gz",)),))
     assert (
         ".nii.gz files outside case folders, one volume each: 1"
-        in scan_sources(CtConverter(), [tmp_path]).notes
+        in scan_sources(ct_converter(), [tmp_path]).notes
     )
     convert(tmp_path / "in", tmp_path / "store")
     assert names(tmp_path / "store") == ["a"]
