@@ -16,9 +16,10 @@ what a store of them holds. unistore does the rest: detection, conversion by man
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.paths import is_inside
+from unistore.converters.files.paths import is_inside, natural_key
 from unistore.converters.files.raw import FileBytes
 from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem, printable
@@ -54,6 +55,7 @@ __all__ = [
     "Restored",
     "Schema",
     "SourceFile",
+    "as_json",
     "maybe",
     "no",
     "option",
@@ -65,6 +67,9 @@ API = 1
 
 Facts: TypeAlias = Mapping[str, Any]
 """What a file says beside its arrays, as JSON values: a sample rate, a unit, a header."""
+
+Member: TypeAlias = Literal["array", "group"]
+"""What a group of a file holds under a name."""
 
 HEAD_BYTES = 4096
 BLOCK_BYTES = 16 << 20
@@ -78,6 +83,19 @@ class Claim(NamedTuple):
     reason: str
     layout: str = ""
     """Which of the family's layouts the file has; empty: the family has one."""
+
+
+def as_json(value: Any) -> Any:
+    """Return a value, or an array, of a file as JSON: what JSON lacks becomes text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        return [as_json(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def sure(reason: str, layout: str = "") -> Claim:
@@ -223,6 +241,23 @@ class Array:
         return dtype
 
     @property
+    def chunk_rows(self) -> int:
+        """Rows that are read together at least; 0: all of them."""
+        together: int = getattr(self.values, "chunk_rows", 1)
+        return together
+
+    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
+        """Say what keeps the values from being read, without reading them.
+
+        `as_objects`: texts and bytes of any length are wanted, too, see `item`.
+        """
+        return ()
+
+    def item(self, row: int | None = None) -> Any:
+        """Read one row, or all of it, whatever it is: a text, bytes of any length, a number."""
+        return self[0 : len(self)] if row is None else self[row : row + 1][0]
+
+    @property
     def fortran_order(self) -> bool:
         """Whether the last axis varies slowest in the file, so that `T` is read faster."""
         is_reversed: bool = getattr(self.values, "fortran_order", False)
@@ -234,7 +269,8 @@ class Array:
         return Array(self.values.T, self.unit, self.description)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return np.asarray(self.values[rows])
+        lo, hi, step = rows.indices(len(self))
+        return self.read(lo, max(lo, hi))[::step]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -250,12 +286,13 @@ class Array:
         """Read rows ``lo:hi``, in `out` if the values can and its dtype is theirs, else in another array."""
         read_into = getattr(self.values, "read_into", None)
         if read_into is None:
-            return self[lo:hi]
+            return np.asarray(self.values[lo:hi])
         rows: NDArray[Any] = read_into(lo, hi, out)
         return rows
 
 
-class Opened(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Opened:
     """An open file.
 
     Attributes
@@ -278,28 +315,82 @@ class Opened(NamedTuple):
         What else the file holds and nobody wants, by name, with the reason.
     notes
         Remarks on arrays, by name; those of arrays that a family takes are printed, each once.
-    attributes
-        ``attributes(is_wanted)`` reads the attributes of an HDF5 file, of its groups and of the arrays whose
-        names are wanted.
     file
         The file itself; unistore fills it in.
     """
 
     arrays: Mapping[str, Array]
-    facts: Mapping[str, Any] = {}
-    further: tuple[SourceFile, ...] = ()
+    facts: Facts = field(default_factory=dict)
+    further: Sequence[SourceFile] = ()
     forward_only: bool = False
     memory: int = 0
     problems: Sequence[Problem] = ()
-    left_out: Mapping[str, str] = {}
-    notes: Mapping[str, str] = {}
-    attributes: Callable[[Callable[[str], bool]], Attributes] | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     file: SourceFile | None = None
 
     def bytes(self) -> Array:
         """Return the file as it stands, for families that keep it: (n,) uint8, read where it is sliced."""
         assert self.file is not None
         return self.file.bytes()
+
+    # A file of groups (HDF5) says more; of others, names with slashes are taken for groups.
+
+    @property
+    def all_arrays(self) -> Mapping[str, Array]:
+        """`arrays`, and texts, single values and what cannot be read, see `Array.problems`."""
+        return self.arrays
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """Paths of all groups, in natural order."""
+        paths = [name.split("/") for name in self.arrays]
+        found = {"/".join(path[:depth]) for path in paths for depth in range(1, len(path))}
+        return sorted(found, key=natural_key)
+
+    @property
+    def unreachable(self) -> Sequence[Problem]:
+        """Those of `problems` that say why something cannot be opened, as a link out of the folder."""
+        return ()
+
+    def members(self, group: str = "") -> Mapping[str, Member]:
+        """Return what a group holds, in natural order of the names, without what links lead to.
+
+        No more of the file is read for it. A group that is not there holds nothing.
+        """
+        start = f"{group}/" if group else ""
+        inside = [name.removeprefix(start) for name in self.arrays if name.startswith(start)]
+        found: dict[str, Member] = {}
+        for name in sorted(inside, key=natural_key):
+            head, below, _ = name.partition("/")
+            found[head] = "group" if below else "array"
+        return found
+
+    def without(self, groups: Collection[str]) -> Opened:
+        """Return the same open file as if these groups, which may be many, held nothing."""
+        del groups
+        return self
+
+    def group_facts(self, group: str = "") -> Facts:
+        """Return what a group says beside its arrays, as JSON values."""
+        del group
+        return {}
+
+    def attributes(
+        self, is_wanted: Callable[[str], bool], is_told: Callable[[str, str, bool], bool] | None = None
+    ) -> Attributes | None:
+        """Read the attributes of a file of groups to the last bit: its own, those of its groups and arrays.
+
+        Parameters
+        ----------
+        is_wanted
+            Of the name of an array: whether its attributes are wanted. Single values are always.
+        is_told
+            ``(path, name, is_plain)``: whether the family says an attribute in its own words. `is_plain`:
+            its value alone, as JSON has it, makes it again.
+        """
+        del is_wanted, is_told
+        return None
 
 
 class Format(ABC):
@@ -339,15 +430,6 @@ class Format(ABC):
         InputError
             If the file is truncated, damaged, or of a form that is not read.
         """
-
-    @contextmanager
-    def reopen(self, file: SourceFile) -> Iterator[Mapping[str, Array]]:
-        """Open a file again for the values of some arrays; by default as `open`.
-
-        A format overrides it that finds one array faster than it lists all.
-        """
-        with self.open(file) as opened:
-            yield opened.arrays
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write a file that opens as these arrays and facts; a format without it is not exported."""
@@ -418,7 +500,8 @@ class Schema:
         return self.columns[column].source or column
 
 
-class Head(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Head:
     """What an open file, or a group of files, holds, without values.
 
     Attributes
@@ -427,18 +510,35 @@ class Head(NamedTuple):
         The file; the first of a group, with the name of the group.
     format
         Name of its format.
-    arrays
-        Shape and dtype of each array.
-    facts, problems, left_out
-        As in `Opened`.
     """
 
     file: SourceFile
     format: str
-    arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
-    facts: Facts
-    problems: Sequence[Problem] = ()
-    left_out: Mapping[str, str] = {}
+    _opened: Opened
+
+    @cached_property
+    def arrays(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and dtype of each array."""
+        return {name: (array.shape, array.dtype) for name, array in self._opened.arrays.items()}
+
+    @property
+    def facts(self) -> Facts:
+        """See `Opened`."""
+        return self._opened.facts
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """See `Opened`."""
+        return self._opened.problems
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """See `Opened`."""
+        return self._opened.left_out
+
+    def members(self, group: str = "") -> Mapping[str, Member]:
+        """See `Opened.members`; asked by families that look at millions of files."""
+        return self._opened.members(group)
 
 
 class Chosen(NamedTuple):

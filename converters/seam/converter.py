@@ -35,7 +35,7 @@ from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.columns import Place, check_columns, picked_of
 from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import formats_of, open_file, reading
+from unistore.converters.seam.formats import formats_of, open_file
 from unistore.converters.seam.gather import gather_sources
 from unistore.converters.seam.indices import facts_of, finalize_sources
 from unistore.converters.seam.sources import (
@@ -46,7 +46,6 @@ from unistore.converters.seam.sources import (
     ScannedSource,
     further_files,
     group_of,
-    head_of,
     joined,
     picks_of,
     problems_of_facts,
@@ -124,7 +123,7 @@ class SeamConverter(Converter):
             # Other families that take files of the format look at the same open file.
             opened: Opened = candidate.opened(_Opening(opening, file))
         with calling(self.plugin, file.name):
-            matched = self.plugin.match(head_of(file, opening.name, opened))
+            matched = self.plugin.match(Head(file, opening.name, opened))
         # A family is as sure of a file as its format.
         if matched.certainty == "no":
             return matched
@@ -222,7 +221,7 @@ class SeamConverter(Converter):
         whole = joined(group, opened)
         first = group.files[0]
         file = first if first.name == part.name else replace(first, name=part.name)
-        head = head_of(file, openings[0].name, whole)
+        head = Head(file, openings[0].name, whole)
         with calling(plugin, part.name):
             # A general family has no other to leave a file to.
             claim = None if plugin.general else plugin.match(head)
@@ -243,8 +242,8 @@ class SeamConverter(Converter):
         if whole.notes:
             notes = (*dict.fromkeys(whole.notes[name] for name in wanted if name in whole.notes), *notes)
         attributes = None
-        if plugin.keeps_attributes and whole.attributes is not None:
-            attributes = whole.attributes(set(wanted).__contains__)
+        if plugin.keeps_attributes:
+            attributes = opened[0].attributes(set(wanted).__contains__)
         return ScannedSource(
             picked=picked,
             formats=tuple([opening.name for opening in openings]),
@@ -328,8 +327,8 @@ class SeamConverter(Converter):
                 by_file.setdefault(place.file, {})[column] = place
         for number, places in by_file.items():
             opening, file = self.file_of(origin, paths, number)
-            with reading(opening, file), calling(opening, file.name), opening.reopen(file) as arrays:
-                fill(arrays, out, places, lo, hi)
+            with calling(opening, file.name), open_file(opening, file) as opened:
+                fill(opened.arrays, out, places, lo, hi)
 
     def _copy_rows(
         self,
@@ -413,7 +412,9 @@ class Neighbours:
         file = SourceFile(path, path.name)
         try:
             with self._converter.opened(file) as (opening, opened):
-                return head_of(file, opening.name, opened)
+                head = Head(file, opening.name, opened)
+                list(head.arrays)  # which are listed once, while the file is open
+                return head
         except InputError as error:
             if is_unreadable(error):
                 raise

@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "pictures": {"errors", "system", "schemas", "converters", "remote"},
     "progress": {"errors", "system", "remote"},
     "converters": LOW,
-    "plugin": {"converters"},
+    "plugin": {"converters", "data"},
     "remote": {"errors", "system", "zarr3"},
     "store": (STORES - {"store"}) | {"converters", "pictures"},
     "data": STORES | {"memory", "order", "converters", "pictures"},

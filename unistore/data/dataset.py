@@ -62,8 +62,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``. Stores in
         an object store need workers started by ``spawn`` or ``forkserver``. A list: several stores.
     samples
-        Kind of samples: ``Segments(max_points=4096)``, ``Patches(96)``, …; None: the default kind of the
-        family (`Rows`, `Segments`, `Volumes`, …).
+        Kind of samples: ``Segments(max_points=4096)``, ``Patches(96)``, …, or its text: ``"Patches(96)"``, as
+        kinds of packages are named; None: the default kind of the family (`Rows`, `Segments`, `Volumes`, …).
     fields
         Keys to read; None: the default keys of the kind. Its documentation lists further ones. ``"epoch"`` is
         the epoch that a sample is read for, int64, unless the store has a field of this name.
@@ -102,7 +102,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     def __init__(
         self,
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        samples: SampleKind | None = None,
+        samples: SampleKind | str | None = None,
         fields: Sequence[str] | None = None,
         split: str | Sequence[str] | None = None,
         transform: Callable[..., Any] | None = None,
