@@ -38,8 +38,8 @@ def suffixes() -> tuple[str, ...]:
 
 
 @cache
-def _suffixes_of(kinds: tuple[type[Format] | str, ...]) -> tuple[str, ...]:
-    return tuple(suffix for kind in formats_of(kinds) for suffix in kind.suffixes)
+def _suffixes_of(formats: tuple[type[Format] | str, ...]) -> tuple[str, ...]:
+    return tuple(suffix for kind in formats_of(formats) for suffix in kind.suffixes)
 
 
 def is_voxels(file: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import array_values
+from unistore.converters.ct import names
 from unistore.converters.ct.counting import scaled_tolerance
 from unistore.converters.ct.export import Volume, volumes
-from unistore.converters.ct.names import FORMATS
 from unistore.converters.ct.points import SDF_MEMBERS, SPARSE_MEMBERS
+from unistore.converters.ct.scan import BY_FILE
 from unistore.converters.ct.tables import Detail, windows_of
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.libraries import ONLY, Open, Opened, open_npz
-from unistore.converters.plugin import Format, SourceFile
+from unistore.converters.plugin import Facts, Format, SourceFile
 from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import formats_of
 from unistore.converters.seam.stored import open_original
 from unistore.schemas.ct.fields import SDF, WINDOWS
+from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.windows import OWN_VALUES, Window, value_source
 from unistore.schemas.indices import StoreView
 
@@ -32,7 +35,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore the image, and every window, mask, label and distance field that came as a file."""
     all_volumes = list(volumes(store))
     windows = windows_of(scan)
-    formats = {kind.name: kind for kind in formats_of(FORMATS)}
+    formats = {kind.name: kind for kind in formats_of(names.FORMATS)}
 
     def source(number: int) -> Restored:
         volume = all_volumes[number]
@@ -48,13 +51,14 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             elif kind == SDF:
                 files.append(_restored_field(volume, name, path, detail.resolutions.get(name, 0)))
             elif format_name:
-                opening = partial(_open_voxels, formats[format_name])
+                facts = _stated_facts(volume, detail) if array == "image" else {}
+                opening = partial(_open_voxels, formats[format_name], facts)
                 if kind == WINDOWS:
                     restored, is_scaled = _window(volume, array, path, windows[name], opening)
                     left_out += [f"{array} scaled to 0…1 (the volume gives it)"] * is_scaled
                 else:
                     restored = _restored_voxels(volume, array)
-                files.append(RestoredFile(path, [restored], opening))
+                files.append(RestoredFile(path, [restored], opening, facts=facts))
         return Restored(files, left_out)
 
     return source
@@ -74,12 +78,19 @@ def _restored_field(volume: Volume, name: str, path: Path, resolution: int) -> R
     return RestoredFile(path, arrays, _open_distances)
 
 
+def _stated_facts(volume: Volume, detail: Detail) -> Facts:
+    """Return what the store has of the geometry that the image's file states."""
+    geometry = asdict(read_geometry(volume.store, volume.number))
+    return {name: geometry[name] for name, by in detail.stated_by.items() if by == BY_FILE}
+
+
 @contextmanager
-def _open_voxels(format: Format, path: Path) -> Iterator[Opened]:
-    """Open a file of voxels, whose array needs no name."""
+def _open_voxels(format: Format, facts: Facts, path: Path) -> Iterator[Opened]:
+    """Open a file of voxels, whose array needs no name; of its facts those that are stored are compared."""
     with open_original(format, SourceFile(path, path.name), path) as opened:
         (name,) = opened.names
-        yield opened._replace(names=[ONLY], array=lambda _: opened.array(name))
+        stated = {name: value for name, value in (opened.facts or {}).items() if name in facts}
+        yield opened._replace(names=[ONLY], array=lambda _: opened.array(name), facts=stated)
 
 
 def _window(

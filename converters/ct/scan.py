@@ -24,7 +24,7 @@ from unistore.schemas.ct.windows import PRESETS, Window
 from unistore.schemas.tables import name_problem
 
 _LONGEST = (1 << 31) - 1
-_BY_FILE = "the volume's file"
+BY_FILE = "the volume's file"
 
 Open = Callable[[SourceFile], AbstractContextManager[tuple[Format, Opened]]]
 """Opens a file of a source."""
@@ -142,7 +142,7 @@ class _Scanning:
         sizes = [int(size) for size, _ in images]
         if len(set(sizes)) < len(sizes):
             names = ", ".join(file.path.name for _, file in images)
-            message = f"has windows or masks, but which file is its volume? {names}"
+            message = f"which file is its volume? {names}"
             cure = "keep one of them, or call it ct_original.npy"
             raise InputError(Problem(self._group.name, message, cure, "layout"))
         by_size = {int(size): file for size, file in images}
@@ -150,7 +150,7 @@ class _Scanning:
         with self._open(file) as (opening, opened):
             image = _checked(voxels_in(opened, file, opening), "a volume")
             self._volume = replace(self._volume, image=image)
-            self._state(numbers_in(opened.facts), _BY_FILE)
+            self._state(numbers_in(opened.facts), BY_FILE)
 
     def _named(self, kind: str, name: str, file: SourceFile, found: Mapping[str, Voxels]) -> Voxels:
         """A window, mask or label."""

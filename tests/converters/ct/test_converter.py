@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.real_ct import LUNG, VOLUME
+from unistore.converters.ct import points as ct_points
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.family import converter as ct_converter
-from unistore.converters.ct.layouts import npz as ct_points
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -344,7 +344,7 @@ def test_splits_come_from_folders(tmp_path: Path) -> None:
 def test_windows_are_recorded_with_their_numbers() -> None:
     same = ct_converter(window=("lung", "w:400:50", "lung"))
     assert same == ct_converter(window=["lung:1500:-600", "w:4e2:50.0"])
-    assert same.recorded()["window"] == ["lung:1500.0:-600.0", "w:400.0:50.0"]
+    assert same.plugin.recorded()["window"] == ["lung:1500.0:-600.0", "w:400.0:50.0"]
     with pytest.raises(InputError, match="two widths or levels"):
         ct_converter(window=("lung", "lung:10:10"))
     with pytest.raises(InputError, match=r"--sparse: must be one of .*got 'maybe'"):

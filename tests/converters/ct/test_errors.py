@@ -80,7 +80,14 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("a.nii.gz", "NIfTI"), ("a.nii", "NIfTI"), ("a.dcm", "DICOM"), ("a.nrrd", "NRRD")]
+    ("name", "kind"),
+    [
+        ("a.nii.gz", "NIfTI"),
+        ("a.NII", "NIfTI"),
+        ("a.dcm", "DICOM"),
+        ("a.mha", "MetaImage"),
+        ("ct.nrrd", "NRRD"),
+    ],
 )
 def test_other_formats_are_named(tmp_path: Path, name: str, kind: str) -> None:
     path = tmp_path / name
@@ -268,8 +275,8 @@ def test_two_files_of_one_mask_are_refused(tmp_path: Path) -> None:
     for name in ("liver_binary", "p1_liver_binary"):
         save(tmp_path / f"p1/masks/{name}.npy", (GOOD > 3).astype("u1"))
     (problem,) = scan_problems(tmp_path).values()
-    assert problem.location == problem.source == "p1"
-    assert problem.message == "has liver_binary.npy and p1_liver_binary.npy, which are called the same"
+    assert (problem.location, problem.source) == ("p1/masks/p1_liver_binary.npy", "p1")
+    assert problem.message == "is a second mask 'liver' of this volume, beside p1/masks/liver_binary.npy"
 
 
 def test_problems_and_contradictions_are_told_together(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.files.paths import list_files
-from unistore.converters.scan import Part
+from unistore.converters.scan import Part, Parts
 from unistore.errors import InputError
 
 HU = np.arange(60, dtype="i2").reshape(3, 4, 5)
@@ -40,7 +40,7 @@ def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:
     (part,) = parts(write_case(tmp_path / "case")).values()
     scanned = ct_converter(info_order="xyz").scan(part)
     assert scanned.image is not None
-    assert (scanned.image.path.name, scanned.image.location) == (
+    assert (scanned.image.file.path.name, scanned.image.file.name) == (
         "ct_original_512.npy",
         "case/ct_original_512.npy",
     )
@@ -50,7 +50,7 @@ def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:
         "bone": (1500, 300),
     }
     assert {
-        name: (points.count, points.dtype, points.resolution) for name, points in scanned.sdf.items()
+        name: (points.length, points.dtype, points.resolution) for name, points in scanned.sdf.items()
     } == {"far": (2, "<f4", 8)}
     assert (list(scanned.windows), list(scanned.sparse), list(scanned.masks)) == (
         ["lung"],
@@ -77,7 +77,7 @@ def test_a_pickled_part_gives_the_same_in_another_process(tmp_path: Path) -> Non
     assert len({repr(each) for each in here}) == 3, "they are told apart"
     images = [number for number, each in enumerate(here) if each.image is not None]
     scans = [
-        converter.gather([found[n] for n in images], [each[n] for n in images]) for each in (here, there)
+        converter.gather(Parts(found[n] for n in images), [each[n] for n in images]) for each in (here, there)
     ]
     assert len(images) == 2
     assert scans[0] == scans[1]
@@ -103,7 +103,7 @@ def test_the_scan_of_a_volume_tells_all_its_problems(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         ct_converter().scan(parts(case)["case"])
     assert [problem.location for problem in error.value.problems] == [
-        "case",
+        "case/masks/liver_binary.npy",
         "case/windows/lung_w1500_l-600.npy",
         "case/info.json",
     ]

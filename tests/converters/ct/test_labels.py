@@ -143,7 +143,7 @@ def test_pairs_of_any_habit(tmp_path: Path, names: tuple[str, str]) -> None:
     assert set(families(tmp_path).values()) == {"ct"}
     scan = scan_sources(ct_converter(), [tmp_path])
     assert len(scan.sources) == 1
-    assert len(scan.sources[0].detail["labels"]) == 1
+    assert len(scan.sources[0].detail.named("labels")) == 1
 
 
 @pytest.mark.parametrize(("dtype", "label"), [("f4", "u1"), ("u1", "?"), ("f8", "i8")])
@@ -205,7 +205,9 @@ def test_labels_that_cannot_be(tmp_path: Path, label: np.ndarray, message: str) 
 
 def test_two_labels_of_one_name(tmp_path: Path) -> None:
     save(tmp_path / "a", p=image(), p_seg=classes(), p_segmentation=classes())
-    assert "has p_seg.npy and p_segmentation.npy, which are called the same" in problems_of(tmp_path / "a")
+    assert "p_segmentation.npy: is a second label 'seg' of this volume, beside p_seg.npy" in problems_of(
+        tmp_path / "a"
+    )
 
 
 def test_masks_as_floats_are_bits_beside_masks_as_bytes(tmp_path: Path) -> None:
