@@ -325,9 +325,9 @@ def test_verified_against_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patched:
         patched.setattr(Planes, "__getitem__", wrong)
         convert(tmp_path / "in", tmp_path / "wrong")
-    problems = verify(tmp_path / "wrong", against=[tmp_path / "in"]).problems
-    assert [problem.location for problem in problems] == ["volumes/image", "a.vol"]
-    assert all("values differ" in problem.message for problem in problems)
+    first, *_ = verify(tmp_path / "wrong", against=[tmp_path / "in"]).problems
+    assert first.location == "volumes/image"
+    assert "1 of 1323 values differ" in first.message
 
 
 def test_exported_as_npy(tmp_path: Path) -> None:
