@@ -67,7 +67,7 @@ def match(head: Head) -> Claim:
     if len(head.arrays) != 1:
         return no(f"holds {len(head.arrays)} arrays, a volume one")
     ((shape, dtype),) = head.arrays.values()
-    by_name = _match_name(path, near) or _match_mask(path, near)
+    by_name = _match_name(path) or _match_mask(path, near)
     if by_name is not None:
         return by_name
     if not is_plain(path):
@@ -75,7 +75,7 @@ def match(head: Head) -> Claim:
     return _match_label(path, shape, near) or _match_values(path, shape, dtype, near)
 
 
-def _match_name(path: Path, near: Near) -> Claim | None:
+def _match_name(path: Path) -> Claim | None:
     if is_image(path):
         return _IS_IMAGE
     if is_case_window(path):

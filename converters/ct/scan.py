@@ -188,7 +188,8 @@ class _Scanning:
             self._volume.named.setdefault(name, self._window(name, file))
         found = self._volume.sparse if is_window else self._volume.sdf
         if name in found:
-            raise file.problem(f"is a second file for {name!r}", "keep one of them", "window")
+            message = f"is a second file for {name!r}"
+            raise file.problem(message, "keep one of them", "window")
         found[name] = points
 
     def _read_info(self, file: SourceFile) -> None:
@@ -240,7 +241,8 @@ def _choose_image(images: Mapping[int, SourceFile], resolution: int | None, wher
 def _check_name(kind: str, name: str, file: SourceFile) -> None:
     reason = name_problem(f"{kind}s/{name}")
     if reason is not None:
-        raise file.problem(f"cannot name a {kind}: {reason}", "rename it", "name")
+        message = f"cannot name a {kind}: {reason}"
+        raise file.problem(message, "rename it", "name")
 
 
 def _checked(voxels: Voxels, what: str) -> Voxels:

@@ -85,7 +85,8 @@ def arrays_of(file: SourceFile, format: Format) -> Iterator[Mapping[str, Array]]
 def only_array(opened: Opened, file: SourceFile) -> Array:
     """The array of a file that holds one."""
     if len(opened.arrays) != 1:
-        raise file.problem(f"holds {len(opened.arrays)} arrays; a volume is one", "save one a file", "layout")
+        message = f"holds {len(opened.arrays)} arrays; a volume is one"
+        raise file.problem(message, "save one a file", "layout")
     (array,) = opened.arrays.values()
     return array
 
