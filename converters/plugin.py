@@ -332,6 +332,12 @@ class Opened:
     notes: Mapping[str, str] = field(default_factory=dict)
     file: SourceFile | None = None
 
+    @property
+    def name(self) -> str:
+        """What messages call the file."""
+        assert self.file is not None
+        return self.file.name
+
     def bytes(self) -> Array:
         """Return the file as it stands, for families that keep it: (n,) uint8, read where it is sliced."""
         assert self.file is not None
@@ -513,35 +519,37 @@ class Head:
         The file; the first of a group, with the name of the group.
     format
         Name of its format.
+    opened
+        The open file, for families that look at what is no array; its values are not to be read.
     """
 
     file: SourceFile
     format: str
-    _opened: Opened
+    opened: Opened
 
     @cached_property
     def arrays(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Shape and dtype of each array."""
-        return {name: (array.shape, array.dtype) for name, array in self._opened.arrays.items()}
+        return {name: (array.shape, array.dtype) for name, array in self.opened.arrays.items()}
 
     @property
     def facts(self) -> Facts:
         """See `Opened`."""
-        return self._opened.facts
+        return self.opened.facts
 
     @property
     def problems(self) -> Sequence[Problem]:
         """See `Opened`."""
-        return self._opened.problems
+        return self.opened.problems
 
     @property
     def left_out(self) -> Mapping[str, str]:
         """See `Opened`."""
-        return self._opened.left_out
+        return self.opened.left_out
 
     def members(self, group: str = "") -> Mapping[str, Member]:
         """See `Opened.members`; asked by families that look at millions of files."""
-        return self._opened.members(group)
+        return self.opened.members(group)
 
 
 class Chosen(NamedTuple):
@@ -614,6 +622,10 @@ class Family(Options, ABC):
     batch_size: ClassVar[int] = 8
     general: ClassVar[bool] = False
     keeps_attributes: ClassVar[bool] = False
+
+    def declines(self, file: SourceFile) -> str:
+        """Say why a file is none of the family's by its name, so that it is not opened; empty: it may be."""
+        return ""
 
     def match(self, head: Head) -> Claim:
         """Say whether an open file is one of the family's; by default if it has every column."""

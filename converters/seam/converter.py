@@ -114,8 +114,11 @@ class SeamConverter(Converter):
         return LeftOut(claim.reason)
 
     def _claim(self, candidate: Candidate, fitting: Sequence[Format]) -> Claim:
-        near = Neighbours(self, candidate.folders)
+        near = Neighbours(self, candidate.folders, candidate.roots)
         file = SourceFile(candidate.path, candidate.path.name, candidate.roots, near)
+        declined = self.plugin.declines(file)
+        if declined:
+            return no(declined)
         opening, claim = self._recognised(file, fitting)
         if opening is None:
             return claim
@@ -182,7 +185,10 @@ class SeamConverter(Converter):
         paths = listing.with_suffixes(self.suffixes)
         named = zip(relative_names(paths), paths, strict=True)
         roots = listing.roots
-        return [SourceFile(Path(path), name, roots) for name, path in named if not exclusion.covers(name)]
+        near = Neighbours(self, Folders(roots), roots)
+        return [
+            SourceFile(Path(path), name, roots, near) for name, path in named if not exclusion.covers(name)
+        ]
 
     @contextmanager
     def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
@@ -203,7 +209,7 @@ class SeamConverter(Converter):
             fitting = self._fitting(file.path) or self.formats[:1]
             opening, claim = self._recognised(file, fitting)
             if opening is None:
-                return self._not_ours(part, claim)
+                return self.not_ours(part, claim)
             openings.append(opening)
         if len(openings) == 1:  # as nearly all of millions
             with calling(openings[0], part.name), open_file(openings[0], group.files[0]) as one:
@@ -226,7 +232,7 @@ class SeamConverter(Converter):
             # A general family has no other to leave a file to.
             claim = None if plugin.general else plugin.match(head)
             if claim is not None and claim.certainty == "no":
-                return self._not_ours(part, claim)
+                return self.not_ours(part, claim)
             chosen = plugin.choose(head)
             sample_rows = plugin.typical_rows(head)
             memory = plugin.memory(head)
@@ -259,7 +265,7 @@ class SeamConverter(Converter):
             memory=whole.memory + memory,
         )
 
-    def _not_ours(self, part: Part, claim: Claim) -> ScannedSource:
+    def not_ours(self, part: Part, claim: Claim) -> Scanned:
         """Leave out a file of a folder; one that the user named is a problem."""
         if part.files[0] in map(Path.resolve, part.roots):
             raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
@@ -400,13 +406,13 @@ def fill(
 class Neighbours:
     """What lies near a file, as the formats of a family open it."""
 
-    def __init__(self, converter: SeamConverter, folders: Folders) -> None:
-        self._converter = converter
+    def __init__(self, converter: SeamConverter, folders: Folders, roots: tuple[Path, ...]) -> None:
+        self._converter, self._roots = converter, roots
         self.has, self.holds = folders.has, folders.holds
 
     def head(self, path: Path) -> Head | None:
         """See `Near.head`."""
-        file = SourceFile(path, path.name)
+        file = SourceFile(path, path.name, self._roots)
         try:
             with self._converter.opened(file) as (opening, opened):
                 head = Head(file, opening.name, opened)
