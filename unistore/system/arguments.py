@@ -85,7 +85,7 @@ class Arguments:
         return self.expect(name, value, right, "a number above 0", none=none)
 
     def flag(self, name: str, value: object, *, none: bool = False) -> bool:
-        """Return true or False."""
+        """Expect true or False."""
         return self.expect(name, value, matches_type(value, bool), "True or False", none=none)
 
     def one_of(self, name: str, value: object, known: Collection[str]) -> bool:
