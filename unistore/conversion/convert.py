@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.asking import asking
+from unistore.conversion.executors.local import asking
 from unistore.conversion.executors.worker_process import CONVERSION
 from unistore.conversion.run import Report, run
 from unistore.conversion.settings import Settings

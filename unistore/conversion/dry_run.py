@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.asking import asking
+from unistore.conversion.executors.local import asking
 from unistore.conversion.keys import fingerprints_of, sizes_of
 from unistore.conversion.memory import Estimate, Peak, estimate, provisional_tables
 from unistore.conversion.new_store import plan_of

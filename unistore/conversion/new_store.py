@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.conversion.columns import in_planes
-from unistore.conversion.executors.asking import asking
-from unistore.conversion.executors.local import Executor
+from unistore.conversion.executors.local import Executor, asking
 from unistore.conversion.job import ShardJob, read_parts
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.seal import IndexArrays, root_attributes, shared_index

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from unistore.conversion.build import Build, FolderBuild
 from unistore.conversion.columns import bounded_columns, check_plan
 from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.asking import asking
-from unistore.conversion.executors.local import Executor, Job, Serial
+from unistore.conversion.executors.local import Executor, Job, Serial, asking
 from unistore.conversion.failure import writing_failed
 from unistore.conversion.job import DeriveJob, PartJob, RowsRead, ShardJob, parts_of, source_batches
 from unistore.conversion.keys import (

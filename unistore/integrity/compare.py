@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.executors.asking import T, run_in_order
-from unistore.conversion.executors.local import Executor, Job, Outcome
+from unistore.conversion.executors.local import Executor, Job, Outcome, T, run_in_order
 from unistore.conversion.failure import WritingError, named, refusal
 from unistore.conversion.job import ShardJob, statistics_of
 from unistore.conversion.keys import Fingerprints, reading

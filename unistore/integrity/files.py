@@ -11,8 +11,7 @@ from typing import Any
 
 import xxhash
 
-from unistore.conversion.executors.asking import run_in_order
-from unistore.conversion.executors.local import Executor, Job, Outcome, Serial
+from unistore.conversion.executors.local import Executor, Job, Outcome, Serial, run_in_order
 from unistore.conversion.lock import owner_of
 from unistore.errors import Location, Problem, StoreError
 from unistore.exporting.run import temporary_folder_path

@@ -12,8 +12,7 @@ import numpy as np
 
 from unistore.conversion.build import FolderBuild
 from unistore.conversion.convert import recorded_converter
-from unistore.conversion.executors.asking import T, asking
-from unistore.conversion.executors.local import Executor
+from unistore.conversion.executors.local import Executor, T, asking
 from unistore.conversion.job import ShardJob
 from unistore.conversion.keys import Fingerprints, fingerprints_of
 from unistore.conversion.new_store import NewStore, versions

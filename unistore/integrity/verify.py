@@ -14,8 +14,7 @@ import numpy as np
 
 from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.asking import run_in_order
-from unistore.conversion.executors.local import Executor, Job, Outcome
+from unistore.conversion.executors.local import Executor, Job, Outcome, run_in_order
 from unistore.conversion.executors.processes import Processes
 from unistore.converters.registry import find_family, get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError, first_few

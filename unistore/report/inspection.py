@@ -185,7 +185,7 @@ def _store(name: str) -> Inspection:
 def _other(name: str, target: Path) -> Inspection:
     """Inspect source files, or what is not recognised."""
     from unistore.conversion.executors.apart import Apart
-    from unistore.conversion.executors.asking import asking
+    from unistore.conversion.executors.local import asking
     from unistore.converters.survey import survey
     from unistore.report.sources import commands_behind_links, describe_sources
 

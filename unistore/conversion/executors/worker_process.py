@@ -37,7 +37,7 @@ SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 OUT_OF_MEMORY = "killed by SIGKILL"
 """How the kernel ends a process when memory runs out."""
 HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
-IMPORTS = ("unistore.conversion.executors.asking",)
+IMPORTS = ("unistore.conversion.executors.local",)
 """What every step needs."""
 CONVERSION = "unistore.conversion.job"
 """What writing shards needs, too."""
