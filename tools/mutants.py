@@ -4,8 +4,8 @@
 
 The mutants are a sample by the seed of all that can be made of the commit. Each is tried in a clone, on the
 tests that mirror its room: its own test file first, then the files that name its module. One whose tests
-outlast the limit is listed, and does not count as noticed. Results are kept line by line in ``build/mutants``:
-the same command goes on where it stopped.
+outlast the limit is listed, and does not count as noticed. Results are kept line by line in
+``build/mutants``: the same command goes on where it stopped.
 """
 
 from __future__ import annotations
