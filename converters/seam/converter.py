@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.formats import has_ending, lfs_pointer_problem
-from unistore.converters.files.paths import Listing, relative_names
+from unistore.converters.files.formats import has_ending
+from unistore.converters.files.links import follow_links
+from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
+from unistore.converters.formats.raw import Raw
 from unistore.converters.plugin import (
     BLOCK_BYTES,
     Array,
@@ -38,13 +41,13 @@ from unistore.converters.seam.indices import facts_of, finalize_sources
 from unistore.converters.seam.sources import (
     Origin,
     Origins,
-    PartGroup,
     Planned,
     ScannedSource,
     further_files,
     group_of,
     head_of,
     joined,
+    part_group,
     picks_of,
     problems_of_facts,
     source_file,
@@ -106,13 +109,17 @@ class SeamConverter(Converter):
         fitting = self._fitting(file.path)
         if not fitting:
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
-        claim = self._claim(file, fitting)
+        source = SourceFile(file.path, file.path.name, file.roots, fitting[0].name)
+        with calling(self.plugin, source.name):
+            reason = self.plugin.declines(source)
+        if reason:
+            return LeftOut(reason)
+        claim = self._claim(file, source, fitting)
         if claim.certainty == "sure":
             return Taken(claim.layout or self.plugin.name, claim.reason)
         return LeftOut(claim.reason)
 
-    def _claim(self, candidate: Candidate, fitting: Sequence[Format]) -> Claim:
-        file = SourceFile(candidate.path, candidate.path.name, candidate.roots)
+    def _claim(self, candidate: Candidate, file: SourceFile, fitting: Sequence[Format]) -> Claim:
         opening, claim = self._recognised(file, fitting)
         if opening is None:
             return claim
@@ -121,8 +128,8 @@ class SeamConverter(Converter):
             opened: Opened = candidate.opened(_Opening(opening, file))
         with calling(self.plugin, file.name):
             matched = self.plugin.match(head_of(file, opening.name, opened))
-        # A family is as sure of a file as its format.
-        if matched.certainty == "no":
+        # A family is as sure of a file as its format, which knows nothing of bytes without a header.
+        if matched.certainty == "no" or isinstance(opening, Raw):
             return matched
         reason = " and ".join(filter(None, (claim.reason, matched.reason)))
         is_sure = "maybe" not in (claim.certainty, matched.certainty)
@@ -136,39 +143,83 @@ class SeamConverter(Converter):
                 claim = candidate.recognise(file)
             if claim.certainty != "no":
                 return candidate, claim
-        check_whole(file)
+        file.check_whole()
         return None, claim or no(f"is of no format of {self.plugin.name}")
 
-    def _fitting(self, path: Path) -> Sequence[Format]:
+    def _fitting(self, path: Path | str) -> Sequence[Format]:
         """Formats with the ending of a file."""
         name = str(path).lower()
         fitting = [one for one in self.formats if name.endswith(one.suffixes)]
         return fitting or [one for one in self.formats if has_ending(path, one.suffixes)]
 
+    def _format_name(self, path: Path | str) -> str:
+        fitting = self._fitting(path)
+        return fitting[0].name if fitting else ""
+
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Group the files into sources, by the family's `group`."""
-        files = listing.with_suffixes(self.suffixes)
         roots = listing.roots
-        named = zip(relative_names(files), files, strict=True)
-        sources = [SourceFile(Path(path), name, roots) for name, path in named if not exclusion.covers(name)]
-        with calling(self.plugin, ", ".join(map(str, roots))):
-            chosen = list(self.plugin.group(sources))
         parts = Parts(roots=roots)
         problems: list[Problem] = []
         notes: list[str] = []
+        followed: Sequence[Path] = ()
+        if self.plugin.follows_links:
+            linked = follow_links(listing, self.suffixes, exclusion.covers)
+            named: Iterable[tuple[Path, str]] = linked.names.items()
+            problems += linked.problems
+            notes += linked.notes
+            followed = linked.followed
+        else:
+            paths = listing.with_suffixes(self.suffixes)
+            named = zip(map(Path, paths), relative_names(paths), strict=True)
+        files = [
+            SourceFile(path, name, roots, self._format_name(path))
+            for path, name in named
+            if not exclusion.covers(name)
+        ]
+        whys: dict[str, str] = {}
         grouped: set[str] = set()
+        with calling(self.plugin, ", ".join(map(str, roots))):
+            chosen = list(self.plugin.group(files))
         for one in chosen:
             if isinstance(one, Problem):
                 problems.append(one)
             elif isinstance(one, str):
                 notes.append(one)
-            else:
+            elif isinstance(one, Group | SourceFile):
                 group = one if isinstance(one, Group) else Group(one.name, (one,))
-                names = tuple([file.name for file in group.files])
-                grouped.update(names)
-                parts.add(group.name, [file.path for file in group.files], PartGroup(names, group.arrays))
-        left_out = [(file.path, "in no source") for file in sources if file.name not in grouped]
+                detail = part_group(group)
+                grouped.update(detail.names)
+                parts.add(group.name, [file.path for file in group.files], detail)
+            else:
+                file, why = one
+                whys[file.name] = why
+        unused = [file for file in files if file.format and file.name not in grouped]
+        left_out = [(file.path, whys.get(file.name, "in no source")) for file in unused]
+        if self.plugin.follows_links:
+            left_out = self._left_by_links(listing, left_out, parts, followed)
+        if not parts and not problems and not exclusion.covered:
+            message = f"no {' or '.join(self.suffixes)} file in this folder"
+            problems.append(Problem(", ".join(map(str, roots)), message, kind="missing"))
         return Found(parts=parts, left_out=[] if problems else left_out, notes=notes, problems=problems)
+
+    def _left_by_links(
+        self, listing: Listing, left_out: Sequence[tuple[Path, str]], parts: Parts, followed: Sequence[Path]
+    ) -> list[tuple[Path, str]]:
+        """Add files that no link leads to, drop those that sources call otherwise, and name whole folders."""
+        used = {os.path.realpath(path) for paths in parts.files() for path in paths}
+        targets = tuple([f"{os.path.realpath(path)}{os.sep}" for path in followed])
+        behind = [path for path in listing.files if path.startswith(targets) and self._format_name(path)]
+        by_folder: dict[tuple[Path, str], list[Path]] = {}
+        for path, why in (*left_out, *[(Path(path), "no link leads to it") for path in behind]):
+            if os.path.realpath(path) not in used:
+                by_folder.setdefault((path.parent, why), []).append(path)
+        left: list[tuple[Path, str]] = []
+        for (folder, why), paths in by_folder.items():
+            first, stop = rows_below(listing.files, real_path(folder))
+            is_whole = stop - first == len(paths) and folder not in listing.roots
+            left += [(path, why) for path in ([folder] if is_whole else paths)]
+        return left
 
     def scan(self, part: Part) -> Scanned:
         """Read the header of a source, and check its arrays."""
@@ -188,6 +239,11 @@ class SeamConverter(Converter):
             files = zip(openings, group.files, strict=True)
             opened = [stack.enter_context(open_file(opening, file)) for opening, file in files]
             return self.describe(part, group, openings, opened)
+
+    def opening_of(self, file: SourceFile) -> Format:
+        """Return the first format with the ending of a file; what the user names may have any ending."""
+        fitting = self._fitting(file.path) or self.formats
+        return fitting[0]
 
     def describe(
         self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
@@ -374,12 +430,3 @@ def fill(
                 if rows is not targets[column]:
                     np.copyto(targets[column], rows[field] if field else rows, casting="same_kind")
 
-
-def check_whole(file: SourceFile) -> None:
-    """Refuse an empty file and a Git LFS pointer, which no format recognises."""
-    if file.size == 0:
-        message = "is empty (0 bytes)"
-        raise file.problem(message, "copy or write it again", "empty")
-    pointer = lfs_pointer_problem(file.head(64), file.name)
-    if pointer is not None:
-        raise InputError(pointer)

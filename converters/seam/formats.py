@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from typing import NamedTuple
 
 from unistore.converters.formats.arrays import Npy, Npz
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
 from unistore.converters.formats.raw import Raw
-from unistore.converters.plugin import Format, Opened, SourceFile
+from unistore.converters.plugin import Array, Format, Opened, SourceFile
 from unistore.converters.registry import leave_out
+from unistore.converters.seam.faults import calling
 from unistore.errors import InputError, Problem
 from unistore.system.foreign import opening
 
@@ -31,6 +33,21 @@ def open_file(kind: Format, file: SourceFile) -> Iterator[Opened]:
     native = reading(kind, file) if kind.library else nullcontext()
     with native, kind.open(file) as opened:
         yield opened._replace(file=file)
+
+
+class FileArray(NamedTuple):
+    """An array of a file that is opened anew for each reading; it can be pickled."""
+
+    format: Format
+    file: SourceFile
+    key: str
+
+    @contextmanager
+    def open(self) -> Iterator[Array]:
+        """Open the file for the values of the array."""
+        again = self.format.reopen(self.file)
+        with reading(self.format, self.file), calling(self.format, self.file.name), again as arrays:
+            yield arrays[self.key]
 
 
 @cache
