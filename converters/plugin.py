@@ -16,18 +16,19 @@ what a store of them holds. unistore does the rest: detection, conversion by man
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.formats import lfs_pointer_problem
-from unistore.converters.files.paths import is_inside
+from unistore.converters.files.paths import is_inside, natural_key
 from unistore.converters.files.raw import FileBytes
 from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem, printable
@@ -55,6 +56,7 @@ __all__ = [
     "Restored",
     "Schema",
     "SourceFile",
+    "as_json",
     "maybe",
     "no",
     "option",
@@ -66,6 +68,9 @@ API = 1
 
 Facts: TypeAlias = Mapping[str, Any]
 """What a file says beside its arrays, as JSON values: a sample rate, a unit, a header."""
+
+Member: TypeAlias = Literal["array", "group"]
+"""What a group of a file holds under a name."""
 
 HEAD_BYTES = 4096
 BLOCK_BYTES = 16 << 20
@@ -79,6 +84,19 @@ class Claim(NamedTuple):
     reason: str
     layout: str = ""
     """Which of the family's layouts the file has; empty: the family has one."""
+
+
+def as_json(value: Any) -> Any:
+    """Return a value, or an array, of a file as JSON: what JSON lacks becomes text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        return [as_json(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def sure(reason: str, layout: str = "") -> Claim:
@@ -96,6 +114,22 @@ def no(reason: str) -> Claim:
     return Claim("no", reason)
 
 
+class Near(Protocol):
+    """What lies near a file, among the paths that the user gave."""
+
+    def names(self, folder: Path) -> frozenset[str]:
+        """Names of the files in a folder; none if it is not there."""
+        ...
+
+    def has(self, path: Path) -> bool:
+        """Whether there is a file."""
+        ...
+
+    def head(self, path: Path) -> Head | None:
+        """What another file holds; None if it is damaged, which is told of that file."""
+        ...
+
+
 @dataclass(frozen=True)
 class SourceFile:
     """A file of the user's.
@@ -108,6 +142,8 @@ class SourceFile:
         What messages call it: its path below the folder that the user gave.
     roots
         The paths that the user gave; no file outside them is read.
+    near
+        In `Family.match` and `Family.group`: what lies near it.
     format
         Name of the first of the family's formats that has its ending; empty: none has.
     """
@@ -115,7 +151,14 @@ class SourceFile:
     path: Path
     name: str
     roots: tuple[Path, ...] = ()
+    near: Near | None = field(default=None, compare=False, repr=False)
     format: str = ""
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user named the file itself, not its folder."""
+        alike = [root for root in self.roots if root.name == self.path.name]
+        return any(root.parent.resolve() == self.path.parent for root in alike)
 
     @property
     def size(self) -> int:
@@ -218,8 +261,37 @@ class Array:
         dtype: np.dtype[Any] = np.dtype(self.values.dtype)
         return dtype
 
+    @property
+    def chunk_rows(self) -> int:
+        """Rows that are read together at least; 0: all of them."""
+        together: int = getattr(self.values, "chunk_rows", 1)
+        return together
+
+    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
+        """Say what keeps the values from being read, without reading them.
+
+        `as_objects`: texts and bytes of any length are wanted, too, see `item`.
+        """
+        return ()
+
+    def item(self, row: int | None = None) -> Any:
+        """Read one row, or all of it, whatever it is: a text, bytes of any length, a number."""
+        return self[0 : len(self)] if row is None else self[row : row + 1][0]
+
+    @property
+    def fortran_order(self) -> bool:
+        """Whether the last axis varies slowest in the file, so that `T` is read faster."""
+        is_reversed: bool = getattr(self.values, "fortran_order", False)
+        return is_reversed
+
+    @property
+    def T(self) -> Array:  # noqa: N802  as of an array
+        """The same array with reversed axes."""
+        return Array(self.values.T, self.unit, self.description)
+
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return np.asarray(self.values[rows])
+        lo, hi, step = rows.indices(len(self))
+        return self.read(lo, max(lo, hi))[::step]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -235,12 +307,13 @@ class Array:
         """Read rows ``lo:hi``, in `out` if the values can and its dtype is theirs, else in another array."""
         read_into = getattr(self.values, "read_into", None)
         if read_into is None:
-            return self[lo:hi]
+            return np.asarray(self.values[lo:hi])
         rows: NDArray[Any] = read_into(lo, hi, out)
         return rows
 
 
-class Opened(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Opened:
     """An open file.
 
     Attributes
@@ -263,28 +336,82 @@ class Opened(NamedTuple):
         What else the file holds and nobody wants, by name, with the reason.
     notes
         Remarks on arrays, by name; those of arrays that a family takes are printed, each once.
-    attributes
-        ``attributes(is_wanted)`` reads the attributes of an HDF5 file, of its groups and of the arrays whose
-        names are wanted.
     file
         The file itself; unistore fills it in.
     """
 
     arrays: Mapping[str, Array]
-    facts: Mapping[str, Any] = {}
-    further: tuple[SourceFile, ...] = ()
+    facts: Facts = field(default_factory=dict)
+    further: Sequence[SourceFile] = ()
     forward_only: bool = False
     memory: int = 0
     problems: Sequence[Problem] = ()
-    left_out: Mapping[str, str] = {}
-    notes: Mapping[str, str] = {}
-    attributes: Callable[[Callable[[str], bool]], Attributes] | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     file: SourceFile | None = None
 
     def bytes(self) -> Array:
         """Return the file as it stands, for families that keep it: (n,) uint8, read where it is sliced."""
         assert self.file is not None
         return self.file.bytes()
+
+    # A file of groups (HDF5) says more; of others, names with slashes are taken for groups.
+
+    @property
+    def all_arrays(self) -> Mapping[str, Array]:
+        """`arrays`, and texts, single values and what cannot be read, see `Array.problems`."""
+        return self.arrays
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """Paths of all groups, in natural order."""
+        paths = [name.split("/") for name in self.arrays]
+        found = {"/".join(path[:depth]) for path in paths for depth in range(1, len(path))}
+        return sorted(found, key=natural_key)
+
+    @property
+    def unreachable(self) -> Sequence[Problem]:
+        """Those of `problems` that say why something cannot be opened, as a link out of the folder."""
+        return ()
+
+    def members(self, group: str = "") -> Mapping[str, Member]:
+        """Return what a group holds, in natural order of the names, without what links lead to.
+
+        No more of the file is read for it. A group that is not there holds nothing.
+        """
+        start = f"{group}/" if group else ""
+        inside = [name.removeprefix(start) for name in self.arrays if name.startswith(start)]
+        found: dict[str, Member] = {}
+        for name in sorted(inside, key=natural_key):
+            head, below, _ = name.partition("/")
+            found[head] = "group" if below else "array"
+        return found
+
+    def without(self, groups: Collection[str]) -> Opened:
+        """Return the same open file as if these groups, which may be many, held nothing."""
+        del groups
+        return self
+
+    def group_facts(self, group: str = "") -> Facts:
+        """Return what a group says beside its arrays, as JSON values."""
+        del group
+        return {}
+
+    def attributes(
+        self, is_wanted: Callable[[str], bool], is_told: Callable[[str, str, bool], bool] | None = None
+    ) -> Attributes | None:
+        """Read the attributes of a file of groups to the last bit: its own, those of its groups and arrays.
+
+        Parameters
+        ----------
+        is_wanted
+            Of the name of an array: whether its attributes are wanted. Single values are always.
+        is_told
+            ``(path, name, is_plain)``: whether the family says an attribute in its own words. `is_plain`:
+            its value alone, as JSON has it, makes it again.
+        """
+        del is_wanted, is_told
+        return None
 
 
 class Format(ABC):
@@ -324,15 +451,6 @@ class Format(ABC):
         InputError
             If the file is truncated, damaged, or of a form that is not read.
         """
-
-    @contextmanager
-    def reopen(self, file: SourceFile) -> Iterator[Mapping[str, Array]]:
-        """Open a file again for the values of some arrays; by default as `open`.
-
-        A format overrides it that finds one array faster than it lists all.
-        """
-        with self.open(file) as opened:
-            yield opened.arrays
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write a file that opens as these arrays and facts; a format without it is not exported."""
@@ -403,7 +521,8 @@ class Schema:
         return self.columns[column].source or column
 
 
-class Head(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Head:
     """What an open file, or a group of files, holds, without values.
 
     Attributes
@@ -412,18 +531,35 @@ class Head(NamedTuple):
         The file; the first of a group, with the name of the group.
     format
         Name of its format.
-    arrays
-        Shape and dtype of each array.
-    facts, problems, left_out
-        As in `Opened`.
     """
 
     file: SourceFile
     format: str
-    arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
-    facts: Facts
-    problems: Sequence[Problem] = ()
-    left_out: Mapping[str, str] = {}
+    _opened: Opened
+
+    @cached_property
+    def arrays(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and dtype of each array."""
+        return {name: (array.shape, array.dtype) for name, array in self._opened.arrays.items()}
+
+    @property
+    def facts(self) -> Facts:
+        """See `Opened`."""
+        return self._opened.facts
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """See `Opened`."""
+        return self._opened.problems
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """See `Opened`."""
+        return self._opened.left_out
+
+    def members(self, group: str = "") -> Mapping[str, Member]:
+        """See `Opened.members`; asked by families that look at millions of files."""
+        return self._opened.members(group)
 
 
 class Chosen(NamedTuple):
@@ -501,7 +637,7 @@ class Family(Options, ABC):
     follows_links: ClassVar[bool] = False
 
     def declines(self, file: SourceFile) -> str:
-        """Say by its name why a file is not one of the family's, so that it is not opened; empty: it may be."""
+        """Say by its name why a file is not the family's, so that it is not opened; empty: it may be."""
         return ""
 
     def match(self, head: Head) -> Claim:
@@ -521,11 +657,12 @@ class Family(Options, ABC):
 
     def group(
         self, files: Sequence[SourceFile]
-    ) -> Iterable[SourceFile | Group | Problem | str | tuple[SourceFile, str]]:
+    ) -> Iterable[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
         """Choose the files and groups of files that are sources; by default every file.
 
-        What else a file needs, `Opened.further` names. Problems, remarks for the user, and files in no source
-        with the reason may be among them. A family that follows links is given files of any ending.
+        What else a file needs, `Opened.further` names. Among them may be files that are in no source, each
+        with the reason, problems, and remarks for the user. A family that follows links is given files of any
+        ending.
         """
         return files
 

@@ -192,9 +192,9 @@ def reason_of(error: Exception, command: str) -> str:
     return "; ".join(reasons) or str(error)
 
 
-def leave_out(name: str, why: str) -> None:
-    """Print on standard error that a family is left out, and why."""
-    print(f"unistore: family {name} is left out: {' '.join(why.split())}", file=sys.stderr)
+def leave_out(name: str, why: str, what: str = "family") -> None:
+    """Print on standard error that a family, format or kind of samples is left out, and why."""
+    print(f"unistore: {what} {name} is left out: {' '.join(why.split())}", file=sys.stderr)
 
 
 def find_family(name: str) -> Family | None:

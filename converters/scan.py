@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.files.folders import Folders
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, IndexValues, Table
 from unistore.system.packed import Items, Packed, Texts
@@ -37,10 +38,15 @@ class Candidate:
         Where links may lead: the paths that the user gave.
     name
         Its name in messages; the path by default.
+    folders
+        What lies near it.
     """
 
-    def __init__(self, path: Path, roots: Sequence[Path], name: str = "") -> None:
+    def __init__(
+        self, path: Path, roots: Sequence[Path], name: str = "", folders: Folders | None = None
+    ) -> None:
         self.path, self.roots, self.name = path, tuple(roots), name or str(path)
+        self.folders = folders or Folders(roots)
         self._stack = ExitStack()
         self._opened: dict[Hashable, Any] = {}
 

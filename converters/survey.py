@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.asking import Ask, ask_here
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
+from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending, is_about, unread_format, why_left_out
 from unistore.converters.files.paths import (
     common_root,
@@ -372,6 +373,7 @@ class _Asker:
 
     def __init__(self, roots: Sequence[Path], converter: Converter | None) -> None:
         self._roots, self._converter = roots, converter
+        self._folders = Folders(roots)
 
     def __reduce__(self) -> tuple[type[_Asker], tuple[Sequence[Path], Converter | None]]:
         return _Asker, (self._roots, self._converter)
@@ -390,7 +392,7 @@ class _Asker:
     def __call__(self, name: str) -> Answer:
         path = Path(name)
         refuser, problem = "", None
-        with Candidate(path, self._roots) as file:
+        with Candidate(path, self._roots, folders=self._folders) as file:
             for family, converter in list(self._converters.values()):
                 # A general family could read what another one finds ambiguous.
                 if family.general and problem is not None and problem.kind == TWO_FAMILIES:

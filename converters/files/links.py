@@ -40,10 +40,10 @@ class LinkedFiles:
         Given paths that are only followed from links.
     """
 
-    names: Mapping[Path, str]
-    problems: Sequence[Problem]
-    notes: Sequence[str]
-    followed: Sequence[Path]
+    names: Mapping[Path, str] = field(default_factory=dict)
+    problems: Sequence[Problem] = ()
+    notes: Sequence[str] = ()
+    followed: Sequence[Path] = ()
 
 
 def follow_links(listing: Listing, endings: Sequence[str], is_excluded: Callable[[str], bool]) -> LinkedFiles:

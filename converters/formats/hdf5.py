@@ -1,10 +1,11 @@
-"""HDF5 files as named arrays."""
+"""HDF5 files: arrays by their path, groups, and the attributes of both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,37 +13,248 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.left_out import BOOKKEEPING
-from unistore.converters.files.arrays import ReadRows, datasets_reader, list_datasets
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
+from unistore.converters.files.hdf5 import attributes as hdf5_attributes
+from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5.attributes import Attributes
+from unistore.converters.files.hdf5.chunks import native
+from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
+from unistore.converters.files.paths import natural_key
+from unistore.converters.plugin import Array, Claim, Facts, Format, Member, Opened, SourceFile, as_json, sure
+from unistore.errors import InputError, Location, Problem
 
 _SURE = sure("")
 
 
-@dataclass(slots=True, eq=False)
-class _Rows:
-    """A dataset of an open HDF5 file; `chunk_rows` are read together at least."""
+class Dataset(Array):
+    """A dataset of an open file: `values` is h5py's, of which `hdf5.file` reads nothing unchecked."""
 
-    reader: ReadRows
-    key: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    chunk_rows: int
+    __slots__ = ("location",)
 
-    def read_into(self, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
-        """Read rows, in `out` if they fit."""
-        return self.reader(self.key, lo, hi, out)
+    def __init__(self, values: Any, location: Location) -> None:
+        super().__init__(values)
+        self.location = location
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        lo, hi, step = rows.indices(self.shape[0])
-        return self.read_into(lo, max(lo, hi), None)[::step]
+    @property
+    def chunk_rows(self) -> int:
+        """See `Array`."""
+        chunks: tuple[int, ...] = self.values.chunks or (1,)
+        return chunks[0]
+
+    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
+        """See `Array`."""
+        return hdf5.check_dataset(self.values, self.location, allow_object=as_objects)
+
+    def item(self, row: int | None = None) -> Any:
+        """See `Array`."""
+        return hdf5.read_objects(self.values, self.location, row)
+
+    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Read rows as `Array.read` does; an error names the rows of the damaged chunk."""
+        fits = out is not None and out.dtype == native(self.values.dtype)
+        try:
+            return hdf5.read_rows(self.values, self.location, lo, hi, out if fits else None)
+        except InputError:
+            step = self.values.chunks[0] if self.values.chunks else hi
+            bounds = [lo, *range(lo - lo % step + step, hi, step), hi]
+            for first, stop in pairwise(bounds):
+                hdf5.read_rows(self.values, self.location, first, stop)
+            raise
+
+
+class ReversedDataset(Dataset):
+    """A dataset whose rows are on the last axis; all axes are reversed."""
+
+    __slots__ = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Array`."""
+        return super().shape[::-1]
+
+    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See `Array`."""
+        del out
+        return hdf5.read_reversed(self.values, self.location, lo, hi)
+
+
+class _Arrays(Mapping[str, Array]):
+    """Sound arrays of numbers; until they are listed, one is looked up by its path alone."""
+
+    def __init__(self, opened: OpenedHdf5) -> None:
+        self._opened = opened
+
+    def __getitem__(self, name: str) -> Array:
+        return self._opened.array(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._opened.sound
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._opened.sound)
+
+    def __len__(self) -> int:
+        return len(self._opened.sound)
+
+
+class OpenedHdf5(Opened):
+    """An open file, of which nothing is read that is not asked for.
+
+    Attributes
+    ----------
+    handle
+        h5py's file.
+    """
+
+    forward_only = False
+    notes: Mapping[str, str] = {}
+
+    def __init__(
+        self, handle: Any, file: SourceFile, array_type: type[Dataset], skipped: frozenset[str] = frozenset()
+    ) -> None:
+        self.handle = handle
+        self._file = file
+        self._array_type = array_type
+        self._skipped = skipped
+        self._partly: dict[frozenset[str], OpenedHdf5] = {}
+        self._group_facts: dict[str, Facts] = {}
+
+    def without(self, groups: Collection[str]) -> Opened:
+        """See `Opened.without`; the same object for the same groups."""
+        skipped = frozenset(groups)
+        if skipped not in self._partly:
+            self._partly[skipped] = OpenedHdf5(self.handle, self._file, self._array_type, skipped)
+        return self._partly[skipped]
+
+    @property
+    def file(self) -> SourceFile:
+        """See `Opened`."""
+        return self._file
+
+    @cached_property
+    def tree(self) -> Tree:
+        """All groups and datasets, found once."""
+        for other in self._partly.values():
+            if "tree" in other.__dict__ and other._skipped.isdisjoint(other.tree.groups):
+                return other.tree
+        return walk(self.handle, self._file.name, self._file.roots, self._skipped)
+
+    # No object may lead back to this one: a circle would keep linked files open until it is collected.
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """See `Opened`."""
+        return _Arrays(self)
+
+    def array(self, name: str) -> Array:
+        """Return an array by its path, and read no more of the file than that."""
+        if "sound" in self.__dict__:
+            return self.sound[name]
+        return self._array_of(name, hdf5.member(self.handle, name))
+
+    def _array_of(self, path: str, dataset: Any) -> Array:
+        return self._array_type(dataset, hdf5.location_of(self._file.name, path))
+
+    @cached_property
+    def all_arrays(self) -> Mapping[str, Array]:
+        """See `Opened`; datasets without a dataspace have no shape and are none."""
+        datasets = self.tree.datasets.items()
+        return {
+            path: self._array_of(path, dataset) for path, dataset in datasets if dataset.shape is not None
+        }
+
+    @cached_property
+    def _unsound(self) -> dict[str, list[Problem]]:
+        """Problems by path, of the datasets that have some."""
+        problems = {
+            path: hdf5.check_dataset(dataset, hdf5.location_of(self._file.name, path))
+            for path, dataset in self.tree.datasets.items()
+        }
+        return {path: found for path, found in problems.items() if found}
+
+    @cached_property
+    def sound(self) -> Mapping[str, Array]:
+        """All that `arrays` has."""
+        return {
+            path: array
+            for path, array in self.all_arrays.items()
+            if path not in self._unsound and not (array.shape and self._is_single(path))
+        }
+
+    def _is_single(self, path: str) -> bool:
+        return hdf5_attributes.is_single_value(self.tree.datasets[path])
+
+    @cached_property
+    def facts(self) -> Facts:
+        """See `Opened`: single values."""
+        return {path: _fact(array.item()) for path, array in self.sound.items() if not array.shape}
+
+    @cached_property
+    def further(self) -> Sequence[SourceFile]:
+        """See `Opened`: files that links and virtual datasets lead to."""
+        return [SourceFile(path, str(path), self._file.roots) for path in sorted(self.tree.files)]
+
+    @cached_property
+    def memory(self) -> int:
+        """See `Opened`: the largest chunk that is decoded."""
+        return max(map(hdf5.chunk_memory, self.tree.datasets.values()), default=0)
+
+    @cached_property
+    def problems(self) -> Sequence[Problem]:
+        """See `Opened`; single values are left out, which have notes of their own."""
+        unsound = [found for path, found in self._unsound.items() if not self._is_single(path)]
+        return [*self.tree.problems, *chain.from_iterable(unsound)]
+
+    @property
+    def unreachable(self) -> Sequence[Problem]:
+        """See `Opened`."""
+        return self.tree.problems
+
+    @cached_property
+    def left_out(self) -> Mapping[str, str]:
+        """See `Opened`: what only the library that wrote the file needs."""
+        return dict.fromkeys(self.tree.bookkeeping, BOOKKEEPING)
+
+    @cached_property
+    def groups(self) -> Sequence[str]:
+        """See `Opened`."""
+        return sorted(self.tree.groups, key=natural_key)
+
+    def members(self, group: str = "") -> Mapping[str, Member]:
+        """See `Opened`."""
+        found = unlinked(self.handle, *group.split("/")) if group else self.handle
+        kinds = members_of(found) if found is not None else {}
+        return {name: kinds[name] for name in sorted(kinds, key=natural_key)}
+
+    def group_facts(self, group: str = "") -> Facts:
+        """See `Opened`: attributes; the text of one that cannot be read says so."""
+        if group not in self._group_facts:
+            self._group_facts[group] = hdf5_attributes.json_attributes(self.handle[group or "/"], as_json)
+        return self._group_facts[group]
+
+    def attributes(
+        self, is_wanted: Callable[[str], bool], is_told: Callable[[str, str, bool], bool] | None = None
+    ) -> Attributes:
+        """See `Opened`."""
+        objects = hdf5_attributes.objects_of(self.handle, self.tree, is_wanted)
+        if is_told is None:
+            return hdf5_attributes.read_attributes(objects)
+        return hdf5_attributes.read_attributes(
+            objects, lambda path, _, name, entry: is_told(path, name, hdf5_attributes.is_plain(entry))
+        )
+
+
+def _fact(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value if isinstance(value, str) else np.asarray(value).item()
 
 
 class Hdf5(Format):
     """HDF5: datasets by their path; scalars are facts as well."""
 
     name: ClassVar[str] = "hdf5"
-    suffixes: ClassVar[tuple[str, ...]] = (".h5", ".hdf5", ".hdf", ".he5")
-    reverse_axes: ClassVar[bool] = False
+    suffixes: ClassVar[tuple[str, ...]] = hdf5.SUFFIXES
+    array_type: ClassVar[type[Dataset]] = Dataset
 
     def recognise(self, file: SourceFile) -> Claim:
         """Take every file with the suffix: what is wrong with others is said when they are opened."""
@@ -50,43 +262,9 @@ class Hdf5(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Open the file and list its datasets."""
-        from unistore.converters.files.hdf5.attributes import is_single_value, objects_of, read_attributes
-        from unistore.converters.files.hdf5.file import open_hdf5
-        from unistore.converters.files.hdf5.tree import walk
-
-        with open_hdf5(file.path, file.name) as opened:
-            tree = walk(opened, file.name, file.roots)
-            listed = list_datasets(tree, file.path, file.name)
-            read = datasets_reader(opened, file.name, reverse_axes=self.reverse_axes)
-            arrays = {}
-            facts = {}
-            single = {key for key, dataset in tree.datasets.items() if is_single_value(dataset)}
-            for key, (shape, dtype) in listed.arrays.items():
-                if shape and key in single:  # one text
-                    continue
-                dataset = tree.datasets[key]
-                seen = shape[::-1] if self.reverse_axes else shape
-                arrays[key] = Array(_Rows(read, key, seen, dtype, (dataset.chunks or (1,))[0]))
-                if not shape:
-                    facts[key] = _scalar(dataset, file.name, key)
-            yield Opened(
-                arrays=arrays,
-                facts=facts,
-                further=tuple(SourceFile(path, str(path), file.roots) for path in listed.files[1:]),
-                memory=listed.reading,
-                problems=[problem for problem in listed.problems if problem.dataset not in single],
-                left_out=dict.fromkeys(listed.bookkeeping, BOOKKEEPING),
-                attributes=lambda is_wanted: read_attributes(objects_of(opened, tree, is_wanted)),
-            )
-
-    @contextmanager
-    def reopen(self, file: SourceFile) -> Iterator[Mapping[str, Array]]:
-        """Open the file without listing its datasets."""
-        from unistore.converters.files.hdf5.file import open_hdf5
-
-        with open_hdf5(file.path, file.name) as opened:
-            yield _Datasets(opened, datasets_reader(opened, file.name, reverse_axes=self.reverse_axes))
+        """Open the file."""
+        with hdf5.open_hdf5(file.path, file.name) as handle:
+            yield OpenedHdf5(handle, file, self.array_type)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write datasets and scalars, in blocks."""
@@ -101,33 +279,7 @@ class Hdf5(Format):
                 file[name] = value
 
 
-class _Datasets(Mapping[str, Array]):
-    """Datasets of an open HDF5 file, looked up one by one."""
-
-    def __init__(self, file: Any, reader: ReadRows) -> None:
-        self._file, self._reader = file, reader
-
-    def __getitem__(self, name: str) -> Array:
-        # What else is known of the array, the scan has said.
-        return Array(_Rows(self._reader, name, (), np.dtype("V"), 1))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._file)
-
-    def __len__(self) -> int:
-        return len(self._file)
-
-
-def _scalar(dataset: Any, name: str, key: str) -> Any:
-    from unistore.converters.files.hdf5.file import location_of, read_objects
-
-    value = read_objects(dataset, location_of(name, key))
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return value if isinstance(value, str) else np.asarray(value).item()
-
-
 class MatlabHdf5(Hdf5):
     """HDF5 as MATLAB writes it: the rows of an array are on its last axis, and all axes are reversed."""
 
-    reverse_axes: ClassVar[bool] = True
+    array_type: ClassVar[type[Dataset]] = ReversedDataset

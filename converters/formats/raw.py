@@ -28,11 +28,6 @@ class Raw(Format):
         file.check_whole()
         yield Opened({"bytes": file.bytes()})
 
-    @contextmanager
-    def reopen(self, file: SourceFile) -> Iterator[Mapping[str, Array]]:
-        """Open the file without a look at its beginning."""
-        yield {"bytes": file.bytes()}
-
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write the bytes, in blocks."""
         with path.open("wb") as file:

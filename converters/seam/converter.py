@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.common.faults import is_unreadable
+from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.links import follow_links
+from unistore.converters.files.links import LinkedFiles, follow_links
 from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
 from unistore.converters.formats.raw import Raw
 from unistore.converters.plugin import (
@@ -25,6 +27,7 @@ from unistore.converters.plugin import (
     Family,
     Format,
     Group,
+    Head,
     Opened,
     SourceFile,
     maybe,
@@ -35,7 +38,7 @@ from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.columns import Place, check_columns, picked_of
 from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import formats_of, open_file, reading
+from unistore.converters.seam.formats import formats_of, open_file
 from unistore.converters.seam.gather import gather_sources
 from unistore.converters.seam.indices import facts_of, finalize_sources
 from unistore.converters.seam.sources import (
@@ -45,7 +48,6 @@ from unistore.converters.seam.sources import (
     ScannedSource,
     further_files,
     group_of,
-    head_of,
     joined,
     part_group,
     picks_of,
@@ -109,7 +111,8 @@ class SeamConverter(Converter):
         fitting = self._fitting(file.path)
         if not fitting:
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
-        source = SourceFile(file.path, file.path.name, file.roots, fitting[0].name)
+        near = Neighbours(self, file.folders)
+        source = SourceFile(file.path, file.path.name, file.roots, near, fitting[0].name)
         with calling(self.plugin, source.name):
             reason = self.plugin.declines(source)
         if reason:
@@ -127,7 +130,7 @@ class SeamConverter(Converter):
             # Other families that take files of the format look at the same open file.
             opened: Opened = candidate.opened(_Opening(opening, file))
         with calling(self.plugin, file.name):
-            matched = self.plugin.match(head_of(file, opening.name, opened))
+            matched = self.plugin.match(Head(file, opening.name, opened))
         # A family is as sure of a file as its format, which knows nothing of bytes without a header.
         if matched.certainty == "no" or isinstance(opening, Raw):
             return matched
@@ -158,50 +161,63 @@ class SeamConverter(Converter):
 
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Group the files into sources, by the family's `group`."""
-        roots = listing.roots
-        parts = Parts(roots=roots)
-        problems: list[Problem] = []
-        notes: list[str] = []
-        followed: Sequence[Path] = ()
+        linked = LinkedFiles()
         if self.plugin.follows_links:
             linked = follow_links(listing, self.suffixes, exclusion.covers)
-            named: Iterable[tuple[Path, str]] = linked.names.items()
-            problems += linked.problems
-            notes += linked.notes
-            followed = linked.followed
+            sources = [self._source_file(path, name, listing) for path, name in linked.names.items()]
         else:
-            paths = listing.with_suffixes(self.suffixes)
-            named = zip(map(Path, paths), relative_names(paths), strict=True)
-        files = [
-            SourceFile(path, name, roots, self._format_name(path))
-            for path, name in named
-            if not exclusion.covers(name)
-        ]
-        whys: dict[str, str] = {}
-        grouped: set[str] = set()
-        with calling(self.plugin, ", ".join(map(str, roots))):
-            chosen = list(self.plugin.group(files))
+            sources = self.files(listing, exclusion)
+        with calling(self.plugin, ", ".join(map(str, listing.roots))):
+            chosen = list(self.plugin.group(sources))
+        parts = Parts(roots=listing.roots)
+        problems = [*linked.problems]
+        notes = [*linked.notes]
+        reasons = {file.path: "in no source" for file in sources if file.format}
+        left_out: dict[Path, str] = {}
         for one in chosen:
             if isinstance(one, Problem):
                 problems.append(one)
             elif isinstance(one, str):
                 notes.append(one)
-            elif isinstance(one, Group | SourceFile):
-                group = one if isinstance(one, Group) else Group(one.name, (one,))
-                detail = part_group(group)
-                grouped.update(detail.names)
-                parts.add(group.name, [file.path for file in group.files], detail)
+            elif isinstance(one, tuple) and not isinstance(one, Group):
+                file, reason = one
+                if reasons.pop(file.path, None) is not None:
+                    left_out[file.path] = reason
             else:
-                file, why = one
-                whys[file.name] = why
-        unused = [file for file in files if file.format and file.name not in grouped]
-        left_out = [(file.path, whys.get(file.name, "in no source")) for file in unused]
-        if self.plugin.follows_links:
-            left_out = self._left_by_links(listing, left_out, parts, followed)
+                group = one if isinstance(one, Group) else Group(one.name, (one,))
+                for file in group.files:
+                    reasons.pop(file.path, None)
+                parts.add(group.name, [file.path for file in group.files], part_group(group))
         if not parts and not problems and not exclusion.covered:
             message = f"no {' or '.join(self.suffixes)} file in this folder"
-            problems.append(Problem(", ".join(map(str, roots)), message, kind="missing"))
-        return Found(parts=parts, left_out=[] if problems else left_out, notes=notes, problems=problems)
+            problems.append(Problem(", ".join(map(str, listing.roots)), message, kind="missing"))
+        if not problems:
+            left_out |= reasons
+        unused = list(left_out.items())
+        if self.plugin.follows_links:
+            unused = self._left_by_links(listing, unused, parts, linked.followed)
+        return Found(parts=parts, left_out=unused, notes=notes, problems=problems)
+
+    def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
+        """Files that the family groups, by default those of its formats that are not excluded."""
+        paths = listing.with_suffixes(self.suffixes)
+        named = zip(relative_names(paths), paths, strict=True)
+        return [
+            self._source_file(Path(path), name, listing) for name, path in named if not exclusion.covers(name)
+        ]
+
+    def _source_file(self, path: Path, name: str, listing: Listing) -> SourceFile:
+        return SourceFile(path, name, listing.roots, format=self._format_name(path))
+
+    @contextmanager
+    def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
+        """Recognise a file, and open it."""
+        # What the user names, whatever its ending, is of the first format, if of any.
+        opening, claim = self._recognised(file, self._fitting(file.path) or self.formats[:1])
+        if opening is None:
+            raise file.problem(claim.reason)
+        with calling(opening, file.name), open_file(opening, file) as opened:
+            yield opening, opened
 
     def _left_by_links(
         self, listing: Listing, left_out: Sequence[tuple[Path, str]], parts: Parts, followed: Sequence[Path]
@@ -253,7 +269,7 @@ class SeamConverter(Converter):
         whole = joined(group, opened)
         first = group.files[0]
         file = first if first.name == part.name else replace(first, name=part.name)
-        head = head_of(file, openings[0].name, whole)
+        head = Head(file, openings[0].name, whole)
         with calling(plugin, part.name):
             # A general family has no other to leave a file to.
             claim = None if plugin.general else plugin.match(head)
@@ -274,8 +290,8 @@ class SeamConverter(Converter):
         if whole.notes:
             notes = (*dict.fromkeys(whole.notes[name] for name in wanted if name in whole.notes), *notes)
         attributes = None
-        if plugin.keeps_attributes and whole.attributes is not None:
-            attributes = whole.attributes(set(wanted).__contains__)
+        if plugin.keeps_attributes:
+            attributes = opened[0].attributes(set(wanted).__contains__)
         return ScannedSource(
             picked=picked,
             formats=tuple([opening.name for opening in openings]),
@@ -358,9 +374,9 @@ class SeamConverter(Converter):
             else:
                 by_file.setdefault(place.file, {})[column] = place
         for number, places in by_file.items():
-            opening, file = self._file(origin, paths, number)
-            with reading(opening, file), calling(opening, file.name), opening.reopen(file) as arrays:
-                fill(arrays, out, places, lo, hi)
+            opening, file = self.file_of(origin, paths, number)
+            with calling(opening, file.name), open_file(opening, file) as opened:
+                fill(opened.arrays, out, places, lo, hi)
 
     def _copy_rows(
         self,
@@ -396,13 +412,14 @@ class SeamConverter(Converter):
         with ExitStack() as stack:
             files, opened = [], []
             for number in range(len(origin.files)):
-                opening, file = self._file(origin, paths, number)
+                opening, file = self.file_of(origin, paths, number)
                 files.append(file)
                 with calling(opening, file.name):
                     opened.append(stack.enter_context(open_file(opening, file)))
             yield joined(Group(scan.sources.names[source], tuple(files), origin.arrays), opened)
 
-    def _file(self, origin: Origins, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
+    def file_of(self, origin: Origins, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
+        """Return a file of a source by its number, and its format."""
         opening = self._formats_by_name[origin.formats[number]]
         return opening, source_file(paths, number, origin.files[number])
 
@@ -430,3 +447,23 @@ def fill(
                 if rows is not targets[column]:
                     np.copyto(targets[column], rows[field] if field else rows, casting="same_kind")
 
+
+class Neighbours:
+    """What lies near a file, as the formats of a family open it."""
+
+    def __init__(self, converter: SeamConverter, folders: Folders) -> None:
+        self._converter = converter
+        self.names, self.has = folders.names, folders.has
+
+    def head(self, path: Path) -> Head | None:
+        """See `Near.head`."""
+        file = SourceFile(path, path.name)
+        try:
+            with self._converter.opened(file) as (opening, opened):
+                head = Head(file, opening.name, opened)
+                list(head.arrays)  # which are listed once, while the file is open
+                return head
+        except InputError as error:
+            if is_unreadable(error):
+                raise
+            return None

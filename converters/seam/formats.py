@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -22,17 +23,12 @@ ENTRY_POINTS = "unistore.formats"
 OWN: tuple[type[Format], ...] = (Hdf5, Npy, Npz, Png, Jpeg, Raw)
 
 
-def reading(kind: Format, file: SourceFile) -> AbstractContextManager[None]:
-    """Name a file whose format's native library may crash, so that a worker process reads it."""
-    return opening(file.path, file.name, kind.library) if kind.library else nullcontext()
-
-
 @contextmanager
 def open_file(kind: Format, file: SourceFile) -> Iterator[Opened]:
     """Open a file; the format's native library does so in a worker process, which it may crash."""
-    native = reading(kind, file) if kind.library else nullcontext()
+    native = opening(file.path, file.name, kind.library) if kind.library else nullcontext()
     with native, kind.open(file) as opened:
-        yield opened._replace(file=file)
+        yield opened if opened.file is not None else replace(opened, file=file)
 
 
 class FileArray(NamedTuple):
@@ -45,9 +41,8 @@ class FileArray(NamedTuple):
     @contextmanager
     def open(self) -> Iterator[Array]:
         """Open the file for the values of the array."""
-        again = self.format.reopen(self.file)
-        with reading(self.format, self.file), calling(self.format, self.file.name), again as arrays:
-            yield arrays[self.key]
+        with calling(self.format, self.file.name), open_file(self.format, self.file) as opened:
+            yield opened.arrays[self.key]
 
 
 @cache
@@ -60,13 +55,14 @@ def formats() -> Mapping[str, Format]:
         try:
             kind = point.load()
             if not (isinstance(kind, type) and issubclass(kind, Format)):
-                leave_out(point.name, f"{point.value} is no unistore.plugin.Format")
+                leave_out(point.name, f"{point.value} is no unistore.plugin.Format", "format")
             elif kind.name in by_name:
-                leave_out(point.name, f"{point.value} has the name of an existing format")
+                leave_out(point.name, f"{point.value} has the name of an existing format", "format")
             else:
                 by_name[kind.name] = kind()
         except Exception as error:  # noqa: BLE001  whatever a package raises, the other formats work
-            leave_out(point.name, f"{point.value} cannot be used: {type(error).__name__}: {error}")
+            message = f"{point.value} cannot be used: {type(error).__name__}: {error}"
+            leave_out(point.name, message, "format")
     return by_name
 
 

@@ -123,7 +123,6 @@ def joined(group: Group, opened: Sequence[Opened]) -> Opened:
         problems=[problem for one in opened for problem in one.problems],
         left_out={key: why for one in opened for key, why in one.left_out.items()},
         notes=notes,
-        attributes=first.attributes,
         file=first.file,
     )
 
@@ -134,12 +133,6 @@ def names_in(group: Group, number: int, arrays: Collection[str]) -> dict[str, st
         return {name: name for name in arrays}
     (name,) = arrays
     return {group.arrays[number]: name}
-
-
-def head_of(file: SourceFile, format: str, opened: Opened) -> Head:
-    """What an open source holds; `file` is its first, with its name."""
-    arrays = {name: (array.shape, array.dtype) for name, array in opened.arrays.items()}
-    return Head(file, format, arrays, opened.facts, opened.problems, opened.left_out)
 
 
 def picks_of(
@@ -164,13 +157,12 @@ def picks_of(
 
 
 def _step(array: Array) -> int:
-    chunk_rows: int = getattr(array.values, "chunk_rows", 1)
-    if not chunk_rows:
+    if not array.chunk_rows:
         return 0
     row_bytes = array.dtype.itemsize
     for extent in array.shape[1:]:
         row_bytes *= extent
-    return max(_RECORD_BLOCK // max(1, row_bytes), chunk_rows)
+    return max(_RECORD_BLOCK // max(1, row_bytes), array.chunk_rows)
 
 
 def further_files(opened: Opened, part: Part) -> tuple[str, ...]:

@@ -143,7 +143,7 @@ class SpikeConverter(SeamConverter):
         paths = scan.sources.paths(source)
         arrays: dict[str, FileArray] = {}
         for number, role in enumerate(origin.roles):
-            arrays[role] = FileArray(*self._file(origin, paths, number), origin.arrays[number])
+            arrays[role] = FileArray(*self.file_of(origin, paths, number), origin.arrays[number])
         if table == FRAMES:
             self._read_frame(origin, arrays, out)
             return

@@ -11,6 +11,7 @@ import pytest
 
 from unistore.converters import registry
 from unistore.converters.seam import formats
+from unistore.data.kinds import named
 
 ENTRY_POINTS = """\
 [unistore.families]
@@ -21,6 +22,10 @@ sensors = unistore_sensors:Sensors
 
 [unistore.formats]
 wav = unistore_audio:Wav
+
+[unistore.kinds]
+broken = unistore_native:Missing
+window = unistore_window:Window
 """
 
 
@@ -45,6 +50,8 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     importlib.invalidate_caches()
     registry.families.cache_clear()
     formats.formats.cache_clear()
+    named.installed_kinds.cache_clear()
     yield
     registry.families.cache_clear()
     formats.formats.cache_clear()
+    named.installed_kinds.cache_clear()

@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "pictures": {"errors", "system", "schemas", "converters", "remote"},
     "progress": {"errors", "system", "remote"},
     "converters": LOW,
-    "plugin": {"converters"},
+    "plugin": {"converters", "data"},
     "remote": {"errors", "system", "zarr3"},
     "store": (STORES - {"store"}) | {"converters", "pictures"},
     "data": STORES | {"memory", "order", "converters", "pictures"},
@@ -50,9 +50,7 @@ AT_TOP: dict[str, set[str]] = {
     "unistore.data.dataset": {"torch"},
     "unistore.data.kinds.replay": {"torch"},
     "unistore.data.sample": {"torch"},
-    "unistore.data.tensors": {"torch"},
     "unistore.loader.collating": {"torch"},
-    "unistore.loader.environment": {"torch"},
     "unistore.loader.wire": {"torch"},
 }
 """Heavy imports that a module or package may make when it is imported itself."""
@@ -61,7 +59,6 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "unistore.conversion.executors": {"dask", "distributed"},
     "unistore.converters": {"cv2", "h5py", "matplotlib"},
     "unistore.data.kinds": {"cv2"},
-    "unistore.data.presentation": {"torch"},
     "unistore.exporting": {"cv2", "h5py"},
     "unistore.loader": {"torch"},
     "unistore.pictures": {"matplotlib"},

@@ -33,11 +33,9 @@ def command(
     (mean, longest, the first one), memory.
     """
     from unistore import doctor
-    from unistore.report.suggestions import parse_kind
 
-    kind = None if samples is None else parse_kind(samples)
     with progress_bar() as bar:
-        found = doctor(store, samples=kind, measure=measure, seconds=seconds, progress=bar)
+        found = doctor(store, samples=samples, measure=measure, seconds=seconds, progress=bar)
     if as_json:
         say_json(found.to_json(), indent=1)
     else:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.registry import get_family
 from unistore.data.kinds.joined import JoinedReader
+from unistore.data.kinds.named import parse_kind
 from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader
 from unistore.data.kinds.reach import check_reach
 from unistore.errors import InputError, Problem, first_few
@@ -112,7 +113,10 @@ def default_kind(store: Store) -> SampleKind:
 
 
 def open_parts(
-    paths: Sequence[str], kind: SampleKind | None, splits: tuple[str, ...] | None, cache: Mapping[str, Any]
+    paths: Sequence[str],
+    kind: SampleKind | str | None,
+    splits: tuple[str, ...] | None,
+    cache: Mapping[str, Any],
 ) -> tuple[Part, ...]:
     """Open the stores of a Dataset.
 
@@ -121,7 +125,7 @@ def open_parts(
     paths
         Folders or URLs, at least one.
     kind
-        Kind of samples; None: the default kind, which must be the same for all stores.
+        Kind of samples, or its name; None: the default kind, which must be the same for all stores.
     splits
         Names of splits; None: all samples.
     cache
@@ -137,6 +141,8 @@ def open_parts(
     """
     if not paths:
         raise InputError("no store is given: Dataset takes a path, or a list of paths")
+    if isinstance(kind, str):
+        kind = parse_kind(kind)
     if isinstance(kind, type) or not (kind is None or hasattr(kind, "bind")):
         cure = "give an instance, as in samples=unistore.Rows()"
         raise InputError(Problem("samples", f"is {kind!r}, not a kind of samples", cure, "option"))

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unistore.data.kinds.locality import samples_per_chunk
+from unistore.data.kinds.named import parse_kind
 from unistore.data.kinds.reach import as_code
 from unistore.progress import resolve_progress
-from unistore.remote.storage import local_path
+from unistore.remote.url import local_path
 from unistore.report.suggestions import Suggestion, natural_suggestion, suggestions
 from unistore.report.text import Block, to_text
 from unistore.store.reader import Store
@@ -32,6 +33,7 @@ from unistore.zarr3.gather import forget_chunks
 if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
     from unistore.data.kinds.protocol import SampleKind
+
 
 # How fast Loaders with several settings read a store: samples a second, waits, memory.
 
@@ -310,7 +312,7 @@ def _facts(record: dict[str, Any]) -> list[tuple[str, str]]:
 def doctor(
     store: str | os.PathLike[str] | None = None,
     *,
-    samples: SampleKind | None = None,
+    samples: SampleKind | str | None = None,
     measure: bool = False,
     seconds: float | None = None,
     progress: Progress | bool | None = None,
@@ -322,7 +324,7 @@ def doctor(
     store
         Folder or URL of a store; None: the machine alone.
     samples
-        Kind of samples to read; None: the store's natural one.
+        Kind of samples to read, or its text: ``"Windows(16)"``; None: the store's natural one.
     measure
         Try numbers of workers, batch sizes and a cache with this store, and recommend what was fastest.
     seconds
@@ -351,11 +353,12 @@ def doctor(
     if store is None and (samples is not None or measure):
         check.refuse("store", "is required to read samples", 'doctor("train.zarr")')
     check.raise_problems()
+    kind = parse_kind(samples) if isinstance(samples, str) else samples
     machine = inspect_machine()
     facts = None
     trials: list[Trial] = []
     if store is not None:
-        facts, dataset = _look_at(os.fspath(store), machine, samples)
+        facts, dataset = _look_at(os.fspath(store), machine, kind)
     advice = advise(machine, facts)
     if measure and facts is not None and facts.speed is not None:
         with resolve_progress(progress) as callbacks:

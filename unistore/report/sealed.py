@@ -16,7 +16,7 @@ import xxhash
 from unistore.data.kinds.protocol import SOURCE, Picks
 from unistore.data.packed import Packed
 from unistore.errors import InputError, StoreError
-from unistore.remote.storage import local_path
+from unistore.remote.url import local_path
 from unistore.report.suggestions import natural_suggestion, snippet
 from unistore.report.values import (
     ValueReport,
@@ -317,7 +317,6 @@ def describe_sample(store: Store, sample: int) -> dict[str, Any]:
     check_sample(store, sample)
     units = np.array([sample])
     natural = natural_suggestion(store, units)
-    assert natural.kind is not None  # natural kinds are in `unistore.data.kinds`
     reader = natural.kind.bind(store, (*natural.kind.select(store, None), SOURCE), units)
     count = min(len(reader), _MAX_READ)
     batch = reader.read(Picks(np.arange(count), np.zeros(count, np.int64)), np.empty) if count else {}

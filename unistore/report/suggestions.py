@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-import unistore
 from unistore.conversion.split_rule import EXACT
 from unistore.converters.options import Option, declared
 from unistore.converters.registry import find_family, get_family
+from unistore.data.kinds.named import installed_kinds, leave_kind_out, parse_kind
 from unistore.data.kinds.protocol import NamesGroup, SampleKind
 from unistore.data.kinds.reach import Reach, as_code, reach_of
 from unistore.data.parts import default_kind
-from unistore.errors import InputError, Problem, printable
-from unistore.remote.storage import local_path
+from unistore.errors import InputError, UnistoreError, printable
+from unistore.remote.url import local_path
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
 
@@ -40,29 +40,19 @@ if __name__ == "__main__":
 _WIDTH = 74
 """Of comments, without their indent: lines fit into 80 columns."""
 
-KINDS = sorted(
-    name
-    for name, module in unistore._HOME.items()
-    if module.startswith("data.kinds.") and name != "ReplayBuffer"
-)
-"""Kinds that `parse_kind` knows, names of `unistore`; a `ReplayBuffer` reads a store by itself."""
-
 
 class Suggestion(NamedTuple):
-    """A kind of samples for one store.
-
-    A kind from another package has no `kind` and `samples`, and its `text` is as declared.
-    """
+    """A kind of samples for one store."""
 
     declared: str
     """The kind that the family declares, as Python code."""
-    kind: SampleKind | None
+    kind: SampleKind
     """The kind in a size that fits the store."""
     text: str
     """`kind` as Python code."""
     reach: Reach
     """How the declared kind fits the store."""
-    samples: int | None
+    samples: int
     """Number of samples of `kind`."""
 
     @property
@@ -72,7 +62,7 @@ class Suggestion(NamedTuple):
 
 
 def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Suggestion]:
-    """Kinds that the family of a store suggests, without its natural kind.
+    """Kinds that the family of a store suggests, without its natural kind, and those of packages that fit.
 
     `units` are the rows of the sample table that are used; None: all.
 
@@ -80,15 +70,27 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
     """
     found = []
     for code in get_family(store.family).other_kinds:
-        try:
-            kind = parse_kind(code)
-        except InputError:  # a kind from another package
-            found.append(Suggestion(code, None, code, Reach(samples=0), None))
-            continue
+        kind = parse_kind(code)
         chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
         if chosen is not None:
             found.append(_fitted(store, code if chosen == kind else as_code(chosen), chosen, units))
-    return found
+    return [*found, *_installed_suggestions(store, units)]
+
+
+def _installed_suggestions(store: Store, units: NDArray[np.int64] | None) -> Iterator[Suggestion]:
+    """Kinds of packages that fit a store as they are; one that fails is left out."""
+    for kind in installed_kinds().values():
+        options = fields(cast("Any", kind))
+        if any(option.default is MISSING for option in options):  # nobody knows what to give
+            continue
+        try:
+            chosen = kind()
+            chosen.select(store, None)
+            yield _fitted(store, as_code(chosen), chosen, units)
+        except UnistoreError:  # the store has no such samples
+            continue
+        except Exception as error:  # noqa: BLE001  whatever a package raises, the others are suggested
+            leave_kind_out(kind.__name__, f"{kind.__module__} failed: {type(error).__name__}: {error}")
 
 
 def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> Suggestion:
@@ -112,26 +114,6 @@ def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int
         kind, text = reach.fitting, as_code(reach.fitting)
         samples = len(kind.bind(store, (), units))
     return Suggestion(declared, kind, text, reach, samples)
-
-
-def parse_kind(expression: str) -> SampleKind:
-    """Parse an expression such as ``unistore.Patches(96)`` or ``Patches(96)``; no code is run.
-
-    Raises `InputError` if it is not a kind of unistore, or its arguments are invalid.
-    """
-    cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
-    try:
-        call = ast.parse(expression.removeprefix("unistore."), mode="eval").body
-        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in KINDS:
-            raise ValueError("they are " + ", ".join(KINDS))
-        made = getattr(unistore, ast.unparse(call.func))
-        positional = [ast.literal_eval(each) for each in call.args]
-        named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
-        kind: SampleKind = made(*positional, **named)
-    except (SyntaxError, ValueError, TypeError) as error:
-        message = f"{expression} is not a kind of samples: {error}"
-        raise InputError(Problem("samples", message, cure, "option")) from error
-    return kind
 
 
 def convert_command(
@@ -218,7 +200,7 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         known, natural = get_family(store.family), natural_suggestion(store, units)
     except InputError:
         return ""
-    if not natural.samples or natural.kind is None:
+    if not natural.samples:
         return ""
     if natural.changed:
         arguments += f", samples={natural.text}"

@@ -25,7 +25,14 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import VALUE
 from unistore.converters.common.faults import is_read_error, is_unreadable
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.file import FAILURES, check_dataset, file_of, location_of, read_objects
+from unistore.converters.files.hdf5.file import (
+    FAILURES,
+    check_dataset,
+    file_of,
+    location_of,
+    names_in,
+    read_objects,
+)
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.errors import InputError, first_few, printable
 from unistore.schemas.indices import StoreView
@@ -226,6 +233,11 @@ class Attributes:
     kept: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
     left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
 
+    @property
+    def single_values(self) -> set[str]:
+        """Paths of the single values among them."""
+        return single_values({path: names for path, (names, _) in self.kept.items()})
+
 
 def objects_of(
     file: h5py.File, tree: Tree, wanted: Callable[[str], bool]
@@ -338,6 +350,20 @@ def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
         if is_read_error(error):
             raise
         return name, "unreadable"
+
+
+def json_attributes(group: h5py.Group, as_json: Callable[[Any], Any]) -> dict[str, Any]:
+    """Attributes of a group as JSON; those that cannot be read have a text that says so."""
+    values: dict[str, Any] = {}
+    for key in names_in(group.attrs, location_of(file_of(group).name, group.name)):
+        try:
+            value = group.attrs[key]
+            values[key] = None if isinstance(value, h5py.Empty) else as_json(value)
+        except (OSError, TypeError, ValueError) as error:
+            if is_read_error(error):
+                raise
+            values[key] = f"unreadable: {error}"
+    return values
 
 
 def attribute_label(path: str, name: str) -> str:

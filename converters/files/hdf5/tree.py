@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.common.faults import UNREADABLE, is_read_error
@@ -202,6 +203,17 @@ def follow(group: h5py.Group, key: str, location: Location, roots: Sequence[Path
         return item
     # A link may lead through further links: what counts is the file that was reached.
     return _check_target(file_of(item), location, "is a link into", roots) or item
+
+
+def members_of(group: h5py.Group) -> dict[str, Literal["array", "group"]]:
+    """Members of a group, of hard links only."""
+    found: dict[str, Literal["array", "group"]] = {}
+    for name in names_in(group, location_of(file_of(group).name, group.name)):
+        key = name.encode()
+        if group.id.links.get_info(key).type == h5py.h5l.TYPE_HARD:
+            kind = h5py.h5o.get_info(group.id, key).type
+            found[name] = "array" if kind == h5py.h5o.TYPE_DATASET else "group"
+    return found
 
 
 def unlinked(group: h5py.Group, *names: str) -> h5py.HLObject | None:

@@ -238,6 +238,11 @@ class ArrayValues(ABC):
         return self.header.dtype
 
     @property
+    def fortran_order(self) -> bool:
+        """Whether the last axis varies slowest in the file."""
+        return self.header.fortran_order
+
+    @property
     def memory(self) -> int:
         """Bytes that reading takes beside the rows."""
         return 0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from unistore.conversion.convert import convert
 from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, step_budget
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.point_cloud import derive as point_cloud_derive
 from unistore.converters.point_cloud import sorting as point_cloud_sorting

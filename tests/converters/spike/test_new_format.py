@@ -91,7 +91,6 @@ class Datz(Raw):
         content = np.frombuffer(gzip.decompress(file.path.read_bytes()), np.uint8)
         yield plugin.Opened({"bytes": plugin.Array(content)})
 
-    reopen = plugin.Format.reopen
     write = plugin.Format.write
 
 

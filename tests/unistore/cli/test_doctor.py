@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import unistore
 from unistore.cli.main import cli, main
 
 
@@ -49,7 +48,7 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert asked == [
         ("a.zarr", None, False, None),
         (None, None, False, None),
-        ("a.zarr", unistore.Patches(8, pad="zero"), True, 0.5),
+        ("a.zarr", "Patches(8, pad='zero')", True, 0.5),
     ]
 
 

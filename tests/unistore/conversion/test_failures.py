@@ -20,7 +20,7 @@ import pytest
 
 from tests.steps import Disturbing
 from unistore.conversion.convert import make_converter
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store

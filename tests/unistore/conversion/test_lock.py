@@ -20,7 +20,7 @@ from tests.steps import Disturbing
 from unistore.conversion import lock
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.errors import ConversionError
 
 

@@ -27,7 +27,7 @@ from unistore.conversion.memory import (
     step_budget,
 )
 from unistore.conversion.plan import plan_table
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter

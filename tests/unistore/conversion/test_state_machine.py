@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import unistore.zarr3.durable
 from tests.machines import patience, run_machine
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.integrity.files import check_files

@@ -21,7 +21,7 @@ from tests.unistore.conversion.conftest import Stopping
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.object_build import ObjectBuild
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.reader import Store

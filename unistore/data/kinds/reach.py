@@ -92,7 +92,7 @@ def _cure(fitting: SampleKind | None) -> str:
 
 
 def as_code(kind: Any) -> str:
-    """A kind as Python code, without default values: ``unistore.Patches(size=32)``."""
+    """A kind as Python code, without default values: ``unistore.Patches(size=32)``; of packages, a text."""
     if not dataclasses.is_dataclass(kind):
         return repr(kind)
     arguments = []
@@ -100,7 +100,8 @@ def as_code(kind: Any) -> str:
         value = _value_code(getattr(kind, each.name))
         if value != _value_code(each.default):
             arguments.append(f"{each.name}={value}")
-    return f"unistore.{type(kind).__name__}({', '.join(arguments)})"
+    code = f"{type(kind).__name__}({', '.join(arguments)})"
+    return f"unistore.{code}" if type(kind).__module__.startswith("unistore.") else f"'{code}'"
 
 
 def _value_code(value: Any) -> str:

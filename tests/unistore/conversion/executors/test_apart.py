@@ -18,7 +18,7 @@ from unistore.conversion import columns
 from unistore.conversion.executors import worker_process
 from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.local import Job, Outcome
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.spike.family import converter as spike_converter

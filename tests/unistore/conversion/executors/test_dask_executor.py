@@ -22,7 +22,7 @@ from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.dask_executor import Dask
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.errors import ConversionError, InputError
 
 DATA = Path(__file__).resolve().parents[3] / "data"

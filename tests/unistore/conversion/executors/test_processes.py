@@ -15,7 +15,7 @@ import pytest
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.memory import PROCESS
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.registry import families
 from unistore.errors import ConversionError, InputError, Problem, StoreError, UnistoreError

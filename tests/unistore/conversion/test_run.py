@@ -15,7 +15,7 @@ import xxhash
 import zarr
 from numpy.typing import NDArray
 
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.errors import ConversionError, InputError

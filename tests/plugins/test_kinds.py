@@ -1,0 +1,164 @@
+"""Kinds of samples of packages: by name, in suggestions, in Loaders, and left out where they fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import wave
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unistore
+import unistore.plugin
+from unistore.data.kinds import named
+from unistore.errors import InputError
+
+pytestmark = pytest.mark.timeout(300)
+IMPORTS = "import dataclasses, unistore.plugin\n@dataclasses.dataclass\n"
+FRAMES = {"a.wav": 9000, "b.wav": 50}
+
+
+@pytest.fixture
+def pcm(tmp_path: Path) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    pcm = {name: rng.integers(-30_000, 30_000, (frames, 2)).astype("<i2") for name, frames in FRAMES.items()}
+    for name, values in pcm.items():
+        (tmp_path / "wav").mkdir(exist_ok=True)
+        with wave.open(str(tmp_path / "wav" / name), "wb") as file:
+            file.setparams((2, 2, 4000, len(values), "NONE", ""))
+            file.writeframes(values.tobytes())
+    return pcm
+
+
+@pytest.fixture
+def store(pcm: dict[str, np.ndarray], tmp_path: Path) -> Path:
+    unistore.convert(tmp_path / "wav", tmp_path / "a.zarr", "audio", seconds=1.0)
+    return tmp_path / "a.zarr"
+
+
+def test_a_kind_is_given_by_name(store: Path, pcm: dict[str, np.ndarray]) -> None:
+    dataset = unistore.Dataset(store, "Window(rows=64, per_sample=3)", fields=["pcm", "start", "source"])
+    assert len(dataset) == 4 * 3, "3 clips of a.wav, 1 of b.wav, 3 windows of each"
+    starts = set()
+    for number in range(9):
+        sample = dataset[number]
+        first = 4000 * (number // 3) + int(sample["start"])
+        assert np.array_equal(sample["pcm"].numpy(), pcm["a.wav"][first : first + 64])
+        assert sample["source"] == "a.wav"
+        starts.add(int(sample["start"]))
+    assert len(starts) > 3, "drawn for each sample"
+    assert np.array_equal(dataset[9]["pcm"].numpy(), pcm["b.wav"])
+    assert dataset[0]["start"] == dataset[0]["start"]
+    assert set(dataset[0]) == {"index", "pcm", "start", "source"}
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_loader_reads_a_kind_in_workers(store: Path, start_method: str) -> None:
+    dataset = unistore.Dataset(store, "Window", split=None)
+    kept = {int(sample["index"]): sample["pcm"].numpy().copy() for sample in (dataset[i] for i in range(4))}
+    loader = unistore.Loader(dataset, batch_size=2, num_workers=1, multiprocessing_context=start_method)
+    for batch in loader:
+        offsets = batch["offsets"].tolist()
+        for number, index in enumerate(batch["index"].tolist()):
+            values = batch["pcm"][offsets[number] : offsets[number + 1]]
+            assert np.array_equal(values.numpy(), kept[index])
+
+
+def test_inspect_suggests_the_kinds_that_fit(store: Path, tmp_path: Path) -> None:
+    snippet = unistore.inspect(store).to_json()["snippet"]
+    assert "# or: samples='Window()'" in snippet
+    np.save(tmp_path / "r.npy", np.arange(9))
+    unistore.convert(tmp_path / "r.npy", tmp_path / "r.zarr", "rows")
+    assert "Window" not in unistore.inspect(tmp_path / "r.zarr").to_json()["snippet"]
+
+
+def test_a_kind_whose_options_must_be_given_is_not_suggested(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore_window import Window
+
+    @dataclass(frozen=True, kw_only=True)
+    class Named(Window):
+        size: int
+
+    monkeypatch.setattr("unistore.report.suggestions.installed_kinds", lambda: {"Named": Named})
+    assert "Named" not in unistore.inspect(store).to_json()["snippet"]
+    assert "Named" not in capsys.readouterr().err
+
+
+def test_a_kind_that_fails_is_left_out_with_a_line(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore_window import Window
+
+    def has_a_bug(self: Window, store: unistore.Store) -> tuple[str, ...]:
+        return None + 1  # type: ignore[operator]
+
+    monkeypatch.setattr(Window, "keys", has_a_bug)
+    assert "Window" not in unistore.inspect(store).to_json()["snippet"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("unistore: kind of samples broken is left out: unistore_native:Missing cannot")
+    assert lines[1].startswith("unistore: kind of samples Window is left out: unistore_window failed: TypeE")
+    assert unistore.Dataset(store)[0]["pcm"].shape == (4000, 2)
+
+
+def test_a_kind_that_is_gone_leaves_a_store_that_is_read(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    named.installed_kinds.cache_clear()
+    with pytest.raises(InputError, match=r"Window is not a kind of samples: they are Clips, .*, Windows"):
+        unistore.Dataset(store, "Window")
+    for samples in ("Ragged", "Rows()", unistore.Ragged(max_rows=5)):
+        assert len(unistore.Dataset(store, samples))
+
+
+def test_a_kind_that_forgets_a_key_is_named(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unistore_window import Window
+
+    monkeypatch.setattr(Window, "read", lambda *_: {"start": np.zeros(1)})
+    with pytest.raises(InputError, match=r"a\.zarr: unistore_window\.Window\.read gave no pcm"):
+        unistore.Dataset(store, "Window")[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("class Kind: ...", "is no dataclass that inherits unistore.plugin.Kind"),
+        ("from unistore.plugin import Kind", "is no dataclass that inherits unistore.plugin.Kind"),
+        (
+            f"{IMPORTS}class Kind(unistore.plugin.Kind): ...",
+            "has no keys, read",
+        ),
+        (
+            f"{IMPORTS}class Rows(unistore.plugin.Kind):\n    def keys(s): ...\n    read = keys\nKind = Rows",
+            "has the name of an existing kind",
+        ),
+    ],
+)
+def test_what_is_no_kind_is_left_out(
+    code: str, reason: str, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib.metadata import EntryPoint
+
+    module = f"unistore_kind_{abs(hash(code))}"
+    (site / f"{module}.py").write_text(code)
+    point = EntryPoint("odd", f"{module}:Kind", named.ENTRY_POINTS)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [point])
+    named.installed_kinds.cache_clear()
+    assert named.installed_kinds() == {}
+    assert capsys.readouterr().err == f"unistore: kind of samples odd is left out: {module}:Kind {reason}\n"
+
+
+def test_the_seam_has_few_names_and_is_light() -> None:
+    assert len(unistore.plugin.__all__) <= 25
+    assert {name for name in unistore.plugin.__all__ if hasattr(unistore.plugin, name)} == set(
+        unistore.plugin.__all__
+    )
+    heavy = "{'torch', 'h5py', 'cv2', 'matplotlib', 'unistore.data'}"
+    code = f"import sys, unistore.plugin; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -1,0 +1,105 @@
+"""Kinds of samples by name: those of unistore, and those that packages add."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from unistore.converters.registry import leave_out
+from unistore.data.kinds.kind import Kind
+from unistore.data.kinds.protocol import SampleKind
+from unistore.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS = "unistore.kinds"
+"""Group of the entry points by which packages add kinds."""
+
+OWN = {
+    "Clips": "clips",
+    "Patches": "volumes",
+    "Ragged": "ragged",
+    "Rows": "rows",
+    "Segments": "segments",
+    "SparsePoints": "sparse_points",
+    "Transitions": "steps",
+    "Volumes": "volumes",
+    "Windows": "steps",
+}
+"""Module of each kind of unistore, beside this one."""
+
+
+@cache
+def installed_kinds() -> Mapping[str, type[Kind]]:
+    """Kinds of installed packages by name; one that fails is left out with a line on standard error."""
+    from importlib.metadata import entry_points
+
+    kinds: dict[str, type[Kind]] = {}
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        kind = _installed(point)
+        if kind is None:
+            continue
+        if kind.__name__ in OWN or kind.__name__ in kinds:
+            leave_kind_out(point.name, f"{point.value} has the name of an existing kind")
+        else:
+            kinds[kind.__name__] = kind
+    return kinds
+
+
+def _installed(point: EntryPoint) -> type[Kind] | None:
+    """Import a kind; None if it is none."""
+    try:
+        kind: type[Kind] = point.load()
+    except Exception as error:  # noqa: BLE001  whatever a package raises, the other kinds work
+        leave_kind_out(point.name, f"{point.value} cannot be imported: {type(error).__name__}: {error}")
+        return None
+    is_kind = isinstance(kind, type) and issubclass(kind, Kind) and is_dataclass(kind)
+    if not is_kind:
+        leave_kind_out(point.name, f"{point.value} is no dataclass that inherits unistore.plugin.Kind")
+        return None
+    if missing := sorted(kind.__abstractmethods__):
+        leave_kind_out(point.name, f"{point.value} has no {', '.join(missing)}")
+        return None
+    return kind
+
+
+def leave_kind_out(name: str, why: str) -> None:
+    """Print on standard error that a kind is left out, and why."""
+    leave_out(name, why, "kind of samples")
+
+
+def parse_kind(expression: str) -> SampleKind:
+    """Parse ``unistore.Patches(96)``, ``Patches(96)`` or ``Rows``; no code is run.
+
+    Raises
+    ------
+    InputError
+        If it is no kind of unistore or of an installed package, or its arguments are invalid.
+    """
+    cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
+    try:
+        code = ast.parse(expression.removeprefix("unistore."), mode="eval").body
+        call = code if isinstance(code, ast.Call) else ast.Call(code, [], [])
+        positional = [ast.literal_eval(argument) for argument in call.args]
+        named = {key.arg: ast.literal_eval(key.value) for key in call.keywords if key.arg is not None}
+        kind: SampleKind = _named(ast.unparse(call.func))(*positional, **named)
+    except (SyntaxError, ValueError, TypeError) as error:
+        message = f"{expression} is not a kind of samples: {error}"
+        raise InputError(Problem("samples", message, cure, "option")) from error
+    return kind
+
+
+def _named(name: str) -> Callable[..., Any]:
+    """Return the kind of a name."""
+    if name in OWN:
+        own: Callable[..., Any] = getattr(import_module(f"unistore.data.kinds.{OWN[name]}"), name)
+        return own
+    if name not in installed_kinds():
+        msg = f"they are {', '.join([*OWN, *installed_kinds()])}"
+        raise ValueError(msg)
+    return installed_kinds()[name]
