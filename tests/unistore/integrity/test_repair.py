@@ -330,7 +330,6 @@ def test_nothing_is_repaired_through_a_link(copy_case: Copy, tree: Tree, tmp_pat
     assert tree(outside) == before
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("key", [MANIFEST, "rows/zarr.json"])
 @pytest.mark.parametrize("kind", ["pipe", "link"])
 def test_what_is_no_regular_file_is_made_again(

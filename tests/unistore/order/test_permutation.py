@@ -115,3 +115,14 @@ def test_a_subset_of_a_large_population() -> None:
     found = subset(734_222, 100_000, generator(0, 0, 0))
     assert len(found) == 100_000
     assert abs(found.mean() / 734_222 - 0.5) < 0.01
+
+
+@pytest.mark.parametrize("total", [1 << 32, (1 << 32) + 1, 1 << 40])
+def test_a_few_of_a_population_of_billions(total: int) -> None:
+    found = subset(total, 1000, generator(0, 0, 0))
+    assert abs(found.mean() / total - 0.5) < 0.05
+
+
+def test_subsets_are_those_of_earlier_versions() -> None:
+    assert subset(1000, 4, generator(1, 2, 3)).tolist() == [148, 378, 410, 891]
+    assert subset(10, 7, generator(1, 2, 3)).tolist() == [0, 1, 2, 5, 6, 7, 9]

@@ -155,7 +155,7 @@ def test_threads_and_children_read_the_same(array: Array, small_pools: None) -> 
     for child in children:
         child.start()
     for each in [*threads, *children]:
-        each.join(60)
+        each.join()
     assert not wrong
     assert [child.exitcode for child in children] == [0, 0, 0]
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import patience
 from unistore.conversion import columns
 from unistore.conversion.executors import worker_process
 from unistore.conversion.executors.apart import Apart
@@ -108,9 +109,9 @@ def test_a_forked_child_starts_a_worker_of_its_own() -> None:
 
     child = multiprocessing.get_context("fork").Process(target=ask)
     child.start()
-    assert ours.poll(60)
+    assert ours.poll(patience(60))
     assert ours.recv() != own
-    child.join(30)
+    child.join()
     assert child.exitcode == 0
     with Apart() as executor:
         assert worker(executor) == own
