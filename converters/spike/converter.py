@@ -20,8 +20,7 @@ from unistore.converters.seam.formats import FileArray, open_file
 from unistore.converters.seam.sources import group_of
 from unistore.converters.spike.family import Spike
 from unistore.converters.spike.frames import FrameOrigin, ScannedFrame, VoxelForm
-from unistore.converters.spike.gather import gather_frames
-from unistore.converters.spike.recordings import IMAGE_ROLES
+from unistore.converters.spike.roles import IMAGE_ROLES
 from unistore.converters.spike.spikes import (
     PixelSpikes,
     Spikes,
@@ -31,7 +30,6 @@ from unistore.converters.spike.spikes import (
     spikes_in,
     voxels_in,
 )
-from unistore.converters.spike.tables import index_arrays
 from unistore.errors import InputError
 from unistore.schemas.spike.fields import FRAMES, IMAGES, file_table_name, row_bytes, voxelize
 
@@ -107,10 +105,14 @@ class SpikeConverter(SeamConverter):
 
     def gather(self, parts: Parts, scanned: Sequence[ScannedFrame]) -> Scan:  # type: ignore[override]  # as scanned
         """Find the extents of the streams, and make tables and sources of all frames."""
+        from unistore.converters.spike.gather import gather_frames
+
         return gather_frames(scanned, self.plugin)
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Extents, sequences, and offsets of kept images; one sample for each frame."""
+        from unistore.converters.spike.tables import index_arrays
+
         return Finalized(
             arrays=index_arrays(scan.sources),
             samples=len(scan.sources),

@@ -22,7 +22,7 @@ from unistore.converters.seam.formats import format_by_ending, formats_of
 from unistore.converters.seam.stored import opened_by
 from unistore.converters.spike.family import Spike
 from unistore.converters.spike.frames import FrameOrigin, SpikeForm
-from unistore.converters.spike.recordings import STREAM_ENDING
+from unistore.converters.spike.roles import STREAM_ENDING
 from unistore.schemas.indices import Column, StoreView
 from unistore.schemas.spike.fields import (
     FRAMES,

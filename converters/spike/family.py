@@ -15,14 +15,12 @@ from unistore.converters.plugin import Claim, Family, Group, Head, Problem, Sche
 from unistore.converters.seam.formats import formats_of
 from unistore.converters.seam.record import ConverterOf
 from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.recordings import (
+from unistore.converters.spike.roles import (
     IMAGE_FORMATS,
     IMAGE_ROLES,
     RAW_FORMAT,
     ROLES,
     STREAM_ENDING,
-    RecordingFinder,
-    common_roles,
     may_be,
 )
 from unistore.errors import printable
@@ -89,6 +87,9 @@ class Spike(SpikeOptions, Family):
         self, files: Sequence[SourceFile]
     ) -> Iterator[SourceFile | Group | Problem | str | tuple[SourceFile, str]]:
         """Make a group of each frame."""
+        # Asking about files of other families loads none of it.
+        from unistore.converters.spike.recordings import RecordingFinder, common_roles
+
         endings = self._endings()
         found = RecordingFinder(files, self.folders, self.exclude, endings)
         roles, problems = common_roles(found.recordings, self.folders, self.columns)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from unistore.converters.formats.images import ImageHeader
 from unistore.converters.plugin import Group
 from unistore.converters.scan import Scanned
-from unistore.converters.spike.recordings import Place
+from unistore.converters.spike.roles import Place
 from unistore.converters.spike.spikes import Extent, Spikes, Stream, Voxels
 
 

@@ -16,7 +16,7 @@ from unistore.converters.preview import evenly
 from unistore.converters.protocol import Scan, Sources
 from unistore.converters.spike.frames import ScannedFrame, first_frames
 from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.recordings import ROLES
+from unistore.converters.spike.roles import ROLES
 from unistore.converters.spike.spikes import Extent, Spikes, Stream, StreamSpikes
 from unistore.converters.spike.streams import ResolvedStreams, resolve_streams
 from unistore.converters.spike.tables import make_source, make_tables

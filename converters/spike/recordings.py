@@ -21,27 +21,18 @@ from unistore.converters.files.links import broken_link
 from unistore.converters.files.paths import natural_key, real_path, split_of
 from unistore.converters.options import Columns
 from unistore.converters.plugin import Group, Problem, SourceFile
+from unistore.converters.spike.roles import (
+    IMAGE_FORMATS,
+    RAW_FORMAT,
+    ROLES,
+    STREAM_ENDING,
+    Place,
+    may_be,
+)
 from unistore.errors import first_few, printable
-
-ROLES = ("spike", "voxel", "blur", "sharp")
-"""Roles of the files of a frame; the first file present names the frame."""
-IMAGE_ROLES = ("blur", "sharp")
-IMAGE_FORMATS = ("png", "jpeg")
-RAW_FORMAT = "raw"
-STREAM_ENDING = ".dat"
-"""Ending of recordings without a header that lie in no folder of a sequence."""
 
 Frame = Mapping[str, SourceFile]
 """Files that belong together, by role, in the order of `ROLES`."""
-
-
-def may_be(format: str, role: str) -> bool:
-    """Whether files of a format (empty: unknown) can have a role."""
-    if role in IMAGE_ROLES:
-        return format in IMAGE_FORMATS
-    if role == "voxel" and format == RAW_FORMAT:
-        return False
-    return bool(format) and format not in IMAGE_FORMATS
 
 
 class Recording(NamedTuple):
@@ -74,13 +65,6 @@ class Recording(NamedTuple):
             name = next(iter(frame.values())).name
             place = Place(sequence, self.split)
             yield Group(name, files, roles=own_roles, unit=self.name, detail=place)
-
-
-class Place(NamedTuple):
-    """What names say of a frame."""
-
-    sequence: str
-    split: str | None
 
 
 @dataclass
