@@ -276,7 +276,10 @@ class Array:
 
     def item(self, row: int | None = None) -> Any:
         """Read one row, or all of it, whatever it is: a text, bytes of any length, a number."""
-        return self[0 : len(self)] if row is None else self[row : row + 1][0]
+        if row is not None:
+            return self[row : row + 1][0]
+        whole = getattr(self.values, "whole", None)
+        return (self.values if whole is None else whole())[()]
 
     @property
     def fortran_order(self) -> bool:

@@ -16,7 +16,7 @@ FAMILY = Family(
         "unistore convert trajectory aloha/ aloha.zarr --images keep",
     ),
     options="unistore.converters.trajectory.options:TrajectoryOptions",
-    converter="unistore.converters.trajectory.converter:TrajectoryConverter",
+    converter="unistore.converters.trajectory.converter:converter",
     specs="unistore.schemas.trajectory.fields:SPECS",
     rules="unistore.schemas.trajectory.fields:RULES",
     export="unistore.converters.trajectory.export:files",

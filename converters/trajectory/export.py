@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -21,8 +21,7 @@ from unistore.converters.common.exported import (
     row_values,
 )
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
-from unistore.converters.trajectory.layouts import format_named
-from unistore.converters.trajectory.source import Format, RestoredFile
+from unistore.converters.trajectory.layouts import Layout, layout_named
 from unistore.schemas.indices import ArrayView, Column, StoreView, whole
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATION, STEPS
 
@@ -47,6 +46,10 @@ class Run:
     def steps(self) -> int:
         """Rows of each dataset."""
         return int(self.bounds[-1] - self.bounds[0])
+
+    def path_of(self, dataset: str) -> str:
+        """Path of an array in the file."""
+        return f"{self.group}/{dataset}".strip("/")
 
     def values(self, path: str, *, own_dtype: bool = True) -> Values:
         """Rows of a column, in the shape of its source; `own_dtype` casts them to its dtype."""
@@ -103,7 +106,7 @@ class Run:
 
 def runs(store: StoreView) -> Iterator[tuple[int, str, list[Run]]]:
     """Number and name of every source, and its runs."""
-    layout = _format(store)
+    layout = _layout(store)
     owner, bounds = whole(store, f"{EPISODES}/source"), whole(store, f"{EPISODES}/offsets")
     groups = [layout.group_of(name) for name in store.text(f"{EPISODES}/name")]
     for number, source in enumerate(store.text("sources/path")):
@@ -118,32 +121,33 @@ def runs(store: StoreView) -> Iterator[tuple[int, str, list[Run]]]:
 
 def files(store: StoreView) -> Iterator[File]:
     """Every file of a trajectory store."""
-    layout = _format(store)
+    layout = _layout(store)
     columns = _columns(store)
     empty: Mapping[str, str] = store.group(STEPS).get("empty_datasets", {})
-    own = _texts(store, "sources/attributes")
-    each = _texts(store, f"{EPISODES}/attributes")
+    of_sources = _texts(store, "sources/attributes")
+    of_episodes = _texts(store, f"{EPISODES}/attributes")
     kept = attribute_texts(store, len(store.array("sources/rows")))
     notes = _resized_notes(store, columns)
     for number, name, parts in runs(store):
-        groups: dict[str, dict[str, Values]] = {}
+        values: dict[str, Values] = {}
+        attributes = {layout.container: dict(of_sources[number]) if of_sources else {}}
         for part in parts:
-            arrays = {dataset: part.values(path) for path, dataset in columns.items()}
+            for path, dataset in columns.items():
+                values[part.path_of(dataset)] = part.values(path)
             for dataset, dtype in empty.items():
-                arrays[dataset] = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
-            groups[part.group] = arrays
-        alone = [part for part in parts if part.last == part.first + 1]
-        file = layout.file(
-            RestoredFile(
-                name=name,
-                source=number,
-                groups=groups,
-                attributes=own[number] if own else {},
-                group_attributes={part.group: each[part.first] for part in alone} if each else {},
-                masks=masks_of(store, parts),
-            )
+                values[part.path_of(dataset)] = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
+            if of_episodes and part.last == part.first + 1:
+                attributes.setdefault(part.group, {}).update(of_episodes[part.first])
+        for mask, listed in masks_of(store, parts).items():
+            values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in listed]))
+        yield File(
+            name=name,
+            form="hdf5",
+            source=number,
+            values=values,
+            attributes=_with_kept(attributes, values, parse_attributes(kept[number])),
+            notes=notes,
         )
-        yield replace(file, attributes=_with_kept(file, parse_attributes(kept[number])), notes=notes)
 
 
 def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:
@@ -162,29 +166,31 @@ def is_resized(store: StoreView, path: str) -> bool:
     return not {"source_shape", "resized_from"}.isdisjoint(store.array(path).attributes)
 
 
-def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _with_kept(
+    told: Mapping[str, Mapping[str, Any]], paths: Iterable[str], kept: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
     """Attributes and single values of a file, where those that are stored exactly replace the JSON ones.
 
     The JSON has those of the root among those of another group, and single values as attributes.
     """
-    below = (path.rsplit("/", depth)[0] for path in file.values for depth in range(path.count("/") + 1))
+    below = (path.rsplit("/", depth)[0] for path in paths for depth in range(path.count("/") + 1))
     places = {"", *below}
-    found = {path: each for path, each in kept.items() if path in places or VALUE in each}
-    as_dataset = {path for path, each in kept.items() if VALUE in each}
-    of_root = found.get("", {}) if "" not in file.attributes else {}
+    found = {path: own for path, own in kept.items() if path in places or VALUE in own}
+    as_dataset = {path for path, own in kept.items() if VALUE in own}
+    of_root = found.get("", {}) if "" not in told else {}
     told = {
         path: {
             name: value
             for name, value in own.items()
             if name not in of_root and f"{path}/{name}".strip("/") not in as_dataset
         }
-        for path, own in file.attributes.items()
+        for path, own in told.items()
     }
     return {path: {**told.get(path, {}), **found.get(path, {})} for path in {**told, **found}}
 
 
-def _format(store: StoreView) -> Format:
-    return format_named(str(store.group(EPISODES)["source_layout"]))
+def _layout(store: StoreView) -> Layout:
+    return layout_named(str(store.group(EPISODES)["source_layout"]))
 
 
 def _columns(store: StoreView) -> dict[str, str]:

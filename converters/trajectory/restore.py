@@ -12,11 +12,11 @@ from unistore.converters.common.exported import Values, array_values
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.hdf5.attributes import attribute_texts, type_problem
 from unistore.converters.scan import Scan
+from unistore.converters.trajectory.columns import Feature
+from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.export import Run, frame_rows, is_resized, masks_of, runs
 from unistore.schemas.indices import StoreView
 from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
-
-_ENCODED = ("padded", "variable")
 
 
 def restore(store: StoreView, scan: Scan) -> Restore:
@@ -27,18 +27,19 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 
     def source(number: int) -> Restored:
         found, parts = scan.sources[number], all_runs[number]
+        index: EpisodeIndex = found.detail.episodes
         arrays: list[RestoredArray] = []
         remarks: dict[str, str] = {}
         for run in parts:
-            variant = found.detail["variants"][found.detail["variant"][run.first - parts[0].first]]
-            for column, (dataset, kind, *_) in variant["features"].items():
-                path, name = _path_of(store, column), f"{run.group}/{dataset}".strip("/")
+            variant = index.variants[index.variant[run.first - parts[0].first]]
+            for column, feature in variant.features.items():
+                path, name = _path_of(store, column), run.path_of(feature.dataset)
                 if path is not None and is_resized(store, path):
                     remarks[name] = "only resized"
                 elif path is not None:
-                    arrays.append(_restored(run, path, name, kind, swapped=swapped))
-            for dataset in variant["values"]:
-                remarks[f"{run.group}/{dataset}".strip("/")] = "only as an attribute"
+                    arrays.append(_restored(run, path, name, feature, swapped=swapped))
+            for dataset in variant.values:
+                remarks[run.path_of(dataset)] = "only as an attribute"
         for name, listed in masks_of(store, parts).items():
             episodes = array_values(np.array(sorted(listed), object))
             arrays.append(RestoredArray(f"mask/{name}", episodes, of_file=_sorted_names, may_differ=True))
@@ -75,12 +76,12 @@ def _path_of(store: StoreView, column: str) -> str | None:
     return next((path for path in paths if store.has(path)), None)
 
 
-def _restored(run: Run, path: str, name: str, kind: str, *, swapped: bool) -> RestoredArray:
+def _restored(run: Run, path: str, name: str, feature: Feature, *, swapped: bool) -> RestoredArray:
     if path.endswith(f"{JPEG_SUFFIX}/data"):
         frames = Values((run.steps,), np.dtype(object), lambda: frame_rows(run.frames(path)))
-        return RestoredArray(name, frames, of_file=_without_padding if kind == "padded" else None)
+        return RestoredArray(name, frames, of_file=_without_padding if feature.kind == "padded" else None)
     values = run.values(path)
-    if kind in _ENCODED:
+    if feature.is_encoded:
         return RestoredArray(name, values, of_file=partial(_decoded, swapped=swapped), decoder="OpenCV")
     return RestoredArray(name, values)
 

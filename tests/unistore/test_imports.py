@@ -142,17 +142,13 @@ NOT_YET: set[str] = {
     "unistore.converters.trajectory.columns",
     "unistore.converters.trajectory.converter",
     "unistore.converters.trajectory.read",
-    "unistore.converters.trajectory.episode_index",
     "unistore.converters.trajectory.export",
     "unistore.converters.trajectory.finalize",
     "unistore.converters.trajectory.gather",
-    "unistore.converters.trajectory.layouts.hdf5",
-    "unistore.converters.trajectory.layouts.robomimic",
     "unistore.converters.trajectory.options",
     "unistore.converters.trajectory.preview",
     "unistore.converters.trajectory.restore",
     "unistore.converters.trajectory.scan",
-    "unistore.converters.trajectory.source",
 }
 """Modules of families and formats that import more of unistore than packages of others may; to be emptied."""
 

@@ -37,7 +37,8 @@ from unistore.converters.files.hdf5.chunks import (
 )
 from unistore.converters.files.hdf5.filters import are_decoded_here
 from unistore.converters.files.hdf5.virtual import check_sources
-from unistore.errors import InputError, Location, Problem, printable
+from unistore.errors import InputError, Location, Problem
+from unistore.errors import location_of as location_of  # noqa: PLC0414  imported from here, too
 from unistore.system.foreign import begin_reading, opening
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
@@ -51,12 +52,6 @@ _METADATA_CACHE = 2 << 20
 """Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset."""
 FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 """What h5py raises where a file is damaged."""
-
-
-def location_of(name: Location | str, item: str = "") -> Location:
-    """Place of an object by its path in a file, or below a group of it."""
-    file, group, _ = Location(name) if isinstance(name, str) else name
-    return Location(printable(file), printable(f"{group}/{item}".strip("/")))
 
 
 @contextmanager
