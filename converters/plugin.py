@@ -117,12 +117,12 @@ def no(reason: str) -> Claim:
 class Near(Protocol):
     """What lies near a file, among the paths that the user gave."""
 
-    def names(self, folder: Path) -> frozenset[str]:
-        """Names of the files in a folder; none if it is not there."""
-        ...
-
     def has(self, path: Path) -> bool:
         """Whether there is a file."""
+        ...
+
+    def holds(self, folder: Path, fits: Callable[[Path], bool]) -> bool:
+        """Whether a file of a folder fits; each folder is searched once."""
         ...
 
     def head(self, path: Path) -> Head | None:

@@ -453,7 +453,7 @@ class Neighbours:
 
     def __init__(self, converter: SeamConverter, folders: Folders) -> None:
         self._converter = converter
-        self.names, self.has = folders.names, folders.has
+        self.has, self.holds = folders.has, folders.holds
 
     def head(self, path: Path) -> Head | None:
         """See `Near.head`."""

@@ -104,7 +104,7 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
         stored = restored(family, store, sources[number])
         arrays = [RestoredArray(name, _values(array)) for name, array in stored.arrays.items()]
         file = SourceFile(found.path, found.name, found.files)
-        opening = partial(opened_by, by_name[found.detail.formats[0]], file)
+        opening = partial(open_original, by_name[found.detail.formats[0]], file)
         return RestoredSource([RestoredFile(found.path, arrays, opening, facts=stored.facts)])
 
     return source
@@ -115,7 +115,7 @@ def _values(array: Array) -> Values:
 
 
 @contextmanager
-def opened_by(opening: Format, file: SourceFile, path: Path) -> Iterator[OpenedFile]:
+def open_original(opening: Format, file: SourceFile, path: Path) -> Iterator[OpenedFile]:
     """Open a file by its format; values of formats of this package are read by their library alone."""
     with calling(opening, file.name), open_file(opening, file) as opened:
         names = [name for name in opened.arrays if name not in opened.facts]

@@ -19,7 +19,7 @@ from unistore.converters.formats.raw import Raw
 from unistore.converters.plugin import Format, SourceFile
 from unistore.converters.scan import Scan, Source
 from unistore.converters.seam.formats import format_by_ending, formats_of
-from unistore.converters.seam.stored import opened_by
+from unistore.converters.seam.stored import open_original
 from unistore.converters.spike.family import Spike
 from unistore.converters.spike.frames import FrameOrigin, SpikeForm
 from unistore.converters.spike.roles import STREAM_ENDING
@@ -174,7 +174,7 @@ def _reader(source: Source, number: int) -> Open:
         return BY_FORMAT[name]
     opening = next(each for each in formats_of(Spike.formats) if each.name == name)
     file = SourceFile(source.files[number], origin.files[number], source.files)
-    return partial(opened_by, opening, file)
+    return partial(open_original, opening, file)
 
 
 def _restored_spikes(frame: Frame, form: SpikeForm, key: str) -> RestoredArray:

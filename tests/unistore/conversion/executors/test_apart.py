@@ -21,7 +21,7 @@ from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.converters.ct.converter import CtConverter
+from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
 from unistore.system.foreign import opening
@@ -156,10 +156,10 @@ def test_volumes_in_parts_give_the_bytes_of_one_thread(
     monkeypatch.setattr(columns, "LARGE", 1 << 10)
     monkeypatch.setattr(columns, "PLANES_BYTES", 32 << 10)
     monkeypatch.setattr("unistore.zarr3.writer.RUN_BYTES", 1 << 10)
-    alone = run(CtConverter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
+    alone = run(ct_converter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
     executor = Apart(threads=3)
     threaded = run(
-        CtConverter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "threads.zarr", executor=executor
+        ct_converter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "threads.zarr", executor=executor
     )
     assert threaded.digest == alone.digest
 
