@@ -37,7 +37,7 @@ from unistore.converters.plugin import (
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.columns import Place, check_columns, picked_of
-from unistore.converters.seam.faults import calling
+from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_of, open_file
 from unistore.converters.seam.gather import gather_sources
 from unistore.converters.seam.indices import facts_of, finalize_sources
@@ -111,18 +111,17 @@ class SeamConverter(Converter):
         fitting = self._fitting(file.path)
         if not fitting:
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
-        near = Neighbours(self, file.folders)
-        source = SourceFile(file.path, file.path.name, file.roots, near, fitting[0].name)
-        with calling(self.plugin, source.name):
-            reason = self.plugin.declines(source)
-        if reason:
-            return LeftOut(reason)
-        claim = self._claim(file, source, fitting)
+        claim = self._claim(file, fitting)
         if claim.certainty == "sure":
             return Taken(claim.layout or self.plugin.name, claim.reason)
         return LeftOut(claim.reason)
 
-    def _claim(self, candidate: Candidate, file: SourceFile, fitting: Sequence[Format]) -> Claim:
+    def _claim(self, candidate: Candidate, fitting: Sequence[Format]) -> Claim:
+        near = Neighbours(self, candidate.folders, candidate.roots)
+        file = SourceFile(candidate.path, candidate.path.name, candidate.roots, near, fitting[0].name)
+        declined = self.plugin.declines(file)
+        if declined:
+            return no(declined)
         opening, claim = self._recognised(file, fitting)
         if opening is None:
             return claim
@@ -162,9 +161,10 @@ class SeamConverter(Converter):
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Group the files into sources, by the family's `group`."""
         linked = LinkedFiles()
+        near = Neighbours(self, Folders(listing.roots), listing.roots)
         if self.plugin.follows_links:
             linked = follow_links(listing, self.suffixes, exclusion.covers)
-            sources = [self._source_file(path, name, listing) for path, name in linked.names.items()]
+            sources = [self._source_file(path, name, near) for path, name in linked.names.items()]
         else:
             sources = self.files(listing, exclusion)
         with calling(self.plugin, ", ".join(map(str, listing.roots))):
@@ -172,8 +172,8 @@ class SeamConverter(Converter):
         parts = Parts(roots=listing.roots)
         problems = [*linked.problems]
         notes = [*linked.notes]
-        reasons = {file.path: "in no source" for file in sources if file.format}
-        left_out: dict[Path, str] = {}
+        unused = {file.name: file.path for file in sources if file.format or not self.plugin.follows_links}
+        left_out: list[tuple[Path, str]] = []
         for one in chosen:
             if isinstance(one, Problem):
                 problems.append(one)
@@ -181,33 +181,33 @@ class SeamConverter(Converter):
                 notes.append(one)
             elif isinstance(one, tuple) and not isinstance(one, Group):
                 file, reason = one
-                if reasons.pop(file.path, None) is not None:
-                    left_out[file.path] = reason
+                if unused.pop(file.name, None) is not None:
+                    left_out.append((file.path, reason))
             else:
                 group = one if isinstance(one, Group) else Group(one.name, (one,))
                 for file in group.files:
-                    reasons.pop(file.path, None)
+                    unused.pop(file.name, None)
                 parts.add(group.name, [file.path for file in group.files], part_group(group))
         if not parts and not problems and not exclusion.covered:
             message = f"no {' or '.join(self.suffixes)} file in this folder"
             problems.append(Problem(", ".join(map(str, listing.roots)), message, kind="missing"))
         if not problems:
-            left_out |= reasons
-        unused = list(left_out.items())
+            left_out += [(path, "in no source") for path in unused.values()]
         if self.plugin.follows_links:
-            unused = self._left_by_links(listing, unused, parts, linked.followed)
-        return Found(parts=parts, left_out=unused, notes=notes, problems=problems)
+            left_out = self._left_by_links(listing, left_out, parts, linked.followed)
+        return Found(parts=parts, left_out=left_out, notes=notes, problems=problems)
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
         """Files that the family groups, by default those of its formats that are not excluded."""
         paths = listing.with_suffixes(self.suffixes)
         named = zip(relative_names(paths), paths, strict=True)
+        near = Neighbours(self, Folders(listing.roots), listing.roots)
         return [
-            self._source_file(Path(path), name, listing) for name, path in named if not exclusion.covers(name)
+            self._source_file(Path(path), name, near) for name, path in named if not exclusion.covers(name)
         ]
 
-    def _source_file(self, path: Path, name: str, listing: Listing) -> SourceFile:
-        return SourceFile(path, name, listing.roots, format=self._format_name(path))
+    def _source_file(self, path: Path, name: str, near: Neighbours) -> SourceFile:
+        return SourceFile(path, name, near.roots, near, self._format_name(path))
 
     @contextmanager
     def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
@@ -246,7 +246,7 @@ class SeamConverter(Converter):
             fitting = self._fitting(file.path) or self.formats[:1]
             opening, claim = self._recognised(file, fitting)
             if opening is None:
-                return self._not_ours(part, claim)
+                return self.not_ours(part, claim)
             openings.append(opening)
         if len(openings) == 1:  # as nearly all of millions
             with calling(openings[0], part.name), open_file(openings[0], group.files[0]) as one:
@@ -274,9 +274,10 @@ class SeamConverter(Converter):
             # A general family has no other to leave a file to.
             claim = None if plugin.general else plugin.match(head)
             if claim is not None and claim.certainty == "no":
-                return self._not_ours(part, claim)
+                return self.not_ours(part, claim)
             chosen = plugin.choose(head)
             sample_rows = plugin.typical_rows(head)
+            memory = plugin.memory(head)
         picked = picked_of(picks_of(group, opened, whole, chosen.columns))
         rows, problems = check_columns(chosen, head, picked, has_map=hasattr(plugin, "map"))
         if plugin.schema.per_source:
@@ -303,10 +304,10 @@ class SeamConverter(Converter):
             further=further_files(whole, part) if whole.further else (),
             sample_rows=sample_rows,
             forward_only=whole.forward_only,
-            memory=whole.memory,
+            memory=whole.memory + memory,
         )
 
-    def _not_ours(self, part: Part, claim: Claim) -> ScannedSource:
+    def not_ours(self, part: Part, claim: Claim) -> Scanned:
         """Leave out a file of a folder; one that the user named is a problem."""
         if part.files[0] in map(Path.resolve, part.roots):
             raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
@@ -329,7 +330,7 @@ class SeamConverter(Converter):
                 begin_reading()
                 with calling(self.plugin, name):
                     cuts = list(self.plugin.cut(opened))
-                facts = facts_of(cuts, schema, name, origin.rows)
+                facts = facts_of(cuts, self.plugin, schema, name, origin.rows)
             if table.spilled:
                 self._emit(opened, name, origin, table, emit)
         return facts
@@ -397,11 +398,7 @@ class SeamConverter(Converter):
                 continue
             if column not in block or len(block[column]) != hi - lo:
                 given = f"{len(block[column])} rows" if column in block else "no rows"
-                message = (
-                    f"{type(self.plugin).__qualname__}.rows gave {given} of {column}, expected {hi - lo}"
-                )
-                cure = f"tell who wrote {type(self.plugin).__module__}"
-                raise InputError(Problem(name, message, cure, "plugin"))
+                raise fault(self.plugin, "rows", name, f"gave {given} of {column}, expected {hi - lo}")
             target[...] = block[column]
 
     @contextmanager
@@ -451,13 +448,13 @@ def fill(
 class Neighbours:
     """What lies near a file, as the formats of a family open it."""
 
-    def __init__(self, converter: SeamConverter, folders: Folders) -> None:
-        self._converter = converter
+    def __init__(self, converter: SeamConverter, folders: Folders, roots: tuple[Path, ...]) -> None:
+        self._converter, self.roots = converter, roots
         self.has, self.holds = folders.has, folders.holds
 
     def head(self, path: Path) -> Head | None:
         """See `Near.head`."""
-        file = SourceFile(path, path.name)
+        file = SourceFile(path, path.name, self.roots)
         try:
             with self._converter.opened(file) as (opening, opened):
                 head = Head(file, opening.name, opened)
