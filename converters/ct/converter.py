@@ -50,7 +50,7 @@ class CtConverter(SeamConverter):
         """Take ``info.json`` and ``metadata.csv`` of cases, too; the first must be JSON."""
         if file.path.name not in (INFO, METADATA):
             return super().look(file)
-        reason = reason_of_text(file.path, Neighbours(self, file.folders, file.roots))
+        reason = reason_of_text(file.path, Neighbours(self, file.folders))
         if not reason:
             return LeftOut("describes no case folder")
         if file.path.name == INFO:
@@ -62,7 +62,7 @@ class CtConverter(SeamConverter):
         from unistore.converters.ct.group import FOREIGN
 
         paths = list(map(Path, listing.with_suffixes((*self.suffixes, METADATA, *FOREIGN))))
-        near = Neighbours(self, Folders.of(paths), listing.roots)
+        near = Neighbours(self, Folders.of(paths))
         return [SourceFile(path, path.name, listing.roots, near) for path in paths]
 
     def scan(self, part: Part) -> ScannedVolume:

@@ -448,7 +448,7 @@ def fill(
 class Neighbours:
     """What lies near a file, as the formats of a family open it."""
 
-    def __init__(self, converter: SeamConverter, folders: Folders, roots: tuple[Path, ...]) -> None:
+    def __init__(self, converter: SeamConverter, folders: Folders, roots: tuple[Path, ...] = ()) -> None:
         self._converter, self.roots = converter, roots
         self.has, self.holds = folders.has, folders.holds
 
