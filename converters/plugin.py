@@ -332,6 +332,12 @@ class Opened:
     notes: Mapping[str, str] = field(default_factory=dict)
     file: SourceFile | None = None
 
+    @property
+    def name(self) -> str:
+        """What messages call the file."""
+        assert self.file is not None
+        return self.file.name
+
     def bytes(self) -> Array:
         """Return the file as it stands, for families that keep it: (n,) uint8, read where it is sliced."""
         assert self.file is not None
@@ -513,35 +519,37 @@ class Head:
         The file; the first of a group, with the name of the group.
     format
         Name of its format.
+    opened
+        The open file, for families that look at what is no array; its values are not to be read.
     """
 
     file: SourceFile
     format: str
-    _opened: Opened
+    opened: Opened
 
     @cached_property
     def arrays(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Shape and dtype of each array."""
-        return {name: (array.shape, array.dtype) for name, array in self._opened.arrays.items()}
+        return {name: (array.shape, array.dtype) for name, array in self.opened.arrays.items()}
 
     @property
     def facts(self) -> Facts:
         """See `Opened`."""
-        return self._opened.facts
+        return self.opened.facts
 
     @property
     def problems(self) -> Sequence[Problem]:
         """See `Opened`."""
-        return self._opened.problems
+        return self.opened.problems
 
     @property
     def left_out(self) -> Mapping[str, str]:
         """See `Opened`."""
-        return self._opened.left_out
+        return self.opened.left_out
 
     def members(self, group: str = "") -> Mapping[str, Member]:
         """See `Opened.members`; asked by families that look at millions of files."""
-        return self._opened.members(group)
+        return self.opened.members(group)
 
 
 class Chosen(NamedTuple):
@@ -615,6 +623,10 @@ class Family(Options, ABC):
     general: ClassVar[bool] = False
     keeps_attributes: ClassVar[bool] = False
 
+    def declines(self, file: SourceFile) -> str:
+        """Say why a file is none of the family's by its name, so that it is not opened; empty: it may be."""
+        return ""
+
     def match(self, head: Head) -> Claim:
         """Say whether an open file is one of the family's; by default if it has every column."""
         missing = [
@@ -657,6 +669,14 @@ class Family(Options, ABC):
     def typical_rows(self, head: Head) -> int:
         """Return how many rows a sample of a file has, about: chunks are laid out for that of the first."""
         return 1
+
+    def memory(self, head: Head) -> int:
+        """Return the bytes of memory that `cut` and `rows` take for a file, beside the rows that they read.
+
+        A conversion whose ``--memory`` is less is refused before it reads values. By default 0: some blocks
+        of 16 MiB are counted anyway.
+        """
+        return 0
 
     def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
         """Read rows ``lo:hi`` of a file, one array a column; by default slices of the file's arrays."""

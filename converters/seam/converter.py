@@ -34,7 +34,7 @@ from unistore.converters.plugin import (
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.columns import Place, check_columns, picked_of
-from unistore.converters.seam.faults import calling
+from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_of, open_file
 from unistore.converters.seam.gather import gather_sources
 from unistore.converters.seam.indices import facts_of, finalize_sources
@@ -114,8 +114,11 @@ class SeamConverter(Converter):
         return LeftOut(claim.reason)
 
     def _claim(self, candidate: Candidate, fitting: Sequence[Format]) -> Claim:
-        near = Neighbours(self, candidate.folders)
+        near = Neighbours(self, candidate.folders, candidate.roots)
         file = SourceFile(candidate.path, candidate.path.name, candidate.roots, near)
+        declined = self.plugin.declines(file)
+        if declined:
+            return no(declined)
         opening, claim = self._recognised(file, fitting)
         if opening is None:
             return claim
@@ -156,7 +159,7 @@ class SeamConverter(Converter):
         parts = Parts(roots=listing.roots)
         problems: list[Problem] = []
         notes: list[str] = []
-        reasons = {file.path: "in no source" for file in sources}
+        unused = {file.name: file.path for file in sources}
         left_out: list[tuple[Path, str]] = []
         for one in chosen:
             if isinstance(one, Problem):
@@ -165,16 +168,16 @@ class SeamConverter(Converter):
                 notes.append(one)
             elif isinstance(one, tuple) and not isinstance(one, Group):
                 file, reason = one
-                reasons.pop(file.path, None)
+                unused.pop(file.name, None)
                 left_out.append((file.path, reason))
             else:
                 group = one if isinstance(one, Group) else Group(one.name, (one,))
                 names = tuple([file.name for file in group.files])
-                for file in group.files:
-                    reasons.pop(file.path, None)
+                for name in names:
+                    unused.pop(name, None)
                 parts.add(group.name, [file.path for file in group.files], PartGroup(names, group.arrays))
         if not problems:
-            left_out += reasons.items()
+            left_out += [(path, "in no source") for path in unused.values()]
         return Found(parts=parts, left_out=left_out, notes=notes, problems=problems)
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
@@ -182,7 +185,10 @@ class SeamConverter(Converter):
         paths = listing.with_suffixes(self.suffixes)
         named = zip(relative_names(paths), paths, strict=True)
         roots = listing.roots
-        return [SourceFile(Path(path), name, roots) for name, path in named if not exclusion.covers(name)]
+        near = Neighbours(self, Folders(roots), roots)
+        return [
+            SourceFile(Path(path), name, roots, near) for name, path in named if not exclusion.covers(name)
+        ]
 
     @contextmanager
     def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
@@ -203,7 +209,7 @@ class SeamConverter(Converter):
             fitting = self._fitting(file.path) or self.formats[:1]
             opening, claim = self._recognised(file, fitting)
             if opening is None:
-                return self._not_ours(part, claim)
+                return self.not_ours(part, claim)
             openings.append(opening)
         if len(openings) == 1:  # as nearly all of millions
             with calling(openings[0], part.name), open_file(openings[0], group.files[0]) as one:
@@ -226,9 +232,10 @@ class SeamConverter(Converter):
             # A general family has no other to leave a file to.
             claim = None if plugin.general else plugin.match(head)
             if claim is not None and claim.certainty == "no":
-                return self._not_ours(part, claim)
+                return self.not_ours(part, claim)
             chosen = plugin.choose(head)
             sample_rows = plugin.typical_rows(head)
+            memory = plugin.memory(head)
         picked = picked_of(picks_of(group, opened, whole, chosen.columns))
         rows, problems = check_columns(chosen, head, picked, has_map=hasattr(plugin, "map"))
         if plugin.schema.per_source:
@@ -255,10 +262,10 @@ class SeamConverter(Converter):
             further=further_files(whole, part) if whole.further else (),
             sample_rows=sample_rows,
             forward_only=whole.forward_only,
-            memory=whole.memory,
+            memory=whole.memory + memory,
         )
 
-    def _not_ours(self, part: Part, claim: Claim) -> ScannedSource:
+    def not_ours(self, part: Part, claim: Claim) -> Scanned:
         """Leave out a file of a folder; one that the user named is a problem."""
         if part.files[0] in map(Path.resolve, part.roots):
             raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
@@ -281,7 +288,7 @@ class SeamConverter(Converter):
                 begin_reading()
                 with calling(self.plugin, name):
                     cuts = list(self.plugin.cut(opened))
-                facts = facts_of(cuts, schema, name, origin.rows)
+                facts = facts_of(cuts, self.plugin, schema, name, origin.rows)
             if table.spilled:
                 self._emit(opened, name, origin, table, emit)
         return facts
@@ -349,11 +356,7 @@ class SeamConverter(Converter):
                 continue
             if column not in block or len(block[column]) != hi - lo:
                 given = f"{len(block[column])} rows" if column in block else "no rows"
-                message = (
-                    f"{type(self.plugin).__qualname__}.rows gave {given} of {column}, expected {hi - lo}"
-                )
-                cure = f"tell who wrote {type(self.plugin).__module__}"
-                raise InputError(Problem(name, message, cure, "plugin"))
+                raise fault(self.plugin, "rows", name, f"gave {given} of {column}, expected {hi - lo}")
             target[...] = block[column]
 
     @contextmanager
@@ -403,13 +406,13 @@ def fill(
 class Neighbours:
     """What lies near a file, as the formats of a family open it."""
 
-    def __init__(self, converter: SeamConverter, folders: Folders) -> None:
-        self._converter = converter
+    def __init__(self, converter: SeamConverter, folders: Folders, roots: tuple[Path, ...] = ()) -> None:
+        self._converter, self._roots = converter, roots
         self.has, self.holds = folders.has, folders.holds
 
     def head(self, path: Path) -> Head | None:
         """See `Near.head`."""
-        file = SourceFile(path, path.name)
+        file = SourceFile(path, path.name, self._roots)
         try:
             with self._converter.opened(file) as (opening, opened):
                 head = Head(file, opening.name, opened)

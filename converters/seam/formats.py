@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 
@@ -21,9 +21,13 @@ ENTRY_POINTS = "unistore.formats"
 OWN: tuple[type[Format], ...] = (Hdf5, Npy, Npz, Png, Jpeg, Raw)
 
 
-@contextmanager
-def open_file(kind: Format, file: SourceFile) -> Iterator[Opened]:
+def open_file(kind: Format, file: SourceFile) -> AbstractContextManager[Opened]:
     """Open a file; the format's native library does so in a worker process, which it may crash."""
+    return kind.open(file) if type(kind) is Npy else _opened(kind, file)
+
+
+@contextmanager
+def _opened(kind: Format, file: SourceFile) -> Iterator[Opened]:
     native = opening(file.path, file.name, kind.library) if kind.library else nullcontext()
     with native, kind.open(file) as opened:
         yield opened if opened.file is not None else replace(opened, file=file)

@@ -11,6 +11,7 @@ from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.plugin import Array, Column, Facts, Group, Head, Opened, Schema, SourceFile
 from unistore.converters.scan import Part, Scanned
 from unistore.converters.seam.columns import Pick, Picked, Place
+from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import Problem
 
 _RECORD_BLOCK = 8 << 20
@@ -170,6 +171,9 @@ def problems_of_facts(names: Mapping[str, Column], head: Head) -> list[Problem]:
         if not isinstance(value, (int, float)):
             message = f"says no {key}, but {value!r}"
             problems.append(Problem(head.file.name, message, "write it again", "missing"))
+        elif not is_number(value, number_dtype(column)):
+            message = f"says {key} {value!r}, expected a whole number"
+            problems.append(Problem(head.file.name, message, "write it again", "dtype"))
     return problems
 
 
