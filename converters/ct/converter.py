@@ -59,7 +59,9 @@ class CtConverter(SeamConverter):
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
         """Files of volumes and texts about them, excluded ones too: what is paired with these is excluded."""
-        paths = list(map(Path, listing.with_suffixes((*self.suffixes, METADATA))))
+        from unistore.converters.ct.group import FOREIGN
+
+        paths = list(map(Path, listing.with_suffixes((*self.suffixes, METADATA, *FOREIGN))))
         near = Neighbours(self, ListedFolders(paths))
         return [SourceFile(path, path.name, listing.roots, near) for path in paths]
 

@@ -46,7 +46,7 @@ from unistore.converters.files.paths import is_inside, natural_key, relative_nam
 from unistore.converters.plugin import Group, Near, Problem, SourceFile
 from unistore.errors import printable
 
-_FOREIGN = (".nii", ".nii.gz", ".dcm", ".mha", ".mhd", ".nrrd")
+FOREIGN = (".nii", ".nii.gz", ".dcm", ".mha", ".mhd", ".nrrd")
 """Endings of volumes in formats that are not read."""
 _FOREIGN_CURE = "load it with its own library and save the voxels: np.save('volume.npy', voxels)"
 _POINTS_CURE = "save the volume with np.save, or convert it as plain arrays: unistore convert rows"
@@ -195,11 +195,15 @@ def group(files: Sequence[SourceFile], known: Collection[str]) -> Iterator[Choic
     grouping = _Grouping(known)
     grouping.add_cases(cases, texts)
     grouping.add_loose(outside)
-    problems = [_unread(file) for file in others]
-    if not (grouping.volumes or problems):
+    yield from grouping.choices
+    yield from grouping.groups()
+    # Volumes in a format that is not read are left out, where there are others.
+    problems = [_unread(file) for file in others if file.is_given or not grouping.volumes]
+    yield from problems
+    yield from [(file, _foreign(file.path)) for file in others if not file.is_given]
+    if not (grouping.volumes or problems or any(isinstance(choice, Problem) for choice in grouping.choices)):
         where = ", ".join(map(str, files[0].roots)) if files else "files"
-        problems = [Problem(where, f"no {_formats()} volume here", "see the CT layouts", "missing")]
-    yield from (*problems, *grouping.choices, *grouping.groups())
+        yield Problem(where, f"no {_formats()} volume here", "see the CT layouts", "missing")
 
 
 def _is_text(file: SourceFile) -> bool:
@@ -295,12 +299,15 @@ def _beside(images: _Images, place: _Place, window: SourceFile) -> _Volume | Non
 
 
 def _unread(file: SourceFile) -> Problem:
-    """Problem of a given file whose format is not read."""
+    """Problem of a file whose format is not read."""
     read = f"CT volumes are {_formats()} files"
-    if file.path.name.lower().endswith(_FOREIGN):
-        message = f"is {unread_format(file.path)}, which this version does not read; {read}"
-        return Problem(str(file.path), message, _FOREIGN_CURE, "format")
+    if file.path.name.lower().endswith(FOREIGN):
+        return Problem(str(file.path), f"{_foreign(file.path)}; {read}", _FOREIGN_CURE, "format")
     return Problem(str(file.path), f"is no {_formats()} file", read, "format")
+
+
+def _foreign(path: Path) -> str:
+    return f"is {unread_format(path)}, which this version does not read"
 
 
 def _formats() -> str:

@@ -159,7 +159,7 @@ class SeamConverter(Converter):
         parts = Parts(roots=listing.roots)
         problems: list[Problem] = []
         notes: list[str] = []
-        unused = {file.name: file.path for file in sources}
+        unused = {str(file.path): file.path for file in sources}
         left_out: list[tuple[Path, str]] = []
         for one in chosen:
             if isinstance(one, Problem):
@@ -168,13 +168,13 @@ class SeamConverter(Converter):
                 notes.append(one)
             elif isinstance(one, tuple) and not isinstance(one, Group):
                 file, reason = one
-                unused.pop(file.name, None)
+                unused.pop(str(file.path), None)
                 left_out.append((file.path, reason))
             else:
                 group = one if isinstance(one, Group) else Group(one.name, (one,))
                 names = tuple([file.name for file in group.files])
-                for name in names:
-                    unused.pop(name, None)
+                for file in group.files:  # which the family may have named anew
+                    unused.pop(str(file.path), None)
                 parts.add(group.name, [file.path for file in group.files], PartGroup(names, group.arrays))
         if not problems:
             left_out += [(path, "in no source") for path in unused.values()]

@@ -121,8 +121,8 @@ def test_real_window_file_beside_its_volume(ct_samples: Path, convert_in_memory:
     np.testing.assert_array_equal(unpacked(converted, "windows/lung/mask")[0], lung == 1)
     notes = "\n".join(converted.scan.notes)
     assert f"{LUNG}: taken for windows of {VOLUME}" in notes
-    assert "left out, DICOM, which is not read: pydicom_CT_small.dcm" in notes
-    assert "left out, NIfTI, which is not read: totalseg_ct_cropped.nii.gz" in notes
+    assert "left out, is DICOM, which this version does not read: pydicom_CT_small.dcm" in notes
+    assert "left out, is NIfTI, which this version does not read: totalseg_ct_cropped.nii.gz" in notes
 
 
 def test_real_window_file_alone(ct_samples: Path, convert_in_memory: Callable[..., Any]) -> None:

@@ -92,11 +92,11 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
 def test_other_formats_are_named(tmp_path: Path, name: str, kind: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(bytes(400)))
-    for given, cure in ((path, "np.save"), (tmp_path, "save the values as .npy")):
+    for given in (path, tmp_path):
         (problem,) = scan_problems(given).values()
         assert problem.kind == "format"
         assert kind in problem.message
-        assert cure in problem.cure
+        assert "np.save" in problem.cure
 
 
 def test_real_other_formats(ct_samples: Path) -> None:
