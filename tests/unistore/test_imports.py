@@ -144,12 +144,11 @@ NOT_YET: set[str] = {
     "unistore.converters.trajectory.columns",
     "unistore.converters.trajectory.converter",
     "unistore.converters.trajectory.read",
-    "unistore.converters.trajectory.export",
     "unistore.converters.trajectory.finalize",
     "unistore.converters.trajectory.gather",
     "unistore.converters.trajectory.options",
     "unistore.converters.trajectory.preview",
-    "unistore.converters.trajectory.restore",
+    "unistore.converters.trajectory.stored",
     "unistore.converters.trajectory.scan",
 }
 """Modules of families and formats that import more of unistore than packages of others may; to be emptied."""
