@@ -198,12 +198,8 @@ def group(files: Sequence[SourceFile], known: Collection[str]) -> Iterator[Choic
     yield from grouping.choices
     yield from grouping.groups()
     # Volumes in a format that is not read are left out, where there are others.
-    problems = [_unread(file) for file in others if file.is_given or not grouping.volumes]
-    yield from problems
+    yield from [_unread(file) for file in others if file.is_given or not grouping.volumes]
     yield from [(file, _foreign(file.path)) for file in others if not file.is_given]
-    if not (grouping.volumes or problems or any(isinstance(choice, Problem) for choice in grouping.choices)):
-        where = ", ".join(map(str, files[0].roots)) if files else "files"
-        yield Problem(where, f"no {_formats()} volume here", "see the CT layouts", "missing")
 
 
 def _is_text(file: SourceFile) -> bool:
