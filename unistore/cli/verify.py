@@ -83,24 +83,24 @@ def command(
     return 0 if verified.ok else 1
 
 
-def _text(found: Verified) -> str:
+def _text(verified: Verified) -> str:
     from unistore import Repaired
     from unistore.report.text import aligned
 
-    repaired = found.repaired if isinstance(found, Repaired) else ()
-    problems = found.problems
+    repaired = verified.repaired if isinstance(verified, Repaired) else ()
+    problems = verified.problems
     lines = [f"repaired {count_of(len(repaired), 'file')}"] if repaired else []
     lines += [f"  {key}" for key in repaired[:_MAX_SHOWN]]
     lines += aligned([(problem.kind, problem.location, problem.message) for problem in problems[:_MAX_SHOWN]])
     if len(problems) > _MAX_SHOWN:
         lines.append(f"and {len(problems) - _MAX_SHOWN} more (all of them with --json)")
     lines += [f"→ {cure}" for cure in dict.fromkeys(problem.cure for problem in problems if problem.cure)]
-    if found.unchecked:
-        unchecked = ", ".join(found.unchecked)
+    if verified.unchecked:
+        unchecked = ", ".join(verified.unchecked)
         lines.append(f"not checked, as arrays are damaged or contradict each other: {unchecked}")
-    about = f"{found.path}: {count_of(found.files, 'file')}, {size(found.bytes)}"
+    about = f"{verified.path}: {count_of(verified.files, 'file')}, {size(verified.bytes)}"
     good = "as they were sealed; documents and values follow their rules"
-    lines.append(f"{about}: {good if found.ok else 'damaged'}")
-    if found.ok and found.receipt is not None:
-        lines.append(found.receipt.line)
+    lines.append(f"{about}: {good if verified.ok else 'damaged'}")
+    if verified.ok and verified.receipt is not None:
+        lines.append(verified.receipt.line)
     return "\n".join(lines)
