@@ -11,11 +11,13 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column as Form
 from unistore.converters.common.columns import length_table, storable
 from unistore.converters.files.hdf5.file import location_of
-from unistore.converters.plugin import Chosen, Column, Head
+from unistore.converters.plugin import Chosen, Column, Family, Head, Schema
+from unistore.converters.seam.faults import fault
 from unistore.errors import Problem, printable
 from unistore.schemas.tables import name_problem
 
@@ -92,6 +94,25 @@ def check_columns(chosen: Chosen, head: Head, picked: Picked, *, has_map: bool) 
     if not has_map:
         problems = [replace(problem, cure=_CURE) for problem in problems]
     return rows, [*chosen.problems, *problems]
+
+
+def check_derived(
+    plugin: Family, schema: Schema, source: str, table: str, given: Mapping[str, NDArray[Any]]
+) -> int:
+    """Number of rows that `Family.derive` gave, which must be as the schema declares them."""
+    declared = schema.derived.get(table, {})
+    if given.keys() != declared.keys():
+        message = f"gave columns {sorted(given)} of {table}, declared are {sorted(declared)}"
+        raise fault(plugin, "derive", source, message)
+    for name, column in declared.items():
+        rows = given[name]
+        if rows.dtype != np.dtype(column.dtype) or rows.shape[1:] != column.shape:
+            message = f"gave {table}/{name} as {rows.dtype} with rows {rows.shape[1:]}, declared are "
+            raise fault(plugin, "derive", source, f"{message}{column.dtype} with rows {column.shape}")
+    counts = {name: len(rows) for name, rows in given.items()}
+    if len(set(counts.values())) != 1:
+        raise fault(plugin, "derive", source, f"gave columns of {table} that differ in length: {counts}")
+    return next(iter(counts.values()))
 
 
 def how_to_take(names: Iterable[str]) -> str:
