@@ -323,6 +323,8 @@ class SeamConverter(Converter):
         columns = table.columns()
         is_main = table.name not in origin.tables
         count, places = (origin.rows, origin.places) if is_main else origin.tables[table.name]
+        if origin.arrays:  # the files are read as one, in which their arrays have other names
+            places = {key: place._replace(array=origin.arrays[place.file]) for key, place in places.items()}
         row_bytes = sum(field.row_bytes for field in table.fields)
         step = max(1, BLOCK_BYTES // max(1, row_bytes))
         for lo in range(0, count, step):
