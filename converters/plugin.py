@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.paths import is_inside, natural_key
 from unistore.converters.files.raw import FileBytes
 from unistore.converters.options import Options, option
@@ -143,12 +144,15 @@ class SourceFile:
         The paths that the user gave; no file outside them is read.
     near
         In `Family.match` and `Family.group`: what lies near it.
+    format
+        Name of the first of the family's formats that has its ending; empty: none has.
     """
 
     path: Path
     name: str
     roots: tuple[Path, ...] = ()
     near: Near | None = field(default=None, compare=False, repr=False)
+    format: str = ""
 
     @property
     def is_given(self) -> bool:
@@ -169,6 +173,14 @@ class SourceFile:
     def bytes(self) -> Array:
         """Return the file as it stands, (n,) uint8, which is read where it is sliced."""
         return Array(FileBytes(self.path, self.name))
+
+    def check_whole(self) -> None:
+        """Refuse an empty file and a Git LFS pointer, as formats do that nothing in a file tells."""
+        if self.size == 0:
+            raise self.problem("is empty (0 bytes)", "copy or write it again", "empty")
+        pointer = lfs_pointer_problem(self.head(64), self.name)
+        if pointer is not None:
+            raise InputError(pointer)
 
     def beside(self, name: str) -> SourceFile:
         """Return another file, by its path relative to this file's folder.
@@ -203,11 +215,20 @@ class Group(NamedTuple):
         Its files, the one that it is named after first.
     arrays
         What the only array of each file is called; empty: the files name their arrays.
+    roles
+        What each file is to the source: ``("image", "mask")``; empty: all are alike.
+    unit
+        What the source is a part of that no split divides: the recording of a frame; empty: it is a whole.
+    detail
+        What else the names say, for the family itself; it can be pickled.
     """
 
     name: str
     files: tuple[SourceFile, ...]
     arrays: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    unit: str = ""
+    detail: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -646,6 +667,8 @@ class Family(Options, ABC):
         Whether it takes what no other family takes: it is asked last, and refuses what it cannot read.
     keeps_attributes
         Whether attributes and single values of HDF5 files are stored as they are, and no facts.
+    follows_links
+        Whether links to folders are followed, and their files called by the names that the links give.
 
     An option ``columns`` with the values ``"exact"``, ``"union"`` and ``"intersection"`` says what becomes of
     columns that only some files have; without it, they are refused.
@@ -659,18 +682,23 @@ class Family(Options, ABC):
     batch_size: ClassVar[int] = 8
     general: ClassVar[bool] = False
     keeps_attributes: ClassVar[bool] = False
+    follows_links: ClassVar[bool] = False
 
     def declines(self, file: SourceFile) -> str:
         """Say why a file is none of the family's by its name, so that it is not opened; empty: it may be."""
         return ""
 
     def match(self, head: Head) -> Claim:
-        """Say whether an open file is one of the family's; by default if it has every column."""
+        """Say whether an open file is one of the family's; by default if it has every column.
+
+        A family is as sure of a file as its format, but of bytes without a header as sure as it says.
+        """
         sources = self.schema.sources
         missing = [name for name in sources if name not in head.arrays]
         if missing:
             return no(f"holds no {', '.join(missing)}")
-        return sure(f"holds {', '.join(sources)}")
+        claim = maybe if head.format == "raw" else sure
+        return claim(f"holds {', '.join(sources)}")
 
     def group(
         self, files: Sequence[SourceFile]
@@ -678,7 +706,8 @@ class Family(Options, ABC):
         """Choose the files and groups of files that are sources; by default every file.
 
         What else a file needs, `Opened.further` names. Among them may be files that are in no source, each
-        with the reason, problems, and remarks for the user.
+        with the reason, problems, and remarks for the user. A family that follows links is given files of any
+        ending.
         """
         return files
 

@@ -154,7 +154,8 @@ class _FamilyScan:
         must_exclude = converter.exclude if must_exclude is None else must_exclude
         self._problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
         if scan is None or self._problems:
-            raise InputError(self._with_commands(parts))
+            # A file that cannot be read is told by the survey and by the scan.
+            raise InputError(list(dict.fromkeys(self._with_commands(parts))))
         return replace(
             scan,
             notes=(*scan.notes, *found.notes, *_notes(left_out), *exclusion.notes()),

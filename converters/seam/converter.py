@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -15,8 +16,10 @@ from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.files.folders import Folders
-from unistore.converters.files.formats import has_ending, lfs_pointer_problem
-from unistore.converters.files.paths import Listing, relative_names
+from unistore.converters.files.formats import has_ending
+from unistore.converters.files.links import LinkedFiles, follow_links
+from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
+from unistore.converters.formats.raw import Raw
 from unistore.converters.plugin import (
     BLOCK_BYTES,
     Array,
@@ -43,13 +46,13 @@ from unistore.converters.seam.indices import facts_of, finalize_sources
 from unistore.converters.seam.sources import (
     Origin,
     Origins,
-    PartGroup,
     PickedTable,
     Planned,
     ScannedSource,
     further_files,
     group_of,
     joined,
+    part_group,
     picks_of,
     problems_of_facts,
     source_file,
@@ -118,7 +121,7 @@ class SeamConverter(Converter):
 
     def _claim(self, candidate: Candidate, fitting: Sequence[Format]) -> Claim:
         near = Neighbours(self, candidate.folders, candidate.roots)
-        file = SourceFile(candidate.path, candidate.path.name, candidate.roots, near)
+        file = SourceFile(candidate.path, candidate.path.name, candidate.roots, near, fitting[0].name)
         declined = self.plugin.declines(file)
         if declined:
             return no(declined)
@@ -130,8 +133,8 @@ class SeamConverter(Converter):
             opened: Opened = candidate.opened(_Opening(opening, file))
         with calling(self.plugin, file.name):
             matched = self.plugin.match(Head(file, opening.name, opened))
-        # A family is as sure of a file as its format.
-        if matched.certainty == "no":
+        # A family is as sure of a file as its format, which knows nothing of bytes without a header.
+        if matched.certainty == "no" or isinstance(opening, Raw):
             return matched
         reason = " and ".join(filter(None, (claim.reason, matched.reason)))
         is_sure = "maybe" not in (claim.certainty, matched.certainty)
@@ -145,24 +148,34 @@ class SeamConverter(Converter):
                 claim = candidate.recognise(file)
             if claim.certainty != "no":
                 return candidate, claim
-        check_whole(file)
+        file.check_whole()
         return None, claim or no(f"is of no format of {self.plugin.name}")
 
-    def _fitting(self, path: Path) -> Sequence[Format]:
+    def _fitting(self, path: Path | str) -> Sequence[Format]:
         """Formats with the ending of a file."""
         name = str(path).lower()
         fitting = [one for one in self.formats if name.endswith(one.suffixes)]
         return fitting or [one for one in self.formats if has_ending(path, one.suffixes)]
 
+    def _format_name(self, path: Path | str) -> str:
+        fitting = self._fitting(path)
+        return fitting[0].name if fitting else ""
+
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Group the files into sources, by the family's `group`."""
-        sources = self.files(listing, exclusion)
+        linked = LinkedFiles()
+        near = Neighbours(self, Folders(listing.roots), listing.roots)
+        if self.plugin.follows_links:
+            linked = follow_links(listing, self.suffixes, exclusion.covers)
+            sources = [self._source_file(path, name, near) for path, name in linked.names.items()]
+        else:
+            sources = self.files(listing, exclusion)
         with calling(self.plugin, ", ".join(map(str, listing.roots))):
             chosen = list(self.plugin.group(sources))
         parts = Parts(roots=listing.roots)
-        problems: list[Problem] = []
-        notes: list[str] = []
-        unused = {file.name: file.path for file in sources}
+        problems = [*linked.problems]
+        notes = [*linked.notes]
+        unused = {file.name: file.path for file in sources if file.format or not self.plugin.follows_links}
         left_out: list[tuple[Path, str]] = []
         for one in chosen:
             if isinstance(one, Problem):
@@ -171,27 +184,33 @@ class SeamConverter(Converter):
                 notes.append(one)
             elif isinstance(one, tuple) and not isinstance(one, Group):
                 file, reason = one
-                unused.pop(file.name, None)
-                left_out.append((file.path, reason))
+                if unused.pop(file.name, None) is not None:
+                    left_out.append((file.path, reason))
             else:
                 group = one if isinstance(one, Group) else Group(one.name, (one,))
-                names = tuple([file.name for file in group.files])
-                for name in names:
-                    unused.pop(name, None)
-                parts.add(group.name, [file.path for file in group.files], PartGroup(names, group.arrays))
+                for file in group.files:
+                    unused.pop(file.name, None)
+                parts.add(group.name, [file.path for file in group.files], part_group(group))
+        if not parts and not problems and not exclusion.covered:
+            message = f"no {' or '.join(self.suffixes)} file in this folder"
+            problems.append(Problem(", ".join(map(str, listing.roots)), message, kind="missing"))
         if not problems:
             left_out += [(path, "in no source") for path in unused.values()]
+        if self.plugin.follows_links:
+            left_out = self._left_by_links(listing, left_out, parts, linked.followed)
         return Found(parts=parts, left_out=left_out, notes=notes, problems=problems)
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
         """Files that the family groups, by default those of its formats that are not excluded."""
         paths = listing.with_suffixes(self.suffixes)
         named = zip(relative_names(paths), paths, strict=True)
-        roots = listing.roots
-        near = Neighbours(self, Folders(roots), roots)
+        near = Neighbours(self, Folders(listing.roots), listing.roots)
         return [
-            SourceFile(Path(path), name, roots, near) for name, path in named if not exclusion.covers(name)
+            self._source_file(Path(path), name, near) for name, path in named if not exclusion.covers(name)
         ]
+
+    def _source_file(self, path: Path, name: str, near: Neighbours) -> SourceFile:
+        return SourceFile(path, name, near.roots, near, self._format_name(path))
 
     @contextmanager
     def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
@@ -202,6 +221,24 @@ class SeamConverter(Converter):
             raise file.problem(claim.reason)
         with calling(opening, file.name), open_file(opening, file) as opened:
             yield opening, opened
+
+    def _left_by_links(
+        self, listing: Listing, left_out: Sequence[tuple[Path, str]], parts: Parts, followed: Sequence[Path]
+    ) -> list[tuple[Path, str]]:
+        """Add files that no link leads to, drop those that sources call otherwise, and name whole folders."""
+        used = {os.path.realpath(path) for paths in parts.files() for path in paths}
+        targets = tuple([f"{os.path.realpath(path)}{os.sep}" for path in followed])
+        behind = [path for path in listing.files if path.startswith(targets) and self._format_name(path)]
+        by_folder: dict[tuple[Path, str], list[Path]] = {}
+        for path, why in (*left_out, *[(Path(path), "no link leads to it") for path in behind]):
+            if os.path.realpath(path) not in used:
+                by_folder.setdefault((path.parent, why), []).append(path)
+        left: list[tuple[Path, str]] = []
+        for (folder, why), paths in by_folder.items():
+            first, stop = rows_below(listing.files, real_path(folder))
+            is_whole = stop - first == len(paths) and folder not in listing.roots
+            left += [(path, why) for path in ([folder] if is_whole else paths)]
+        return left
 
     def scan(self, part: Part) -> Scanned:
         """Read the header of a source, and check its arrays."""
@@ -221,6 +258,11 @@ class SeamConverter(Converter):
             files = zip(openings, group.files, strict=True)
             opened = [stack.enter_context(open_file(opening, file)) for opening, file in files]
             return self.describe(part, group, openings, opened)
+
+    def opening_of(self, file: SourceFile) -> Format:
+        """Return the first format with the ending of a file; what the user names may have any ending."""
+        fitting = self._fitting(file.path) or self.formats
+        return fitting[0]
 
     def describe(
         self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
@@ -441,12 +483,12 @@ class Neighbours:
     """What lies near a file, as the formats of a family open it."""
 
     def __init__(self, converter: SeamConverter, folders: Folders, roots: tuple[Path, ...] = ()) -> None:
-        self._converter, self._roots = converter, roots
+        self._converter, self.roots = converter, roots
         self.has, self.holds = folders.has, folders.holds
 
     def head(self, path: Path) -> Head | None:
         """See `Near.head`."""
-        file = SourceFile(path, path.name, self._roots)
+        file = SourceFile(path, path.name, self.roots)
         try:
             with self._converter.opened(file) as (opening, opened):
                 head = Head(file, opening.name, opened)
@@ -456,13 +498,3 @@ class Neighbours:
             if is_unreadable(error):
                 raise
             return None
-
-
-def check_whole(file: SourceFile) -> None:
-    """Refuse an empty file and a Git LFS pointer, which no format recognises."""
-    if file.size == 0:
-        message = "is empty (0 bytes)"
-        raise file.problem(message, "copy or write it again", "empty")
-    pointer = lfs_pointer_problem(file.head(64), file.name)
-    if pointer is not None:
-        raise InputError(pointer)

@@ -7,8 +7,8 @@ that are not per step become attributes.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -75,10 +75,10 @@ class Feature(NamedTuple):
 class Episode:
     """Columns of one episode."""
 
+    length: int
+    """Number of steps; 0 if unknown."""
     features: dict[str, Feature] = field(default_factory=dict)
     """By column name."""
-    length: int = 0
-    """Number of steps; 0 if unknown."""
     values: list[str] = field(default_factory=list)
     """Small arrays and single values that are not per step."""
     empty: dict[str, str] = field(default_factory=dict)
@@ -88,85 +88,79 @@ class Episode:
     problems: list[Problem] = field(default_factory=list)
 
 
-def not_per_step(recording: Recording, naming: Naming) -> set[str]:
-    """Arrays that may have another number of rows than there are steps, and do.
+class NamedArrays:
+    """Arrays of a recording with the names of their columns, and the most common number of rows.
 
-    They are not per step in any episode of the file, even where the numbers happen to be equal.
+    Attributes
+    ----------
+    recording
+        The recording.
+    not_per_step
+        Arrays that may have another number of rows than there are steps, and do. They are not per step in any
+        episode of the file, even where the numbers happen to be equal.
     """
-    arrays, columns = recording.arrays, _columns(recording.arrays, naming)
-    length = _length(arrays, columns)
-    return {
-        path
-        for path, column in columns.items()
-        if not _must_match(arrays[path], path, column) and not _per_step(arrays[path], length)
-    }
 
+    def __init__(self, recording: Recording, naming: Naming) -> None:
+        self.recording = recording
+        self._naming = replace(naming, bare=recording.is_bare)
+        columns = {path: column_of(path, self._naming) for path in recording.arrays}
+        self._columns = {path: column for path, column in columns.items() if column is not None}
+        self._length = self._most_common_rows()
+        self.not_per_step = {
+            path for path in self._columns if not self._must_match(path) and not self._is_per_step(path)
+        }
 
-def _columns(paths: Collection[str], naming: Naming) -> dict[str, str]:
-    columns = {path: column_of(path, naming) for path in paths}
-    return {path: column for path, column in columns.items() if column is not None}
+    def _most_common_rows(self) -> int:
+        """Steps: the most common number of rows among the arrays that must be per step."""
+        arrays = self.recording.arrays
+        sized = {path: arrays[path].shape[0] for path in self._columns if arrays[path].shape}
+        core = [rows for path, rows in sized.items() if is_core(path, self._columns[path])]
+        counted = core or [rows for path, rows in sized.items() if "/" not in path] or list(sized.values())
+        return max(counted, key=lambda rows: (counted.count(rows), rows), default=0)
 
+    def _is_per_step(self, path: str) -> bool:
+        return self.recording.arrays[path].shape[:1] == (self._length,)
 
-def describe(recording: Recording, naming: Naming, excluded: Collection[str]) -> Episode:
-    """Find the columns of one group of a file; arrays in `excluded` are not per step in some episode."""
-    episode = Episode()
-    columns = _columns(recording.arrays, naming)
-    for path in recording.arrays:
-        if path not in columns:
-            episode.left_out[path] = IGNORED if is_ignored(path, naming) else _LENGTHS
-    episode.length = _length(recording.arrays, columns)
-    episode.problems += _length_problems(recording, columns, episode.length)
-    taken: dict[str, str] = {}
-    for path, column in columns.items():
-        array, location = recording.arrays[path], recording.location(path)
-        if path in excluded or not _per_step(array, episode.length):
-            _keep_small(episode, path, array)
-            continue
-        if 0 in array.shape[1:]:
-            episode.empty[path] = str(array.dtype)
-            continue
-        problem = _name_problem(column, location, taken.get(column))
-        if problem is not None:
-            episode.problems.append(problem)
-            continue
-        taken[column] = path
-        try:
-            episode.features[column] = _feature(path, column, array, location)
-        except InputError as error:
-            episode.problems += error.problems
-    return episode
+    def _must_match(self, path: str) -> bool:
+        """Whether another number of rows is an error: for roles, observations, and large data beside them."""
+        is_large = "/" not in path and _bytes(self.recording.arrays[path]) > SMALL
+        return is_large or is_core(path, self._columns[path])
 
+    def describe(self, excluded: Collection[str]) -> Episode:
+        """Find the columns; arrays in `excluded` are not per step in some episode."""
+        episode = Episode(self._length, problems=self._length_problems())
+        for path in self.recording.arrays:
+            if path not in self._columns:
+                episode.left_out[path] = IGNORED if is_ignored(path, self._naming) else _LENGTHS
+        taken: dict[str, str] = {}
+        for path, column in self._columns.items():
+            array, location = self.recording.arrays[path], self.recording.location(path)
+            if path in excluded or not self._is_per_step(path):
+                _keep_small(episode, path, array)
+                continue
+            if 0 in array.shape[1:]:
+                episode.empty[path] = str(array.dtype)
+                continue
+            problem = _name_problem(column, location, taken.get(column))
+            if problem is not None:
+                episode.problems.append(problem)
+                continue
+            taken[column] = path
+            try:
+                episode.features[column] = _feature(path, column, array, location)
+            except InputError as error:
+                episode.problems += error.problems
+        return episode
 
-def _per_step(array: Array, length: int) -> bool:
-    return array.shape[:1] == (length,)
-
-
-def _must_match(array: Array, path: str, column: str) -> bool:
-    """Whether another number of rows is an error: for roles, observations, and large data beside them."""
-    return is_core(path, column) or ("/" not in path and _bytes(array) > SMALL)
-
-
-def _length(arrays: Mapping[str, Array], columns: Mapping[str, str]) -> int:
-    """Steps: the most common number of rows among the arrays that must be per step."""
-    sized = {path: arrays[path].shape[0] for path in columns if arrays[path].shape}
-    core = [rows for path, rows in sized.items() if is_core(path, columns[path])]
-    counted = core or [rows for path, rows in sized.items() if "/" not in path] or list(sized.values())
-    return max(counted, key=lambda rows: (counted.count(rows), rows), default=0)
-
-
-def _length_problems(recording: Recording, columns: Mapping[str, str], length: int) -> list[Problem]:
-    """One Problem with a table of lengths if arrays that must be per step have different ones."""
-    arrays = recording.arrays
-    lengths = {
-        path: arrays[path].shape[0]
-        for path, column in columns.items()
-        if arrays[path].shape and _must_match(arrays[path], path, column)
-    }
-    if all(rows == length for rows in lengths.values()):
-        return []
-    message = f"datasets have different numbers of steps:\n{length_table(lengths)}\n   "
-    cure = "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out"
-    return [Problem.at(recording.location(), message, cure, "length")]
+    def _length_problems(self) -> list[Problem]:
+        """One Problem with a table of lengths if arrays that must be per step have different ones."""
+        shapes = {path: self.recording.arrays[path].shape for path in self._columns if self._must_match(path)}
+        lengths = {path: shape[0] for path, shape in shapes.items() if shape}
+        if all(rows == self._length for rows in lengths.values()):
+            return []
+        message = f"datasets have different numbers of steps:\n{length_table(lengths)}\n   "
+        cure = "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out"
+        return [Problem.at(self.recording.location(), message, cure, "length")]
 
 
 def _bytes(array: Array) -> int:

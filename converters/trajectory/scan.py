@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from unistore.converters.common.exclusion import Exclusion, ProblemCollector
 from unistore.converters.plugin import Opened, as_json
 from unistore.converters.scan import Scanned
-from unistore.converters.trajectory.columns import Episode, describe, flags, not_per_step
+from unistore.converters.trajectory.columns import Episode, NamedArrays, flags
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, lies_in, with_episodes
 from unistore.converters.trajectory.layouts import Layout, Mask, Recording, masks_of, recordings_of
 from unistore.converters.trajectory.naming import Naming
@@ -66,18 +66,17 @@ def scan_file(
     masks = masks_of(layout, opened)
     attributes, outside = _outside(layout, opened, recordings, masks)
     chosen = [each for each in recordings if not exclusion.covers(str(each.location()))]
+    broken = _by_group(opened.unreachable, name, recordings)
     episodes = _Episodes(name, layout, opened)
-    inside = episodes.divide_problems(opened.unreachable, recordings)
-    namings = [replace(naming, bare=recording.is_bare) for recording in chosen]
-    not_steps: set[str] = set()
-    for recording, own in zip(chosen, namings, strict=True):
-        not_steps |= not_per_step(recording, own)
+    episodes.problems += broken.pop("", [])
+    named = [NamedArrays(recording, naming) for recording in chosen]
+    not_per_step = set[str]().union(*(arrays.not_per_step for arrays in named))
     collected = ProblemCollector(episodes.problems)
-    for recording, own in zip(chosen, namings, strict=True):
-        with collected.attempt(recording.location()):
-            episode = describe(recording, own, not_steps)
-            episode.problems += inside.get(recording.group, [])
-            episodes.add(recording, episode)
+    for arrays in named:
+        with collected.attempt(arrays.recording.location()):
+            episode = arrays.describe(not_per_step)
+            episode.problems += broken.get(arrays.recording.group, [])
+            episodes.add(arrays.recording, episode)
     index = episodes.index(masks, [recording.name for recording in chosen])
     problems = with_episodes(episodes.problems, name, [recording.group for recording in chosen])
     if problems and not episodes.sound:
@@ -125,6 +124,18 @@ def _outside(
     return attributes, outside
 
 
+def _by_group(
+    problems: Sequence[Problem], name: str, recordings: Sequence[Recording]
+) -> dict[str, list[Problem]]:
+    """Problems by the group of the episode that they lie in; empty: in none."""
+    groups = [recording.group for recording in recordings if recording.group]
+    by_group: dict[str, list[Problem]] = {}
+    for problem in problems:
+        owner = next((group for group in groups if lies_in(problem, name, group)), "")
+        by_group.setdefault(owner, []).append(problem)
+    return by_group
+
+
 class _Sound(NamedTuple):
     """A sound episode, with its columns in `EpisodeIndex`."""
 
@@ -150,20 +161,6 @@ class _Episodes:
         self._notes: list[str] = []
         self._without_steps: list[Location] = []
         self._count_not_finite = 0
-
-    def divide_problems(
-        self, problems: Sequence[Problem], recordings: Sequence[Recording]
-    ) -> dict[str, list[Problem]]:
-        """Problems by the group that they lie in; those of no group are added to `problems`."""
-        found: dict[str, list[Problem]] = {}
-        groups = [recording.group for recording in recordings if recording.group]
-        for problem in problems:
-            owner = next((group for group in groups if lies_in(problem, self._name, group)), None)
-            if owner is None:
-                self.problems.append(problem)
-            else:
-                found.setdefault(owner, []).append(problem)
-        return found
 
     def add(self, recording: Recording, episode: Episode) -> None:
         """Add the episodes of a group if they are sound and have steps."""

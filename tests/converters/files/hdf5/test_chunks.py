@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from tests.waiting import patience
 from unistore.conversion.convert import convert
 from unistore.converters.files.hdf5 import filters as filters_module
-from unistore.converters.files.hdf5 import library_filters
 from unistore.converters.files.hdf5.file import check_dataset, open_hdf5, read_objects, read_rows
 from unistore.errors import InputError
 
@@ -410,8 +409,8 @@ def test_bytes_that_a_filter_leaves_unwritten_are_refused(tmp_path: Path, size: 
             return size
         return stored
 
-    function = library_filters._Function(leave_unwritten)
-    definition = library_filters._FilterClass(1, 0xFEFE, 1, 1, b"lazy", None, None, function)
+    function = filters_module._Function(leave_unwritten)
+    definition = filters_module._FilterClass(1, 0xFEFE, 1, 1, b"lazy", None, None, function)
     assert library_function("H5Zregister", ctypes.c_void_p)(ctypes.addressof(definition)) >= 0
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_chunk((size,))

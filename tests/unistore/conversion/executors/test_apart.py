@@ -22,7 +22,7 @@ from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.ct.family import converter as ct_converter
-from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 from unistore.zarr3.writer import EncoderThreads
@@ -202,7 +202,7 @@ def test_threads_read_sources_only_where_the_converter_says_so(
 
 def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unistore.conversion.plan.SHARD", 1 << 20)
-    converter = SpikeConverter(height=250, width=400, voxel_bins=(5,))
+    converter = spike_converter(height=250, width=400, voxel_bins=(5,))
     alone = run(converter, [DATA / "spike"], tmp_path / "alone.zarr")
     threaded = run(converter, [DATA / "spike"], tmp_path / "threads.zarr", executor=Apart(threads=3))
     assert threaded.digest == alone.digest

@@ -1,10 +1,11 @@
-"""Export of trajectories to files of their source format."""
+"""The files of trajectories as a store gives them back: for export, and to compare them with the source."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -20,16 +21,20 @@ from unistore.converters.common.exported import (
     row_blocks,
     row_values,
 )
-from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
+from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
+from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes, type_problem
+from unistore.converters.scan import Scan
+from unistore.converters.trajectory.columns import Feature
+from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.layouts import Layout, layout_named
 from unistore.schemas.indices import ArrayView, Column, StoreView, whole
-from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATION, STEPS
+from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
 
 _FLAGS = ("steps/terminated", "steps/truncated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class _Run:
     """Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file.
 
     `group` is that of the datasets in the file (``""``: its root); `bounds` are the offsets of their steps,
@@ -51,8 +56,8 @@ class Run:
         """Path of an array in the file."""
         return f"{self.group}/{dataset}".strip("/")
 
-    def values(self, path: str, *, own_dtype: bool = True) -> Values:
-        """Rows of a column, in the shape of its source; `own_dtype` casts them to its dtype."""
+    def values(self, path: str) -> Values:
+        """Rows of a column, in the shape and dtype of its source."""
         array = self.store.array(path)
         lo, hi = int(self.bounds[0]), int(self.bounds[-1])
         if path.endswith(f"{JPEG_SUFFIX}/data"):
@@ -63,7 +68,7 @@ class Run:
             values = self._uncut(array, lo, hi)
         else:
             values = row_values(array, lo, hi)
-        return _in_source_form(values, path, array.attributes, own_dtype=own_dtype)
+        return _in_source_form(values, path, array.attributes)
 
     def frames(self, path: str) -> Iterator[NDArray[np.uint8]]:
         """Kept frame of every step, (n,) u1; `path` is that of the ``data`` array."""
@@ -79,7 +84,7 @@ class Run:
     def _frames(self, path: str) -> Values:
         """Compressed frames, padded with zeros to one length or of variable length, as in the source."""
         if self.store.array(path).attributes["source_form"] == ["variable"]:
-            return Values((self.steps,), np.dtype(object), lambda: frame_rows(self.frames(path)))
+            return Values((self.steps,), np.dtype(object), lambda: _frame_rows(self.frames(path)))
         longest = int(np.diff(self._frame_bounds(path)).max(initial=0))
         return Values((self.steps, longest), np.dtype(np.uint8), lambda: _padded(self.frames(path), longest))
 
@@ -104,7 +109,7 @@ class Run:
         return array_values(recorded)
 
 
-def runs(store: StoreView) -> Iterator[tuple[int, str, list[Run]]]:
+def _runs(store: StoreView) -> Iterator[tuple[int, str, list[_Run]]]:
     """Number and name of every source, and its runs."""
     layout = _layout(store)
     owner, bounds = whole(store, f"{EPISODES}/source"), whole(store, f"{EPISODES}/offsets")
@@ -115,7 +120,7 @@ def runs(store: StoreView) -> Iterator[tuple[int, str, list[Run]]]:
         for group, members in groupby(range(first, last), lambda episode: groups[episode]):
             lo, *rest = members
             hi = lo + len(rest) + 1
-            parts.append(Run(store=store, group=group, first=lo, last=hi, bounds=bounds[lo : hi + 1]))
+            parts.append(_Run(store=store, group=group, first=lo, last=hi, bounds=bounds[lo : hi + 1]))
         yield number, source, parts
 
 
@@ -128,7 +133,7 @@ def files(store: StoreView) -> Iterator[File]:
     of_episodes = _texts(store, f"{EPISODES}/attributes")
     kept = attribute_texts(store, len(store.array("sources/rows")))
     notes = _resized_notes(store, columns)
-    for number, name, parts in runs(store):
+    for number, name, parts in _runs(store):
         values: dict[str, Values] = {}
         attributes = {layout.container: dict(of_sources[number]) if of_sources else {}}
         for part in parts:
@@ -138,7 +143,7 @@ def files(store: StoreView) -> Iterator[File]:
                 values[part.path_of(dataset)] = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
             if of_episodes and part.last == part.first + 1:
                 attributes.setdefault(part.group, {}).update(of_episodes[part.first])
-        for mask, listed in masks_of(store, parts).items():
+        for mask, listed in _masks_of(store, parts).items():
             values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in listed]))
         yield File(
             name=name,
@@ -152,7 +157,7 @@ def files(store: StoreView) -> Iterator[File]:
 
 def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:
     """What is said of cameras of which the store has resized copies alone."""
-    resized = {path: name for path, name in columns.items() if is_resized(store, path)}
+    resized = {path: name for path, name in columns.items() if _is_resized(store, path)}
     if not resized:
         return ()
     side = store.array(next(iter(resized))).shape[1]
@@ -160,7 +165,7 @@ def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, .
     return (f"{names}: written as {side} × {side}, as stored; the originals are not in the store",)
 
 
-def is_resized(store: StoreView, path: str) -> bool:
+def _is_resized(store: StoreView, path: str) -> bool:
     """Whether a store has an image of the sources in another size than they have it."""
     # Stores of earlier versions name the original instead of its shape.
     return not {"source_shape", "resized_from"}.isdisjoint(store.array(path).attributes)
@@ -211,7 +216,7 @@ def _texts(store: StoreView, path: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in store.text(path)] if store.has(f"{path}/data") else []
 
 
-def masks_of(store: StoreView, parts: Sequence[Run]) -> dict[str, list[str]]:
+def _masks_of(store: StoreView, parts: Sequence[_Run]) -> dict[str, list[str]]:
     """Names of a source's episodes in each mask, without empty masks."""
     group = f"{EPISODES}/mask/"
     paths = [path for path in store.paths() if path.startswith(group)] if parts else []
@@ -227,12 +232,12 @@ def masks_of(store: StoreView, parts: Sequence[Run]) -> dict[str, list[str]]:
     return found
 
 
-def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any], *, own_dtype: bool) -> Values:
+def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) -> Values:
     """Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool."""
     if path in _FLAGS:
         return converted(values, np.dtype(np.uint8))
     dtype = attributes.get("source_dtype")
-    if isinstance(dtype, str) and own_dtype:
+    if isinstance(dtype, str):
         values = converted(values, np.dtype(dtype))
     if attributes["source_form"] == ["squeezed"]:
         return Values((*values.shape, 1), values.dtype, lambda: (each[:, None] for each in values.blocks()))
@@ -246,7 +251,7 @@ def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any], *,
     return values
 
 
-def frame_rows(frames: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[Any]]:
+def _frame_rows(frames: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[Any]]:
     """Frames one by one, each as an object array (1,)."""
     for frame in frames:
         row = np.empty(1, object)
@@ -260,3 +265,99 @@ def _padded(frames: Iterator[NDArray[np.uint8]], longest: int) -> Iterator[NDArr
         row = np.zeros((1, longest), np.uint8)
         row[0, : len(frame)] = frame
         yield row
+
+
+# Comparison with the files of the source.
+
+
+def restore(store: StoreView, scan: Scan) -> Restore:
+    """Restore every dataset of every episode; the scan says which dataset a column is."""
+    all_runs = {number: parts for number, _, parts in _runs(store)}
+    texts = attribute_texts(store, len(scan.sources))
+    swapped = store.attributes["options"]["colour"] == "swapped"
+
+    def source(number: int) -> Restored:
+        found, parts = scan.sources[number], all_runs[number]
+        index: EpisodeIndex = found.detail.episodes
+        arrays: list[RestoredArray] = []
+        remarks: dict[str, str] = {}
+        for run in parts:
+            variant = index.variants[index.variant[run.first - parts[0].first]]
+            for column, feature in variant.features.items():
+                path, name = _path_of(store, column), run.path_of(feature.dataset)
+                if path is not None and _is_resized(store, path):
+                    remarks[name] = "only resized"
+                elif path is not None:
+                    arrays.append(_restored(run, path, name, feature, swapped=swapped))
+            for dataset in variant.values:
+                remarks[run.path_of(dataset)] = "only as an attribute"
+        for name, listed in _masks_of(store, parts).items():
+            episodes = array_values(np.array(sorted(listed), object))
+            arrays.append(RestoredArray(f"mask/{name}", episodes, of_file=_sorted_names, may_differ=True))
+        groups = {run.group for run in parts}
+        in_texts = {"", *groups, *(group.rpartition("/")[0] for group in groups)}
+
+        def is_in_text(path: str, item: Any, name: Any) -> bool:
+            """Whether an attribute is among those of the file and its episodes."""
+            try:
+                return path in in_texts and type_problem(item.attrs.get_id(name).dtype) is None
+            except (OSError, TypeError, ValueError):
+                return False
+
+        file = RestoredFile(
+            found.path,
+            arrays,
+            remarks=remarks,
+            attributes=texts[number],
+            is_rewritten=is_in_text,
+        )
+        return Restored([file])
+
+    return source
+
+
+def _path_of(store: StoreView, column: str) -> str | None:
+    """Array of the store with the values of a column; None if there is none."""
+    if column.startswith("next_observation/"):
+        key = column.removeprefix("next_observation/")
+        paths = [f"{FINAL}/{key}"] if store.has(f"{OBSERVATION}/{key}") else []
+        paths.append(f"{NEXT}/{key}")
+    else:
+        paths = [f"{STEPS}/{column}", f"{STEPS}/{column}{JPEG_SUFFIX}/data"]
+    return next((path for path in paths if store.has(path)), None)
+
+
+def _restored(run: _Run, path: str, name: str, feature: Feature, *, swapped: bool) -> RestoredArray:
+    if path.endswith(f"{JPEG_SUFFIX}/data"):
+        frames = Values((run.steps,), np.dtype(object), lambda: _frame_rows(run.frames(path)))
+        return RestoredArray(name, frames, of_file=_without_padding if feature.kind == "padded" else None)
+    values = run.values(path)
+    if feature.is_encoded:
+        return RestoredArray(name, values, of_file=partial(_decoded, swapped=swapped), decoder="OpenCV")
+    return RestoredArray(name, values)
+
+
+def _without_padding(rows: NDArray[np.uint8]) -> NDArray[Any]:
+    frames = np.empty(len(rows), object)
+    frames[:] = [row.tobytes().rstrip(b"\0") for row in rows]
+    return frames
+
+
+def _decoded(rows: NDArray[Any], *, swapped: bool) -> NDArray[Any]:
+    """Decode the compressed frames of some rows."""
+    import cv2
+
+    images = []
+    for row in rows:
+        frame = np.frombuffer(bytes(row), np.uint8)
+        png = frame[:4].tobytes() == b"\x89PNG"
+        image = cv2.imdecode(frame, cv2.IMREAD_UNCHANGED if png else cv2.IMREAD_COLOR)
+        if image is not None and image.ndim == 3 and not swapped:
+            image = image[..., [2, 1, 0, *range(3, image.shape[2])]]
+        images.append(np.asarray(image))
+    return np.stack(images)
+
+
+def _sorted_names(names: NDArray[Any]) -> NDArray[Any]:
+    texts = [name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name for name in names]
+    return np.array(sorted(texts), object)
