@@ -488,6 +488,9 @@ class Column:
         Smallest value that is allowed.
     statistics
         Whether mean, standard deviation, minimum and maximum are computed while converting.
+    spatial
+        Whether the axes are depth, height and width: each row is a volume. Files may differ in extent; the
+        store pads rows to the largest, ``<table>/extent`` says how far each reaches, samples are volumes.
     dtype, shape
         Of a column that `Family.derive` computes: its dtype, and the shape of a row. An empty dtype: the
         column is an array of the file.
@@ -501,6 +504,7 @@ class Column:
     field: str = ""
     least: int | None = None
     statistics: bool = False
+    spatial: bool = False
     dtype: str = ""
     shape: tuple[int, ...] = ()
 
@@ -534,6 +538,11 @@ class Schema:
     per_sample: Mapping[str, Column] = field(default_factory=dict)
     per_source: Mapping[str, Column] = field(default_factory=dict)
     tables: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
+
+    @property
+    def spatial(self) -> Sequence[str]:
+        """Those of `columns` whose rows are volumes."""
+        return [name for name, column in self.columns.items() if column.spatial]
 
     @property
     def direct(self) -> Mapping[str, Mapping[str, Column]]:

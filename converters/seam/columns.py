@@ -68,6 +68,8 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
         forms[name] = form = _form_of(dtype, row_shape, column.field)
         wrong = (*_schema_problems(column, dtype, row_shape), *_store_problems(name, form))
         problems += [(column.source or name, problem) for problem in wrong]
+        if column.spatial:  # volumes of any extent are rows of one form
+            forms[name] = Form(form.dtype, ())
     return Picked(
         columns={pick.name: pick.column for pick in picks},
         forms=forms,
@@ -94,6 +96,18 @@ def check_columns(chosen: Chosen, head: Head, picked: Picked, *, has_map: bool) 
     if not has_map:
         problems = [replace(problem, cure=_CURE) for problem in problems]
     return rows, [*chosen.problems, *problems]
+
+
+def check_extents(columns: Mapping[str, Column], head: Head) -> tuple[tuple[int, ...], list[Problem]]:
+    """Extent of the volumes of a source, empty if it has none, and the problem of columns that differ."""
+    shapes = {
+        name: head.arrays[column.source or name][0] for name, column in columns.items() if column.spatial
+    }
+    extents = {name: shape[1:] for name, shape in shapes.items()}
+    if len(set(extents.values())) > 1:
+        message = f"volumes differ in extent: {extents}"
+        return (), [Problem(head.file.name, message, "resample them to one grid", "shape")]
+    return next(iter(extents.values()), ()), []
 
 
 def check_derived(

@@ -38,7 +38,7 @@ from unistore.converters.plugin import (
 )
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
-from unistore.converters.seam.columns import Place, check_columns, check_derived, picked_of
+from unistore.converters.seam.columns import Place, check_columns, check_derived, check_extents, picked_of
 from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_of, open_file
 from unistore.converters.seam.gather import gather_sources
@@ -175,7 +175,9 @@ class SeamConverter(Converter):
         parts = Parts(roots=listing.roots)
         problems = [*linked.problems]
         notes = [*linked.notes]
-        unused = {file.name: file.path for file in sources if file.format or not self.plugin.follows_links}
+        unused = {
+            str(file.path): file.path for file in sources if file.format or not self.plugin.follows_links
+        }
         left_out: list[tuple[Path, str]] = []
         for one in chosen:
             if isinstance(one, Problem):
@@ -184,12 +186,12 @@ class SeamConverter(Converter):
                 notes.append(one)
             elif isinstance(one, tuple) and not isinstance(one, Group):
                 file, reason = one
-                if unused.pop(file.name, None) is not None:
+                if unused.pop(str(file.path), None) is not None:
                     left_out.append((file.path, reason))
             else:
                 group = one if isinstance(one, Group) else Group(one.name, (one,))
-                for file in group.files:
-                    unused.pop(file.name, None)
+                for file in group.files:  # which the family may have named anew
+                    unused.pop(str(file.path), None)
                 parts.add(group.name, [file.path for file in group.files], part_group(group))
         if not parts and not problems and not exclusion.covered:
             message = f"no {' or '.join(self.suffixes)} file in this folder"
@@ -293,6 +295,9 @@ class SeamConverter(Converter):
             problems += problems_of_facts(plugin.schema.per_source, head)
         if not chosen.columns and not problems:
             problems.append(Problem(part.name, "holds no arrays", kind="missing"))
+        extent: tuple[int, ...] = ()
+        if not problems:
+            extent, problems = check_extents(chosen.columns, head)
         if problems:
             raise InputError(problems)
         wanted = [column.source or name for name, column in chosen.columns.items()]
@@ -309,6 +314,7 @@ class SeamConverter(Converter):
             formats=tuple([opening.name for opening in openings]),
             rows=rows,
             tables=tables,
+            extent=extent,
             facts={} if plugin.keeps_attributes else whole.facts,
             attributes=attributes,
             left_out=(*chosen.left_out.items(), *whole.left_out.items()),
@@ -371,7 +377,7 @@ class SeamConverter(Converter):
         step = max(1, BLOCK_BYTES // max(1, row_bytes))
         for lo in range(0, count, step):
             hi = min(count, lo + step)
-            out = {key: np.empty((hi - lo, *form.row_shape), form.dtype) for key, form in columns.items()}
+            out = {key: np.zeros((hi - lo, *form.row_shape), form.dtype) for key, form in columns.items()}
             if is_main and self._reads_itself:
                 self._copy_rows(opened, origin, name, lo, hi, out)
             else:
@@ -433,7 +439,7 @@ class SeamConverter(Converter):
             if column not in block or len(block[column]) != hi - lo:
                 given = f"{len(block[column])} rows" if column in block else "no rows"
                 raise fault(self.plugin, "rows", name, f"gave {given} of {column}, expected {hi - lo}")
-            target[...] = block[column]
+            within(target, block[column].shape)[...] = block[column]
 
     @contextmanager
     def reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
@@ -473,10 +479,16 @@ def fill(
             targets = {column: out[column][first - lo :][:step] for column in fields}
             is_plain = set(fields.values()) == {""}
             whole = next(iter(targets.values())) if is_plain else None
+            if whole is not None and whole.shape[1:] != array.shape[1:]:
+                whole = None
             rows = array.read(first, min(first + step, hi), whole)
             for column, field in fields.items():
                 if rows is not targets[column]:
-                    np.copyto(targets[column], rows[field] if field else rows, casting="same_kind")
+                    np.copyto(
+                        within(targets[column], rows.shape),
+                        rows[field] if field else rows,
+                        casting="same_kind",
+                    )
 
 
 class Neighbours:
@@ -498,3 +510,10 @@ class Neighbours:
             if is_unreadable(error):
                 raise
             return None
+
+
+def within(target: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The part of rows that smaller volumes take; other rows are as they are."""
+    if len(shape) != target.ndim or target.shape[1:] == shape[1:]:
+        return target
+    return target[(slice(None), *map(slice, shape[1:]))]

@@ -35,6 +35,7 @@ class _Seen:
     def __init__(self) -> None:
         self.columns: dict[str, Column] = {}
         self.tables: dict[str, dict[str, Column]] = {}
+        self.extent: tuple[int, ...] = ()
         self.rows = 0
         self.table_rows: Counter[str] = Counter()
         self.sample_rows = 1
@@ -69,6 +70,8 @@ class _Seen:
         for table, picked in one.tables.items():
             self.tables[table] = {**picked.picked.columns, **self.tables.get(table, {})}
             self.table_rows[table] += picked.rows
+        if one.extent:
+            self.extent = tuple(map(max, one.extent, self.extent or one.extent))
         self.has_facts = self.has_facts or bool(one.facts)
         self.rows += one.rows
         self.forward_only = self.forward_only or one.forward_only
@@ -111,7 +114,7 @@ def gather_sources(
     sources, files = _sources(schema, formats, parts, scanned, merged, further, seen, attributes)
     planned = Planned(schema, seen.has_facts, seen.has_attributes, seen.has_formats)
     fields = tuple(
-        _field(schema.table, name, column, merged[name], seen.sample_rows)
+        _field(schema.table, name, column, _in_space(merged[name], column, seen.extent), seen.sample_rows)
         for name, column in schema.columns.items()
     )
     tables = [Table(name=schema.table, fields=fields, spilled=seen.forward_only)]
@@ -179,7 +182,17 @@ def _sources(
             files=(*files, *one.further),
             rows={} if seen.forward_only else {schema.table: one.rows, **counts},
             split=split_of(name),
-            detail=Origin(group.names, one.formats, group.arrays, one.rows, places, one.facts, text, tables),
+            detail=Origin(
+                files=group.names,
+                formats=one.formats,
+                arrays=group.arrays,
+                rows=one.rows,
+                places=places,
+                facts=one.facts,
+                attributes=text,
+                tables=tables,
+                extent=one.extent,
+            ),
             memory=one.memory + _DERIVING if is_derived else 0,
             reading=one.memory,
         )
@@ -222,6 +235,11 @@ def _further_tables(
         forms = {name: Merged(column.dtype, column.shape, {}) for name, column in columns.items()}
         fields = [_field(table, name, column, forms[name]) for name, column in columns.items()]
         yield Table(name=table, fields=tuple(fields), spilled=True)
+
+
+def _in_space(merged: Merged, column: Column, extent: tuple[int, ...]) -> Merged:
+    """A column; one of volumes has rows of the largest extent."""
+    return merged._replace(row_shape=extent) if column.spatial else merged
 
 
 def _field(table: str, name: str, column: Column, merged: Merged, run: int = 1) -> Field:

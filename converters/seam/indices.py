@@ -60,6 +60,8 @@ def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     else:
         samples = np.array(scan.sources.rows(schema.table), np.int64)
     arrays += _table_offsets(schema, scan, facts)
+    if schema.spatial:
+        arrays.append(_extents(schema, scan.sources.details))
     return Finalized(
         arrays=[*arrays, *_origin_arrays(planned, scan.sources.details)],
         spilled=tuple(table for table in scan.tables if table.spilled),
@@ -87,6 +89,19 @@ def _sample_arrays(
     for name, column in schema.per_sample.items():
         values = np.concatenate([np.asarray(one[f"number/{name}"]) for one in facts])
         yield field_of(f"{schema.samples}/{name}", column, axis, values.dtype.name), values
+
+
+def _extents(schema: Schema, origins: Sequence[Origin]) -> tuple[Field, IndexValues]:
+    """How far each volume reaches."""
+    extents = np.array([origin.extent or (0, 0, 0) for origin in origins], np.int32)
+    described = Field(
+        path=f"{schema.table}/extent",
+        dtype="int32",
+        row_shape=(3,),
+        axes=(schema.table.removesuffix("s"), "extent_axis"),
+        description="Depth, height and width of the volume; behind it is padding",
+    )
+    return described, np.repeat(extents, [origin.rows for origin in origins], axis=0)
 
 
 def _table_offsets(schema: Schema, scan: Scan, facts: Sequence[Facts]) -> Iterator[tuple[Field, IndexValues]]:

@@ -31,7 +31,8 @@ class PluginRecord(Record):
         """See `Record.part`."""
         family = self.kind_of_family
         # These are asked for by commands that read no store.
-        light = {"options": family, "converter": ConverterOf(family), "rules": (), "kind": _kind}
+        kind = _volumes if family.schema.spatial else _kind
+        light = {"options": family, "converter": ConverterOf(family), "rules": (), "kind": kind}
         if key is None and name in light:
             return light[name]
         if key is None and name == "specs":
@@ -64,6 +65,11 @@ def _kind(store: StoreView) -> Any:
     """Rows, or ragged samples where the samples are ranges of rows."""
     ragged = store.attributes["samples"]["table"] != store.attributes["main_table"]
     return resolve(f"unistore.data.kinds.defaults:{'ragged' if ragged else 'rows'}")(store)
+
+
+def _volumes(store: StoreView) -> Any:
+    """Volumes, where the rows are."""
+    return resolve("unistore.data.kinds.defaults:volumes")(store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,10 @@ def record_of(family: object) -> PluginRecord:
         raise _incomplete(family, f"has a table of {family.schema.samples}, and no method cut")
     if family.schema.derived and family.derive is Family.derive:
         raise _incomplete(family, f"has tables {', '.join(family.schema.derived)}, and no method derive")
+    for name in family.schema.spatial:
+        axes = family.schema.columns[name].axes
+        if family.schema.samples or axes is None or len(axes) != 3:
+            raise _incomplete(family, f"has volumes {name!r}: each is a sample, of three axes")
     for table, columns in family.schema.tables.items():
         reason = _wrong_table(family.schema, table, columns)
         if reason:

@@ -62,6 +62,7 @@ class Origin(NamedTuple):
     facts: Facts
     attributes: str  # of its HDF5 file, JSON
     tables: Mapping[str, TableRows]  # further ones
+    extent: tuple[int, ...]  # of its volumes
 
 
 class Planned(NamedTuple):
@@ -82,6 +83,7 @@ class ScannedSource(Scanned):
     formats: tuple[str, ...] = ()
     rows: int = 0
     tables: Mapping[str, PickedTable] = field(default_factory=dict)
+    extent: tuple[int, ...] = ()
     facts: Facts = field(default_factory=dict)
     attributes: Attributes | None = None
     left_out: tuple[tuple[str, str], ...] = ()

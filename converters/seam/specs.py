@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.plugin import Column, Schema
-from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
+from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, Limit
 from unistore.schemas.tables import Field, own_axes
 
 FACTS = "sources/facts"
 FORMAT = "sources/format"
+_TILE = (32, 32, 32)
+"""Chunks of volumes, which samples read as boxes."""
 _SOURCES = ("sources/path/offsets", -1)
 
 
@@ -37,6 +39,11 @@ def specs_of(schema: Schema) -> ArraySpecs:
             arrays[f"{schema.samples}/{name}"] = _spec(column, samples)
     for name, column in schema.per_source.items():
         arrays[f"sources/{name}"] = _spec(column, _SOURCES)
+    if schema.spatial:
+        limits = tuple(Limit(f"{schema.table}/{name}", (1, 2, 3)) for name in schema.spatial)
+        arrays[f"{schema.table}/extent"] = ArraySpec(
+            dtypes=("int32",), row_shape=(3,), rows=(SAMPLES, 0), least=0, limits=limits
+        )
     for table, columns in schema.tables.items():
         arrays |= _table_specs(table, columns)
 
@@ -116,6 +123,7 @@ def field_of(
         unit=column.unit,
         description=column.description,
         run=run,
+        tile=_TILE if column.spatial else None,
         statistics=column.statistics,
         attributes=attributes or {},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,17 @@ class _StoredRows:
     lo: int
     hi: int
     dtype: np.dtype[Any]
+    row_shape: tuple[int, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.hi - self.lo, *self.array.shape[1:])
+        return (self.hi - self.lo, *self.row_shape)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         lo, hi, step = rows.indices(self.hi - self.lo)
         values = self.array.read(self.lo + lo, self.lo + max(lo, hi))
+        if values.shape[1:] != self.row_shape:  # volumes that are padded
+            values = values[(slice(None), *map(slice, self.row_shape))]
         return values[::step].astype(self.dtype, copy=False)
 
 
@@ -63,6 +66,10 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
     schema = family.schema
     facts: Facts = json.loads(store.text(FACTS)[source.number]) if store.has(f"{FACTS}/data") else {}
     columns = _columns_of(store, schema.table, column_names(schema, store), source)
+    if schema.spatial and source.hi > source.lo:
+        extent = tuple(store.array(f"{schema.table}/extent").read(source.lo, source.lo + 1)[0].tolist())
+        for name in schema.spatial:
+            columns[name].values = replace(columns[name].values, row_shape=extent)
     for table in stored_tables(store.paths()):
         if table not in schema.derived:
             lo, hi = store.array(table_offsets(table)).read(source.number, source.number + 2).tolist()
@@ -81,7 +88,7 @@ def _columns_of(store: StoreView, table: str, names: Sequence[str], source: Sour
         if source.number not in array.attributes.get("missing_in", ()):
             dtype = source_dtype(array.attributes, source.number, array.dtype)
             unit = array.attributes.get("units")
-            columns[name] = Array(_StoredRows(array, source.lo, source.hi, dtype), unit)
+            columns[name] = Array(_StoredRows(array, source.lo, source.hi, dtype, array.shape[1:]), unit)
     return columns
 
 

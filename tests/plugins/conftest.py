@@ -19,6 +19,7 @@ audio = unistore_audio:Audio
 bytes = unistore_native:Bytes
 events = unistore_events:Events
 robot = unistore_robot:Robot
+scans = unistore_scans:Scans
 sensors = unistore_sensors:Sensors
 
 [unistore.formats]

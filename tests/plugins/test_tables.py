@@ -128,7 +128,7 @@ def test_a_changed_reading_is_found(
     with h5py.File(changed / "c.h5", "r+") as file:
         file["force/value"][169, 2] += 1
     found = unistore.verify(store, against=changed)
-    assert [problem.location for problem in found.problems] == ["forces/value"]
+    assert "forces/value" in [problem.location for problem in found.problems]
 
 
 @pytest.mark.parametrize(
