@@ -15,8 +15,8 @@ from unistore.errors import UnistoreError
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
-    from unistore.conversion.preview import Preview
-    from unistore.conversion.report import Report
+    from unistore.conversion.dry_run import DryRun
+    from unistore.conversion.run import Report
     from unistore.conversion.settings import Settings
     from unistore.converters.survey import Detection
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3
 """Exit code of a conversion that left something out because of problems."""
-MAX_REASON, MAX_ROWS = 100, 50
+MAX_REASON = 100
+MAX_ROWS = 50
 """Characters of a reason in the table of what was left out, and rows of the table."""
 
 EXAMPLES = r"""\b
@@ -41,9 +42,9 @@ def _detect(sources: Sequence[str]) -> Detection:
     """Detect the family of sources, and say it."""
     from unistore.conversion.convert import detect_family, source_paths
 
-    found = detect_family(source_paths(sources))
-    say_done(f"{found.family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
-    return found
+    detection = detect_family(source_paths(sources))
+    say_done(f"{detection.family.replace('_', ' ')} ({detection.layout}): {detection.reason}", err=True)
+    return detection
 
 
 def _detect_command(sources: Sequence[str]) -> str:
@@ -53,39 +54,41 @@ def _detect_command(sources: Sequence[str]) -> str:
     return get_family(_detect(sources).family).command
 
 
-def _convert(family: str | None, **given: Any) -> int:
+def _convert(family: str | None, **arguments: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
-    given_paths = [*given["sources"], *given.get("follow_links_to", ())]
-    start_early(given_paths, family, [CONVERSION], decodes=not given["dry_run"])
+    given_paths = [*arguments["sources"], *arguments.get("follow_links_to", ())]
+    start_early(given_paths, family, [CONVERSION], decodes=not arguments["dry_run"])
     from unistore.conversion.convert import convert_with, make_converter, source_paths
     from unistore.conversion.settings import Settings
 
-    sources, destination = given.pop("sources"), given.pop("destination")
-    as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
-    settings = Settings(**{field.name: given.pop(field.name) for field in fields(Settings)})
-    paths = source_paths([*sources, *given.pop("follow_links_to", ())])
+    sources = arguments.pop("sources")
+    destination = arguments.pop("destination")
+    as_json = arguments.pop("as_json")
+    dry_run = arguments.pop("dry_run")
+    settings = Settings(**{field.name: arguments.pop(field.name) for field in fields(Settings)})
+    paths = source_paths([*sources, *arguments.pop("follow_links_to", ())])
     chosen: str | Detection = family or _detect(sources)
     claims = None if isinstance(chosen, str) else chosen.claims
     family = chosen if isinstance(chosen, str) else chosen.family
     if dry_run:
-        from unistore.conversion.preview import preview
+        from unistore.conversion.dry_run import dry_run
 
-        converter = make_converter(family, given)
-        shown = preview(converter, paths, settings, is_named=claims is None, claims=claims)
+        converter = make_converter(family, arguments)
+        shown = dry_run(converter, paths, settings, is_named=claims is None, claims=claims)
         if as_json:
             say_json(shown.to_json(), indent=1)
         else:
             say(preview_text(shown, destination, settings))
         return SKIPPED if shown.scan.options.get("skipped") else 0
     again = settings.overwrite or settings.restart
-    if not again and _is_up_to_date(family, given, paths, destination, settings, claims):
+    if not again and _is_up_to_date(family, arguments, paths, destination, settings, claims):
         if as_json:
             say_json({"destination": destination, "up_to_date": True})
         else:
             say_done(f"{destination}: up to date: {SAME}")
         return 0
     with progress_bar() as bar:
-        report = convert_with(settings, paths, destination, chosen, given, bar)
+        report = convert_with(settings, paths, destination, chosen, arguments, bar)
     if as_json:
         say_json(asdict(report))
     else:
@@ -129,19 +132,19 @@ def convert() -> None:
 
 @convert.command(DETECT, cls=ConvertCommand, hidden=True)
 @add_common_options
-def detect(**given: Any) -> int:
+def detect(**arguments: Any) -> int:
     """Detect the family of SRC... and convert it with default options."""
-    return _convert(None, **given)
+    return _convert(None, **arguments)
 
 
-def preview_text(shown: Preview, destination: str, settings: Settings) -> str:
-    """What would be written, and the memory that it takes."""
+def preview_text(shown: DryRun, destination: str, settings: Settings) -> str:
+    """Return what would be written, and the memory that it takes."""
     from unistore.converters.survey import counted_scan, verdict_counts
 
     lines = [
         f"would write {destination}: {shown.scan.family.replace('_', ' ')}",
         f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}",
-        f"  files: {verdict_counts([each.to_json() for each in counted_scan(shown.scan)])}",
+        f"  files: {verdict_counts([count.to_json() for count in counted_scan(shown.scan)])}",
     ]
     for table in shown.tables:
         rows = ("about " if table.name in shown.estimated else "") + count_of(table.rows, "row")
@@ -152,7 +155,8 @@ def preview_text(shown: Preview, destination: str, settings: Settings) -> str:
             f"reads {array.amplification:.2f}× what a sample needs"
             for array in table.arrays
         ]
-    peak, step = shown.peak, size(shown.estimate.step)
+    peak = shown.peak
+    step = size(shown.estimate.step)
     processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
     if peak.workers < peak.wanted:
         processes += f" (of {peak.wanted} requested: no more fit into {settings.memory})"
@@ -163,7 +167,7 @@ def preview_text(shown: Preview, destination: str, settings: Settings) -> str:
 
 
 def report_text(report: Report) -> str:
-    """What was written, and how often labels are."""
+    """Return what was written, and how often labels are."""
     from unistore.converters.survey import verdict_counts
     from unistore.report.values import label_lines, sample_noun
 
@@ -192,7 +196,7 @@ def _place_in_file(entry: Mapping[str, Any]) -> str:
 
 
 def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Table of what was left out, with reasons."""
+    """Return the table of what was left out, with reasons."""
     if not entries:
         return []
     from unistore.report.text import aligned, shortened
