@@ -76,9 +76,7 @@ def test_any_array_and_any_view_of_it(array, data, copy, size):
 
 
 @pytest.mark.parametrize("copy", [False, True])
-@pytest.mark.parametrize(
-    "dtype", ["u1", ">i4", "f2", "c16", "?", "U3", "S2", [("a", "i2"), ("b", "f4")]]
-)
+@pytest.mark.parametrize("dtype", ["u1", ">i4", "f2", "c16", "?", "U3", "S2", [("a", "i2"), ("b", "f4")]])
 def test_a_batch_of_dense_arrays(dtype, copy):
     memory = Memory()
     rows = memory.arena.allocate((4, 3), np.dtype(dtype))
