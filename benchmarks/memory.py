@@ -32,7 +32,7 @@ import psutil
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.memory import PROCESS
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.system.sizes import size
 
 MB = 1_000_000

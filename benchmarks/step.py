@@ -48,8 +48,8 @@ from torch.utils._pytree import tree_map
 from versions import median_interval
 
 import unistore
+from unistore.data.collate import as_tensors
 from unistore.data.packed import Scratch
-from unistore.data.presentation import as_tensors
 from unistore.system.machine import keep_freed_memory
 from unistore.zarr3 import LocalStorage
 from unistore.zarr3.chunks import ChunkLocations, ChunkReader

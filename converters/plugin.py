@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.paths import is_inside, natural_key
 from unistore.converters.files.raw import FileBytes
 from unistore.converters.options import Options, option
@@ -116,12 +117,12 @@ def no(reason: str) -> Claim:
 class Near(Protocol):
     """What lies near a file, among the paths that the user gave."""
 
-    def names(self, folder: Path) -> frozenset[str]:
-        """Names of the files in a folder; none if it is not there."""
-        ...
-
     def has(self, path: Path) -> bool:
         """Whether there is a file."""
+        ...
+
+    def holds(self, folder: Path, fits: Callable[[Path], bool]) -> bool:
+        """Whether a file of a folder fits; each folder is searched once."""
         ...
 
     def head(self, path: Path) -> Head | None:
@@ -143,12 +144,15 @@ class SourceFile:
         The paths that the user gave; no file outside them is read.
     near
         In `Family.match` and `Family.group`: what lies near it.
+    format
+        Name of the first of the family's formats that has its ending; empty: none has.
     """
 
     path: Path
     name: str
     roots: tuple[Path, ...] = ()
     near: Near | None = field(default=None, compare=False, repr=False)
+    format: str = ""
 
     @property
     def is_given(self) -> bool:
@@ -169,6 +173,14 @@ class SourceFile:
     def bytes(self) -> Array:
         """Return the file as it stands, (n,) uint8, which is read where it is sliced."""
         return Array(FileBytes(self.path, self.name))
+
+    def check_whole(self) -> None:
+        """Refuse an empty file and a Git LFS pointer, as formats do that nothing in a file tells."""
+        if self.size == 0:
+            raise self.problem("is empty (0 bytes)", "copy or write it again", "empty")
+        pointer = lfs_pointer_problem(self.head(64), self.name)
+        if pointer is not None:
+            raise InputError(pointer)
 
     def beside(self, name: str) -> SourceFile:
         """Return another file, by its path relative to this file's folder.
@@ -203,11 +215,20 @@ class Group(NamedTuple):
         Its files, the one that it is named after first.
     arrays
         What the only array of each file is called; empty: the files name their arrays.
+    roles
+        What each file is to the source: ``("image", "mask")``; empty: all are alike.
+    unit
+        What the source is a part of that no split divides: the recording of a frame; empty: it is a whole.
+    detail
+        What else the names say, for the family itself; it can be pickled.
     """
 
     name: str
     files: tuple[SourceFile, ...]
     arrays: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    unit: str = ""
+    detail: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -255,7 +276,10 @@ class Array:
 
     def item(self, row: int | None = None) -> Any:
         """Read one row, or all of it, whatever it is: a text, bytes of any length, a number."""
-        return self[0 : len(self)] if row is None else self[row : row + 1][0]
+        if row is not None:
+            return self[row : row + 1][0]
+        whole = getattr(self.values, "whole", None)
+        return (self.values if whole is None else whole())[()]
 
     @property
     def fortran_order(self) -> bool:
@@ -328,6 +352,12 @@ class Opened:
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     file: SourceFile | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call the file."""
+        assert self.file is not None
+        return self.file.name
 
     def bytes(self) -> Array:
         """Return the file as it stands, for families that keep it: (n,) uint8, read where it is sliced."""
@@ -510,35 +540,37 @@ class Head:
         The file; the first of a group, with the name of the group.
     format
         Name of its format.
+    opened
+        The open file, for families that look at what is no array; its values are not to be read.
     """
 
     file: SourceFile
     format: str
-    _opened: Opened
+    opened: Opened
 
     @cached_property
     def arrays(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Shape and dtype of each array."""
-        return {name: (array.shape, array.dtype) for name, array in self._opened.arrays.items()}
+        return {name: (array.shape, array.dtype) for name, array in self.opened.arrays.items()}
 
     @property
     def facts(self) -> Facts:
         """See `Opened`."""
-        return self._opened.facts
+        return self.opened.facts
 
     @property
     def problems(self) -> Sequence[Problem]:
         """See `Opened`."""
-        return self._opened.problems
+        return self.opened.problems
 
     @property
     def left_out(self) -> Mapping[str, str]:
         """See `Opened`."""
-        return self._opened.left_out
+        return self.opened.left_out
 
     def members(self, group: str = "") -> Mapping[str, Member]:
         """See `Opened.members`; asked by families that look at millions of files."""
-        return self._opened.members(group)
+        return self.opened.members(group)
 
 
 class Chosen(NamedTuple):
@@ -598,6 +630,8 @@ class Family(Options, ABC):
         Whether it takes what no other family takes: it is asked last, and refuses what it cannot read.
     keeps_attributes
         Whether attributes and single values of HDF5 files are stored as they are, and no facts.
+    follows_links
+        Whether links to folders are followed, and their files called by the names that the links give.
 
     An option ``columns`` with the values ``"exact"``, ``"union"`` and ``"intersection"`` says what becomes of
     columns that only some files have; without it, they are refused.
@@ -611,9 +645,17 @@ class Family(Options, ABC):
     batch_size: ClassVar[int] = 8
     general: ClassVar[bool] = False
     keeps_attributes: ClassVar[bool] = False
+    follows_links: ClassVar[bool] = False
+
+    def declines(self, file: SourceFile) -> str:
+        """Say why a file is none of the family's by its name, so that it is not opened; empty: it may be."""
+        return ""
 
     def match(self, head: Head) -> Claim:
-        """Say whether an open file is one of the family's; by default if it has every column."""
+        """Say whether an open file is one of the family's; by default if it has every column.
+
+        A family is as sure of a file as its format, but of bytes without a header as sure as it says.
+        """
         missing = [
             self.schema.source_of(column)
             for column in self.schema.columns
@@ -621,7 +663,8 @@ class Family(Options, ABC):
         ]
         if missing:
             return no(f"holds no {', '.join(missing)}")
-        return sure(f"holds {', '.join(map(self.schema.source_of, self.schema.columns))}")
+        claim = maybe if head.format == "raw" else sure
+        return claim(f"holds {', '.join(map(self.schema.source_of, self.schema.columns))}")
 
     def group(
         self, files: Sequence[SourceFile]
@@ -629,7 +672,8 @@ class Family(Options, ABC):
         """Choose the files and groups of files that are sources; by default every file.
 
         What else a file needs, `Opened.further` names. Among them may be files that are in no source, each
-        with the reason, problems, and remarks for the user.
+        with the reason, problems, and remarks for the user. A family that follows links is given files of any
+        ending.
         """
         return files
 
@@ -654,6 +698,14 @@ class Family(Options, ABC):
     def typical_rows(self, head: Head) -> int:
         """Return how many rows a sample of a file has, about: chunks are laid out for that of the first."""
         return 1
+
+    def memory(self, head: Head) -> int:
+        """Return the bytes of memory that `cut` and `rows` take for a file, beside the rows that they read.
+
+        A conversion whose ``--memory`` is less is refused before it reads values. By default 0: some blocks
+        of 16 MiB are counted anyway.
+        """
+        return 0
 
     def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
         """Read rows ``lo:hi`` of a file, one array a column; by default slices of the file's arrays."""

@@ -154,7 +154,8 @@ class _FamilyScan:
         must_exclude = converter.exclude if must_exclude is None else must_exclude
         self._problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
         if scan is None or self._problems:
-            raise InputError(self._with_commands(parts))
+            # A file that cannot be read is told by the survey and by the scan.
+            raise InputError(list(dict.fromkeys(self._with_commands(parts))))
         return replace(
             scan,
             notes=(*scan.notes, *found.notes, *_notes(left_out), *exclusion.notes()),
@@ -172,7 +173,9 @@ class _FamilyScan:
         if own is None or self._converter.scan_identifies:
             return {}
         rows = np.array([row for row, path in enumerate(claims.paths) if self._may_take(path)], np.int64)
-        claims.ask(rows, self._ask)
+        claims.ask(rows, self._ask, assumes_general=own.general)
+        if own.general and (claims.takers[rows] != self._number).any():
+            claims.ask(rows, self._ask)
         takers = claims.takers[rows]
         is_other = (takers > 0) & (takers != self._number)
         unreadable = {row: claims.unreadable[row] for row in rows.tolist() if row in claims.unreadable}
@@ -185,7 +188,7 @@ class _FamilyScan:
         """Return whether a file in a folder has one of the family's suffixes, and is not excluded."""
         if path in self._given or not has_ending(path, self._converter.suffixes):
             return False
-        return not self._is_excluded(Path(path))
+        return not self._exclusion or not self._is_excluded(Path(path))
 
     def _find(self) -> Found:
         """Return the parts that the family finds; raise one problem if all files are of other families."""

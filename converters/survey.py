@@ -6,7 +6,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -140,6 +140,7 @@ class Answer(NamedTuple):
     refuser: str = ""  # the first family that refuses it
     layout: str = ""
     why: str | Problem = ""  # a problem if it is refused, and taken by no family
+    is_assumed: bool = False  # whether the taker was not asked
 
 
 class Claims:
@@ -187,8 +188,12 @@ class Claims:
             own = _default_converter(get_family(converter.family))
         return own is not None and own.excluding(()) == converter.excluding(())
 
-    def ask(self, rows: Rows | None = None, ask: Ask = ask_here) -> None:
-        """Ask about those of some rows, or of all, that were not asked about yet."""
+    def ask(self, rows: Rows | None = None, ask: Ask = ask_here, *, assumes_general: bool = False) -> None:
+        """Ask about those of some rows, or of all, that were not asked about yet.
+
+        `assumes_general`: the general family of the converter is not asked about what no other family wants:
+        it is assumed to take these rows, which are asked about when a reason is needed.
+        """
         is_wanted = self._places < 0
         if rows is not None:
             is_chosen = np.zeros(len(self.paths), np.bool_)
@@ -199,10 +204,12 @@ class Claims:
             return
         numbers = {family: number for number, family in enumerate(self.families)}
         paths = view(cast("Sequence[int]", todo), self.paths.__getitem__)
-        answers = ask(_Asker(self.roots, self._converter), paths)
+        answers = ask(_Asker(self.roots, self._converter, assumes_general=assumes_general), paths)
         for row, answer in zip(todo.tolist(), answers, strict=True):
             self.takers[row] = numbers.get(answer.taker, 0)
             self.refusers[row] = numbers.get(answer.refuser, 0)
+            if answer.is_assumed:
+                continue
             self._places[row] = len(self._reasons)
             self._reasons.append((answer.layout, answer.why))
             if isinstance(answer.why, Problem) and answer.why.kind == UNREADABLE:
@@ -371,12 +378,13 @@ def survey(roots: Sequence[Path], ask: Ask = ask_here) -> Claims:
 class _Asker:
     """Asks the families about a file."""
 
-    def __init__(self, roots: Sequence[Path], converter: Converter | None) -> None:
-        self._roots, self._converter = roots, converter
+    def __init__(self, roots: Sequence[Path], converter: Converter | None, *, assumes_general: bool) -> None:
+        self._roots, self._converter, self._assumes_general = roots, converter, assumes_general
         self._folders = Folders(roots)
 
-    def __reduce__(self) -> tuple[type[_Asker], tuple[Sequence[Path], Converter | None]]:
-        return _Asker, (self._roots, self._converter)
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = partial(_Asker, assumes_general=self._assumes_general)
+        return made, (self._roots, self._converter)
 
     @cached_property
     def _converters(self) -> dict[str, tuple[Family, Converter]]:
@@ -397,6 +405,8 @@ class _Asker:
                 # A general family could read what another one finds ambiguous.
                 if family.general and problem is not None and problem.kind == TWO_FAMILIES:
                     continue
+                if family.general and self._assumes_general and converter is self._converter:
+                    return Answer(family.name, refuser, is_assumed=True)
                 verdict = _verdict(file, family, converter)
                 if verdict is None:
                     del self._converters[family.name]

@@ -14,7 +14,7 @@ from unistore.errors import Problem
 
 # What an array of a store must be: axes, dtype, rows, and the range of values that index other arrays.
 #
-# Readers (`unistore.schemas.indices`) and ``verify`` (`unistore.integrity.structure`) check the same specs.
+# Readers (`unistore.schemas.indices`) and ``verify`` (`unistore.integrity.verify`) check the same specs.
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from unistore.conversion.convert import make_converter
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 
 DATA = Path(__file__).resolve().parent / "data"

@@ -1,6 +1,7 @@
 """How all tests run: examples without a deadline, without waiting for a disk, and the longest tests first.
 
-How long an example takes is the machine's affair; a test that hangs is ended anyway.
+How long an example takes is the machine's affair; a test that hangs is ended anyway. Failures are printed
+when they happen.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.machines import HISTORIES
+from tests.waiting import patience
 
 if TYPE_CHECKING:
     from tests.cases import Case
@@ -41,6 +45,50 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-verdicts", action="store_true", help="Record the verdicts of tests/test_verdicts.py"
     )
+
+
+class FailuresAtOnce:
+    """Print a failure when it happens, and not again at the end."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not report.failed:
+            return
+        self.terminal.ensure_newline()
+        self.terminal.write_sep("_", f"{report.nodeid} ({report.when})", red=True, bold=True)
+        self.terminal.write_line(report.longreprtext)
+        for title, text in report.sections:
+            self.terminal.write_sep("-", title)
+            self.terminal.write_line(text)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, config: pytest.Config) -> Generator[None]:
+        errors = self.terminal.stats.get("error", [])
+        if config.option.tbstyle == "auto" and all(error.when != "collect" for error in errors):
+            config.option.tbstyle = "no"  # the tracebacks stand above; with --tb they are printed here too
+        return (yield)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    plugins = session.config.pluginmanager
+    terminal = plugins.get_plugin("terminalreporter")
+    if terminal is not None:  # the processes of xdist have none
+        plugins.register(FailuresAtOnce(terminal))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Stretch the limit of a test by how busy the machine is when the test starts."""
+    marker = item.get_closest_marker("timeout")
+    default = item.config.getoption("timeout")
+    seconds = marker.args[0] if marker else float(default or item.config.getini("timeout"))
+    if HISTORIES in os.environ:
+        seconds = 86_400
+    item.add_marker(pytest.mark.timeout(patience(seconds)), append=False)
+    return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,11 +11,6 @@ HISTORIES = "UNISTORE_HISTORIES"
 """Environment variable: how many times as many histories as in the suite; what fails is then made short."""
 
 
-def patience() -> int:
-    """Seconds that a state machine may take."""
-    return 120 if HISTORIES not in os.environ else 86_400
-
-
 def run_machine(machine: type[RuleBasedStateMachine], histories: int, steps: int) -> None:
     """Run histories of so many steps; the output of the test says how to run more of them."""
     factor = int(os.environ.get(HISTORIES, "1"))

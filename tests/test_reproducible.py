@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
-
 from tests.cases import MAKERS
 from tests.test_digests import store_digests
 
@@ -65,7 +63,6 @@ def convert_all(folder: Path) -> None:
     print(json.dumps(digests))
 
 
-@pytest.mark.timeout(120)
 def test_bytes_depend_on_the_sources_alone(tmp_path: Path) -> None:
     found = {}
     for place, settings in PLACES.items():

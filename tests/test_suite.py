@@ -1,7 +1,8 @@
-"""The suite runs anywhere: from a checkout alone, in the background too."""
+"""The suite runs anywhere: from a checkout alone, in the background, beside busy processes."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +30,48 @@ def test_tests_and_their_children_can_be_interrupted_in_the_background() -> None
         [*in_background, TEST_WITH_CHILD], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+BUSY_THEN_QUIET = """
+import os, time
+from pathlib import Path
+import pytest
+from tests.waiting import patience, wait_until
+
+os.getloadavg = lambda: (100_000, 0, 0)
+
+@pytest.mark.timeout(0.01)
+def test_busy():
+    time.sleep(0.1)
+    assert patience(1) > 100
+    os.getloadavg = lambda: (0, 0, 0)
+
+@pytest.mark.timeout(0.01)
+def test_quiet():
+    time.sleep(10)
+
+def test_waits_until_its_caller_has_seen_the_failure():
+    assert patience(3) == 3
+    wait_until(Path("seen").exists, "the failure was not printed")
+"""
+
+
+def test_limits_scale_with_the_load_and_failures_are_printed_at_once(tmp_path: Path) -> None:
+    (tmp_path / "test_busy.py").write_text(BUSY_THEN_QUIET)
+    settings = ["-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", tmp_path, "-c", os.devnull]
+    command = [sys.executable, "-u", "-m", "pytest", *settings, "-o", "timeout=60", "test_busy.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    lines = []
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("E ") and "Timeout" in line:
+                (tmp_path / "seen").touch()
+    assert "1 failed, 2 passed" in lines[-1], lines
+    assert sum(line.startswith("E ") for line in lines) == 1, "a failure is printed once"
 
 
 def test_no_program_looks_above_the_repository() -> None:

@@ -54,9 +54,10 @@ if TYPE_CHECKING:
     from unistore.report.inspection import Inspection as Inspection
     from unistore.report.inspection import inspect as inspect
     from unistore.store.reader import Store as Store
-    from unistore.store.zarr_group import open_zarr as open_zarr
+    from unistore.store.reader import open_zarr as open_zarr
 
     __version__: str
+
 
 _NAMES = {
     "conversion.convert": "convert",
@@ -82,8 +83,7 @@ _NAMES = {
     "order.sampler": "Shuffle",
     "report.checkup": "Checkup doctor",
     "report.inspection": "Inspection inspect",
-    "store.reader": "Store",
-    "store.zarr_group": "open_zarr",
+    "store.reader": "Store open_zarr",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 """Module of each public name; the imports above say the same to type checkers, and a test compares both."""

@@ -185,6 +185,12 @@ class WorkerDiedError(LoaderError):
     """A worker process ended on its own: killed, out of memory, or crashed in native code."""
 
 
+def location_of(name: Location | str, item: str = "") -> Location:
+    """Place of something by its path in a file, or below a group of it."""
+    file, group, _ = Location(name) if isinstance(name, str) else name
+    return Location(printable(file), printable(f"{group}/{item}".strip("/")))
+
+
 def printable(text: str, *, line_feeds: bool = False) -> str:
     r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``.
 

@@ -16,7 +16,7 @@ FAMILY = Family(
         "unistore convert ct processed/ ct.zarr --resolution 512 --sparse mask",
     ),
     options="unistore.converters.ct.options:CtOptions",
-    converter="unistore.converters.ct.converter:CtConverter",
+    converter="unistore.converters.ct.family:converter",
     specs="unistore.schemas.ct.specs:SPECS",
     rules="unistore.schemas.ct.specs:RULES",
     export="unistore.converters.ct.export:files",

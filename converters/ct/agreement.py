@@ -11,9 +11,8 @@ import numpy as np
 
 from unistore.converters.common.columns import promote
 from unistore.converters.common.left_out import NO_COLUMN, left_out_notes
-from unistore.converters.ct.files import METADATA
-from unistore.converters.ct.headers import ScannedVolume
-from unistore.converters.ct.layouts import suffix_of
+from unistore.converters.ct.names import METADATA, suffix_of
+from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.files.paths import natural_key
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct import fields as schema
@@ -166,7 +165,7 @@ def _left_out(volumes: Sequence[ScannedVolume]) -> Iterator[tuple[str, str]]:
     """Yield arrays of files of points that are not stored, with the reason."""
     for volume in volumes:
         for points in (*volume.sparse.values(), *volume.sdf.values()):
-            yield from ((f"{points.path.name}: {name}", NO_COLUMN) for name in points.others)
+            yield from ((f"{points.file.path.name}: {name}", NO_COLUMN) for name in points.others)
 
 
 def notes_of(
@@ -176,7 +175,7 @@ def notes_of(
     sparse: str,
 ) -> list[str]:
     """Notes on a scan, of one line each: how files were interpreted, and what volumes lack."""
-    files = [volume.files.path for volume in volumes if not volume.files.path.is_dir()]
+    files = [volume.path for volume in volumes if not volume.is_case]
     cases = len(volumes) - len(files)
     notes = []
     if cases:
@@ -185,13 +184,13 @@ def notes_of(
     notes += [f"{ending} files outside case folders, one volume each: {n}" for ending, n in endings.items()]
     alone = [volume for volume in volumes if volume.image is None and volume.windows]
     if alone:
-        first = printable(next(iter(alone[0].windows.values())).path.name)
+        first = printable(next(iter(alone[0].windows.values())).file.path.name)
         notes.append(
             f"window masks without intensities, by their names: {len(alone)} volumes, such as {first}"
         )
     byte = [volume for volume in volumes if volume.image and volume.image.dtype == np.uint8]
     if byte:
-        name = printable(byte[0].files.path.name)
+        name = printable(byte[0].path.name)
         notes.append(f"uint8 images, not HU (no window in their names): {len(byte)} volumes, such as {name}")
     if agreement.windows:
         listed = ", ".join(str(window) for window in agreement.windows)
@@ -200,20 +199,20 @@ def notes_of(
     brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
     if brought:
         notes.append(f"windows that are files: {brought}")
-    rows = [volume.metadata for volume in volumes if volume.files.metadata]
+    rows = [volume.metadata for volume in volumes if "metadata" in volume.texts]
     if "" in rows:
         notes.append(f"{METADATA}: no row of {rows.count('')} of {len(rows)} volumes, by name")
     notes += _unordered_notes(volumes)
     floats = [w for volume in volumes for w in volume.windows.values() if w.dtype.kind == "f"]
     if floats:
-        first = printable(floats[0].path.name)
+        first = printable(floats[0].file.path.name)
         notes.append(f"windows of floats, masks or scaled to 0…1: {len(floats)} files, such as {first}")
     for name in sorted_names(name for volume in volumes for name in volume.labels):
         labelled = [volume for volume in volumes if name in volume.labels and volume.image]
         for volume in labelled[:1]:
-            label, image = printable(volume.labels[name].path.name), printable(volume.files.path.name)
+            label, image = printable(volume.labels[name].file.path.name), printable(volume.path.name)
             what = f"labels/{name}: {len(labelled)} volumes, paired by names: {label} with {image}"
-            notes.append(what if volume.files.path.is_dir() else f"{what}; as plain arrays: convert rows")
+            notes.append(what if volume.is_case else f"{what}; as plain arrays: convert rows")
     for kind in ("windows", "masks", "labels", "sdf"):
         for name in sorted_names(name for volume in volumes for name in getattr(volume, kind)):
             missing = sum(name not in getattr(volume, kind) for volume in volumes)

@@ -10,58 +10,74 @@ What a conversion needs is imported by its steps: looking at a file of another f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.ct.files import INFO, POINTS
-from unistore.converters.ct.layouts import suffixes
-from unistore.converters.ct.look import look
-from unistore.converters.ct.options import CtOptions
+from unistore.converters.ct.family import Ct
+from unistore.converters.ct.match import CASES, reason_of_text
+from unistore.converters.ct.names import INFO, METADATA
+from unistore.converters.ct.texts import read_info
+from unistore.converters.files.folders import Folders
 from unistore.converters.files.paths import Listing
-from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Sources
-from unistore.converters.scan import Candidate, Found, Part, Verdict
+from unistore.converters.plugin import SourceFile
+from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Sources
+from unistore.converters.scan import Candidate, LeftOut, Part, Parts, Taken, Verdict
+from unistore.converters.seam.converter import Neighbours, SeamConverter
+from unistore.converters.seam.sources import group_of
 from unistore.schemas.ct import fields as schema
 
 if TYPE_CHECKING:
-    from unistore.converters.ct.headers import ScannedVolume
+    from unistore.converters.ct.scan import ScannedVolume
     from unistore.converters.ct.volume import VolumeReader
 
 
-class CtConverter(CtOptions, Converter):
-    """Converts CT volumes; see `CtOptions`, and `unistore.converters.ct.find` for a volume's files."""
+class CtConverter(SeamConverter):
+    """Converts CT volumes."""
 
-    family: ClassVar[str] = schema.FAMILY_NAME
-    suffixes: ClassVar[tuple[str, ...]] = (*suffixes(), POINTS, INFO)
     reads_planes: ClassVar[bool] = True
+    plugin: Ct
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Endings of files of voxels and of points, and what describes them."""
+        return (*super().suffixes, INFO)
 
     def look(self, file: Candidate) -> Verdict:
-        """Take volumes, windows and masks; see `unistore.converters.ct.look.look`."""
-        return look(file)
+        """Take ``info.json`` and ``metadata.csv`` of cases, too; the first must be JSON."""
+        if file.path.name not in (INFO, METADATA):
+            return super().look(file)
+        reason = reason_of_text(file.path, Neighbours(self, file.folders))
+        if not reason:
+            return LeftOut("describes no case folder")
+        if file.path.name == INFO:
+            read_info(file.path, file.name)
+        return Taken(CASES, reason)
 
-    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
-        """Group the files into volumes; see `find_volumes`."""
-        from unistore.converters.ct.find import find_volumes
-        from unistore.schemas.ct.windows import parse_window
+    def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
+        """Files of volumes and texts about them, excluded ones too: what is paired with these is excluded."""
+        from unistore.converters.ct.group import FOREIGN
 
-        return find_volumes(listing, [parse_window(each).name for each in self.window])
+        paths = list(map(Path, listing.with_suffixes((*self.suffixes, METADATA, *FOREIGN))))
+        near = Neighbours(self, Folders.of(paths))
+        return [SourceFile(path, path.name, listing.roots, near) for path in paths]
 
     def scan(self, part: Part) -> ScannedVolume:
         """Read every header of a volume; see `scan_volume`."""
-        from unistore.converters.ct.headers import scan_volume
+        from unistore.converters.ct.scan import scan_volume
 
-        return scan_volume(part, self.resolution, self.info_order)
+        return scan_volume(group_of(part), self.opened, self.plugin)
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedVolume]) -> Scan:
+    def gather(self, parts: Parts, scanned: Sequence[ScannedVolume]) -> Scan:  # type: ignore[override]  # its own
         """Find what all volumes have in common; see `agree`."""
         from unistore.converters.ct.agreement import agree, notes_of
         from unistore.converters.ct.tables import make_source, make_tables, possible_tables
-        from unistore.schemas.ct.windows import parse_window
 
-        asked = [parse_window(each) for each in self.window]
-        agreement = agree(scanned, asked, self.sparse, [part.name for part in parts])
+        plugin = self.plugin
+        agreement = agree(scanned, plugin.windows, plugin.sparse, parts.names)
         windows = [
             {"name": window.name, "width": float(window.width), "level": float(window.level)}
             for window in agreement.windows
@@ -71,24 +87,22 @@ class CtConverter(CtOptions, Converter):
             found["scaled"] = dict(agreement.scaled)
         if agreement.labels:
             found["labels"] = dict(agreement.labels)
+        named = zip(parts.names, scanned, strict=True)
         return Scan(
             family=schema.FAMILY_NAME,
-            sources=Sources(
-                make_source(volume, part.name, part.roots, agreement)
-                for part, volume in zip(parts, scanned, strict=True)
-            ),
-            tables=make_tables(scanned, agreement, self.tile),
+            sources=Sources(make_source(volume, name, parts.roots, agreement) for name, volume in named),
+            tables=make_tables(scanned, agreement, plugin.tile),
             sample_table=schema.VOLUMES,
             main_table=schema.VOLUMES,
-            options={**self.recorded(), "found": found},
-            notes=tuple(notes_of(scanned, agreement, asked, self.sparse)),
-            possible=possible_tables(scanned, agreement, self.tile, self.sparse),
+            options={**plugin.recorded(), "found": found},
+            notes=tuple(notes_of(scanned, agreement, plugin.windows, plugin.sparse)),
+            possible=possible_tables(scanned, agreement, plugin.tile, plugin.sparse),
             needs_facts=True,
         )
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Count the points of every window; check masks, window files and point files."""
-        return _reader(scan, source).facts()
+        return self._reader(scan, source).facts()
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Choose points or bits for each window; index arrays of offsets, extents, names and geometry."""
@@ -102,22 +116,30 @@ class CtConverter(CtOptions, Converter):
         """Read rows of volumes, masks, labels, windows (one per volume), or points of a window or field."""
         if hi <= lo:
             return
-        volume = _reader(scan, source)
-        if table in (schema.VOLUMES, schema.MASKS, schema.LABELS, schema.WINDOWS):
+        volume = self._reader(scan, source)
+        kind, _, name = table.partition("/")
+        if not name:
             volume.read_planes(table, 0, None, out)
-        elif table.startswith(f"{schema.SDF}/"):
-            volume.read_sdf(table.removeprefix(f"{schema.SDF}/"), lo, hi, out)
+        elif kind == schema.SDF:
+            volume.read_sdf(name, lo, hi, out)
         else:
-            volume.read_window_points(table.removeprefix(f"{schema.WINDOWS}/"), lo, hi, out)
+            volume.read_window_points(name, lo, hi, out)
 
     def read_planes(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
         """Read planes of the row of volumes, masks, labels or windows; see `Converter.read_planes`."""
-        _reader(scan, source).read_planes(table, lo, hi, out)
+        self._reader(scan, source).read_planes(table, lo, hi, out)
 
+    def _reader(self, scan: Scan, source: int) -> VolumeReader:
+        from unistore.converters.ct.tables import windows_of
+        from unistore.converters.ct.volume import VolumeReader
 
-def _reader(scan: Scan, source: int) -> VolumeReader:
-    from unistore.converters.ct.volume import VolumeReader
-
-    return VolumeReader.of(scan, source)
+        detail = scan.sources.details[source]
+        return VolumeReader(
+            name=scan.sources.names[source],
+            detail=detail,
+            file_of=partial(self.file_of, detail, scan.sources.paths(source)),
+            windows=windows_of(scan),
+            options=scan.options,
+        )

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.files import State
 from unistore.converters.ct.slabs import SLAB, same_order, slab_bytes, slabs
-from unistore.converters.ct.source import VoxelSource
+from unistore.converters.ct.source import State, Voxels
 from unistore.converters.ct.voxels import VoxelTest, inside
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import Window
@@ -68,9 +67,7 @@ class Ones(NamedTuple):
     scaled: bool = False
 
 
-def count_voxels(
-    image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource]
-) -> VoxelCounts:
+def count_voxels(image: Voxels, tests: Mapping[str, VoxelTest], masks: Mapping[str, Voxels]) -> VoxelCounts:
     """Look at every voxel of an image, and at the same voxels of masks, once; `THREADS` at a time.
 
     Nothing is read where nothing can be found: no windows, and a dtype without NaN.
@@ -96,14 +93,14 @@ def count_voxels(
     return VoxelCounts(counts, sum(part.nan for part in parts), agreed, labels)
 
 
-def max_threads(files: Sequence[VoxelSource]) -> int:
+def max_threads(files: Sequence[Voxels]) -> int:
     """Threads that `count_voxels` may use: one if slabs are large or orders differ."""
     small = max(map(slab_bytes, files), default=0) <= 2 * SLAB
     return THREADS if small and same_order(files) else 1
 
 
 def _count_share(
-    image: VoxelSource, tests: Mapping[str, VoxelTest], masks: Mapping[str, VoxelSource], share: int, of: int
+    image: Voxels, tests: Mapping[str, VoxelTest], masks: Mapping[str, Voxels], share: int, of: int
 ) -> VoxelCounts:
     counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
     agreed = {name: np.zeros(3, np.int64) for name in masks}
@@ -150,7 +147,7 @@ def _label_values(values: NDArray[Any]) -> NDArray[np.bool_] | None:
     return occurring
 
 
-def ones_of(mask: VoxelSource) -> Ones:
+def ones_of(mask: Voxels) -> Ones:
     """Look at every voxel of a mask once."""
     counts, above = np.zeros((2, mask.shape[0]), np.int64)
     others = outside = 0
@@ -164,7 +161,7 @@ def ones_of(mask: VoxelSource) -> Ones:
     return Ones(above if scaled else counts, others, scaled)
 
 
-def scaled_differences(image: VoxelSource, given: VoxelSource, window: Window) -> int:
+def scaled_differences(image: Voxels, given: Voxels, window: Window) -> int:
     """Voxels of a file that are not those of an image, limited to a window and scaled to 0…1.
 
     They may differ by a few roundings of float32, or of the file's dtype if that is coarser; where the image
@@ -188,8 +185,8 @@ def scaled_tolerance(dtype: np.dtype[Any]) -> float:
 
 @lru_cache(maxsize=512)
 def cached_counts(
-    image: VoxelSource,
-    masks: tuple[tuple[str, VoxelSource], ...],
+    image: Voxels,
+    masks: tuple[tuple[str, Voxels], ...],
     windows: tuple[tuple[str, Window], ...],
     state: State,  # noqa: ARG001
 ) -> VoxelCounts:
@@ -199,7 +196,7 @@ def cached_counts(
 
 
 @lru_cache(maxsize=512)
-def cached_ones(mask: VoxelSource, state: State) -> Ones:  # noqa: ARG001
+def cached_ones(mask: Voxels, state: State) -> Ones:  # noqa: ARG001
     """`ones_of` a mask, kept."""
     return ones_of(mask)
 

@@ -21,8 +21,7 @@ from unistore.converters.common.exported import (
     row_values,
     source_dtype,
 )
-from unistore.converters.ct.files import GEOMETRY, POINTS
-from unistore.converters.ct.layouts import without_suffix
+from unistore.converters.ct.names import GEOMETRY, POINTS, without_suffix
 from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, read_geometry
 from unistore.schemas.ct.voxels import largest_point

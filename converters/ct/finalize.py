@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import promote
 from unistore.converters.ct.agreement import sorted_names
-from unistore.converters.ct.layouts import without_suffix
-from unistore.converters.ct.tables import points_table, windows_of
+from unistore.converters.ct.names import without_suffix
+from unistore.converters.ct.tables import Detail, points_table, windows_of
 from unistore.converters.ct.voxels import bit_shape
 from unistore.converters.files.paths import relative_names
 from unistore.converters.protocol import Facts, Finalized, Scan
@@ -26,14 +26,7 @@ from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_f
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource
 from unistore.schemas.tables import SOURCE_FILES, Field, Table, offsets_of, text_arrays
 
-_FAMILIES = {
-    "windows": schema.WINDOWS,
-    "sparse": schema.WINDOWS,
-    "masks": schema.MASKS,
-    "labels": schema.LABELS,
-    "sdf": schema.SDF,
-}
-"""Families of the groups whose files a source lists under these words."""
+_GROUPS = {"image": schema.IMAGE, "info": schema.INFO}
 
 Arrays = list[tuple[Field, NDArray[Any]]]
 
@@ -45,6 +38,7 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     depth, height, width = extents.max(axis=0).tolist()
     shape, tile = (depth, height, width), tuple(options["tile"])
     arrays = _volume_arrays(scan, facts, extents)
+    details: list[Detail] = list(sources.details)
     groups: dict[str, Mapping[str, Any]] = {}
     masks: list[Field] = []
     direct: list[Table] = []
@@ -69,10 +63,8 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
             description = f"voxels inside window {name!r}, as bits"
             masks.append(schema.mask_field(group, shape, tile, description))
         arrays.append((schema.offsets_field(group), offsets_of(counts)))
-        details = [source.detail for source in sources]
-        arrays += _present(
-            group, [d["image"] is not None or name in d["windows"] or name in d["sparse"] for d in details]
-        )
+        having = {"image", group, f"sparse/{name}"}
+        arrays += _present(group, [not having.isdisjoint(detail.arrays) for detail in details])
         groups[group] = {
             "width": window.width,
             "level": window.level,
@@ -102,13 +94,12 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
             rows[family] = (1,) * len(sources)
         for field in fields:
             group = field.path.rpartition("/")[0]
-            name = group.partition("/")[2]
-            arrays += _present(group, [name in source.detail[family] for source in sources])
+            arrays += _present(group, [group in detail.arrays for detail in details])
             if family == schema.MASKS and field.name == "label":
                 notes.append(f"{group}: holds more than 0 and 1, so classes, stored as {field.dtype}")
     arrays += _sdf_arrays(scan)
     volumes_attributes: dict[str, Any] = {}
-    stated = [name for name in LENGTHS if any(name in source.detail["geometry"] for source in sources)]
+    stated = [name for name in LENGTHS if any(name in detail.geometry for detail in details)]
     if stated:
         volumes_attributes["geometry"] = geometry_attribute(stated)
     nan = sum(int(fact["nan"]) for fact in facts)
@@ -144,15 +135,16 @@ def _encoding(
 
 
 def _value_source(scan: Scan, name: str, *, scaled: bool) -> ValueSource:
-    if any(source.detail["image"] is not None for source in scan.sources):
+    arrays = {array for detail in scan.sources.details for array in detail.arrays}
+    if "image" in arrays:
         return "volume"
-    if any(name in source.detail["sparse"] for source in scan.sources):
+    if f"sparse/{name}" in arrays:
         return "sparse"
     return "scaled" if scaled else "mask"
 
 
 def _volume_arrays(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Arrays:
-    details = [source.detail for source in scan.sources]
+    details: list[Detail] = list(scan.sources.details)
     direct = {field.path for table in scan.tables for field in table.fields}
     extent = schema.EXTENT
     arrays: Arrays = [] if extent.path in direct else [(extent, extents)]
@@ -162,20 +154,23 @@ def _volume_arrays(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32
             arrays.extend(text_arrays(f"volumes/{name}", strings, axis="volume", description=description))
 
     add_text("name", _names(scan), "name of each volume")
-    add_text("source_dtype", [d["dtype"] or "" for d in details], "dtype of each source, as numpy writes it")
-    if any(detail["dtype"] and np.dtype(detail["dtype"]).kind == "f" for detail in details):
+    dtypes = [detail.dtype("image") for detail in details]
+    add_text("source_dtype", dtypes, "dtype of each source, as numpy writes it")
+    if any(np.dtype(dtype).kind == "f" for dtype in dtypes if dtype):
         nan = np.array([int(fact["nan"]) for fact in facts], np.int64)
         description = "voxels that are not a number"
         column = Field(path=schema.NAN, dtype="int64", axes=("volume",), description=description)
         arrays.append((column, nan))
     for name, count in LENGTHS.items():
-        stated_by = {detail["stated_by"][name] for detail in details if name in detail["geometry"]}
+        stated_by = {detail.stated_by[name] for detail in details if name in detail.geometry}
         if stated_by:
             unknown = [float("nan")] * count
-            values = np.array([detail["geometry"].get(name, unknown) for detail in details], np.float64)
+            values = np.array([detail.geometry.get(name, unknown) for detail in details], np.float64)
             arrays.append((geometry_field(name, sorted(stated_by)), values))
-    add_text("info", [d["info"] for d in details], "info.json of each volume")
-    add_text("metadata", [d["metadata"] for d in details], "row of metadata.csv, as JSON, of each volume")
+    add_text("info", [detail.info for detail in details], "info.json of each volume")
+    add_text(
+        "metadata", [detail.metadata for detail in details], "row of metadata.csv, as JSON, of each volume"
+    )
     description = "file of each group of a volume, as JSON"
     arrays += text_arrays(SOURCE_FILES, _file_names(scan), axis="source", description=description)
     return arrays
@@ -192,20 +187,18 @@ def _file_names(scan: Scan) -> list[str]:
     names = dict(zip(paths, relative_names(list(paths)), strict=True))
     texts = []
     for source in scan.sources:
-        by_group = {group: names[source.files[file]] for group, file in _groups(source.detail)}
+        files = zip(source.detail.arrays, source.files, strict=True)
+        by_group = {_group_of(array): names[file] for array, file in files if _group_of(array)}
         texts.append(json.dumps(by_group, ensure_ascii=False))
     return texts
 
 
-def _groups(detail: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield each group of arrays that a volume has a file of, and the number of the file."""
-    if detail["image"] is not None:
-        yield schema.IMAGE, detail["image"]
-    for kind, family in _FAMILIES.items():
-        for name, file in detail[kind].items():
-            yield f"{family}/{name}", file
-    if detail["info_file"] is not None:
-        yield schema.INFO, detail["info_file"]
+def _group_of(array: str) -> str:
+    """Group that a file's arrays are stored in; empty: they are in none."""
+    kind, _, name = array.partition("/")
+    if kind == "sparse":
+        return f"{schema.WINDOWS}/{name}"
+    return array if name else _GROUPS.get(kind, "")
 
 
 def _names(scan: Scan) -> list[str]:
@@ -220,9 +213,10 @@ def _class_fields(
 ) -> tuple[Field, ...]:
     """Masks or labels: stored as bits if all voxels are 0 or 1, else as integers."""
     fields = []
-    for name in sorted_names(name for source in scan.sources for name in source.detail[family]):
+    details: list[Detail] = list(scan.sources.details)
+    for name in sorted_names(name for detail in details for name in detail.named(family)):
         group = f"{family}/{name}"
-        given = [source.detail[f"{family[:-1]}_dtypes"].get(name) for source in scan.sources]
+        given = [detail.dtype(group) for detail in details]
         dtypes = {"source_dtype": _by_dtype(given)}
         if any(int(fact.get(f"others/{group}", 0)) for fact in facts):
             dtype = promote([np.dtype(each if np.dtype(each).kind != "f" else "?") for each in given if each])
@@ -239,9 +233,9 @@ def _class_fields(
     return tuple(fields)
 
 
-def _by_dtype(dtypes: Sequence[str | None]) -> str | dict[str, list[int]]:
+def _by_dtype(dtypes: Sequence[str]) -> str | dict[str, list[int]]:
     """The dtype if all sources have the same one, else indices of sources by dtype."""
-    kinds = [dtype for dtype in dict.fromkeys(dtypes) if dtype is not None]
+    kinds = list(filter(None, dict.fromkeys(dtypes)))
     if len(kinds) == 1:
         return kinds[0]
     return {kind: [at for at, dtype in enumerate(dtypes) if dtype == kind] for kind in kinds}
@@ -254,7 +248,8 @@ def _sdf_arrays(scan: Scan) -> Arrays:
         if family != schema.SDF:
             continue
         counts = np.array([source.rows.get(table.name, 0) for source in scan.sources], np.int64)
-        resolution = [source.detail["resolution"].get(name, 0) for source in scan.sources]
+        details: list[Detail] = list(scan.sources.details)
+        resolution = [detail.resolutions.get(name, 0) for detail in details]
         field = Field(
             path=f"{table.name}/resolution",
             dtype="int32",
@@ -265,7 +260,7 @@ def _sdf_arrays(scan: Scan) -> Arrays:
         arrays += [
             (schema.offsets_field(table.name), offsets_of(counts)),
             (field, np.array(resolution, np.int32)),
-            *_present(table.name, [name in source.detail["sdf"] for source in scan.sources]),
+            *_present(table.name, [table.name in detail.arrays for detail in details]),
         ]
     return arrays
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
-from unistore.schemas.ct.windows import parse_window
+from unistore.schemas.ct.windows import Window, parse_window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,3 +69,13 @@ class CtOptions(Options):
             raise InputError(problems)
         texts = tuple(f"{each.name}:{float(each.width)!r}:{float(each.level)!r}" for each in windows)
         object.__setattr__(self, "window", texts)
+
+    @property
+    def windows(self) -> list[Window]:
+        """Windows that the user asks for."""
+        return [parse_window(text) for text in self.window]
+
+    @property
+    def window_names(self) -> list[str]:
+        """Their names."""
+        return [window.name for window in self.windows]

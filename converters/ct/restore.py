@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import array_values
+from unistore.converters.ct import names
 from unistore.converters.ct.counting import scaled_tolerance
 from unistore.converters.ct.export import Volume, volumes
-from unistore.converters.ct.layouts import format_of
-from unistore.converters.ct.layouts.npz import SDF_MEMBERS, SPARSE_MEMBERS
-from unistore.converters.ct.tables import windows_of
+from unistore.converters.ct.points import SDF_MEMBERS, SPARSE_MEMBERS
+from unistore.converters.ct.scan import BY_FILE
+from unistore.converters.ct.tables import Detail, windows_of
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.libraries import ONLY, Open, Opened, open_npz
+from unistore.converters.plugin import Facts, Format, SourceFile
 from unistore.converters.scan import Scan
-from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
+from unistore.converters.seam.formats import formats_of
+from unistore.converters.seam.stored import open_original
+from unistore.schemas.ct.fields import SDF, WINDOWS
+from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.windows import OWN_VALUES, Window, value_source
 from unistore.schemas.indices import StoreView
 
@@ -29,55 +35,72 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore the image, and every window, mask, label and distance field that came as a file."""
     all_volumes = list(volumes(store))
     windows = windows_of(scan)
+    formats = {kind.name: kind for kind in formats_of(names.FORMATS)}
 
     def source(number: int) -> Restored:
-        found, volume = scan.sources[number], all_volumes[number]
-        detail = found.detail
+        volume = all_volumes[number]
+        detail: Detail = scan.sources.details[number]
         files: list[RestoredFile] = []
         left_out: list[str] = []
-
-        def add(file: int, *arrays: RestoredArray, opening: Open | None = None) -> None:
-            path = found.files[file]
-            files.append(RestoredFile(path, arrays, opening or _opener(path)))
-
-        image = volume.image()
-        if detail["image"] is not None and image is not None:
-            add(detail["image"], RestoredArray(ONLY, image))
-        for name, file in detail["windows"].items():
-            array, is_scaled = _window(volume, f"{WINDOWS}/{name}", found.files[file], windows[name])
-            add(file, array)
-            if is_scaled:
-                left_out.append(f"windows/{name} scaled to 0…1 (the volume gives it)")
-        for family in (MASKS, LABELS):
-            for name, file in detail[family].items():
-                add(file, RestoredArray(ONLY, volume.label(f"{family}/{name}")))
-        for name, file in detail["sparse"].items():
-            points = volume.points(f"{WINDOWS}/{name}")
-            add(file, *map(RestoredArray, SPARSE_MEMBERS, points), opening=_open_sorted)
-        for name, file in detail["sdf"].items():
-            points = volume.points(f"{SDF}/{name}")
-            arrays = [*map(RestoredArray, SDF_MEMBERS, points)]
-            resolution = detail["resolution"].get(name)
-            if resolution:
-                arrays.append(RestoredArray("resolution", array_values(np.array([resolution]))))
-            add(file, *arrays, opening=_open_distances)
+        read = zip(detail.arrays, detail.formats, map(Path, scan.sources.paths(number)), strict=True)
+        for array, format_name, path in read:
+            kind, _, name = array.partition("/")
+            if kind == "sparse":
+                points = volume.points(f"{WINDOWS}/{name}")
+                files.append(RestoredFile(path, [*map(RestoredArray, SPARSE_MEMBERS, points)], _open_sorted))
+            elif kind == SDF:
+                files.append(_restored_field(volume, name, path, detail.resolutions.get(name, 0)))
+            elif format_name:
+                facts = _stated_facts(volume, detail) if array == "image" else {}
+                opening = partial(_open_voxels, formats[format_name], facts)
+                if kind == WINDOWS:
+                    restored, is_scaled = _window(volume, array, path, windows[name], opening)
+                    left_out += [f"{array} scaled to 0…1 (the volume gives it)"] * is_scaled
+                else:
+                    restored = _restored_voxels(volume, array)
+                files.append(RestoredFile(path, [restored], opening, facts=facts))
         return Restored(files, left_out)
 
     return source
 
 
-def _opener(path: Path) -> Open:
-    found = format_of(path)
-    assert found is not None
-    return found.arrays
+def _restored_voxels(volume: Volume, array: str) -> RestoredArray:
+    """Image, mask or label."""
+    image = volume.image() if array == "image" else None
+    return RestoredArray(ONLY, volume.label(array) if image is None else image)
 
 
-def _window(volume: Volume, group: str, path: Path, window: Window) -> tuple[RestoredArray, bool]:
+def _restored_field(volume: Volume, name: str, path: Path, resolution: int) -> RestoredFile:
+    """A distance field; `resolution`: edge of its cube, or 0."""
+    arrays = [*map(RestoredArray, SDF_MEMBERS, volume.points(f"{SDF}/{name}"))]
+    if resolution:
+        arrays.append(RestoredArray("resolution", array_values(np.array([resolution]))))
+    return RestoredFile(path, arrays, _open_distances)
+
+
+def _stated_facts(volume: Volume, detail: Detail) -> Facts:
+    """Return what the store has of the geometry that the image's file states."""
+    geometry = asdict(read_geometry(volume.store, volume.number))
+    return {name: geometry[name] for name, by in detail.stated_by.items() if by == BY_FILE}
+
+
+@contextmanager
+def _open_voxels(format: Format, facts: Facts, path: Path) -> Iterator[Opened]:
+    """Open a file of voxels, whose array needs no name; of its facts those that are stored are compared."""
+    with open_original(format, SourceFile(path, path.name), path) as opened:
+        (name,) = opened.names
+        stated = {name: value for name, value in (opened.facts or {}).items() if name in facts}
+        yield opened._replace(names=[ONLY], array=lambda _: opened.array(name), facts=stated)
+
+
+def _window(
+    volume: Volume, group: str, path: Path, window: Window, opening: Open
+) -> tuple[RestoredArray, bool]:
     """A window that came as a file, and whether the store has no values of it, which were scaled."""
     if value_source(volume.store.group(group)) in OWN_VALUES:
         return RestoredArray(ONLY, volume.scaled(group)), False
     image = volume.image()
-    with _opener(path)(path) as opened:
+    with opening(path) as opened:
         planes = opened.array(ONLY)
         if planes.dtype.kind == "f" and image is not None:
             array = RestoredArray(ONLY, image, differ=partial(_scaled_difference, window))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.source import VoxelSource
+from unistore.converters.ct.source import Voxels
 
 SLAB = 1 << 20
 """Bytes of a slab, so that it stays in the cache of a core while it is compared."""
@@ -26,7 +26,7 @@ _EVERY = slice(None)
 
 
 def slabs(
-    files: Sequence[VoxelSource], lo: int = 0, hi: int | None = None, share: int = 0, of: int = 1
+    files: Sequence[Voxels], lo: int = 0, hi: int | None = None, share: int = 0, of: int = 1
 ) -> Iterator[tuple[Box, list[NDArray[Any]]]]:
     """Planes ``lo:hi`` of several files of one shape in slabs along the slowest axis; each is read once.
 
@@ -67,7 +67,7 @@ def slabs(
             yield (slice(at - lo, at - lo + len(values[0])), _EVERY, _EVERY), values
 
 
-def _slices(file: VoxelSource, begin: int, end: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
+def _slices(file: Voxels, begin: int, end: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
     """Indices ``begin:end`` of the slowest axis, `count` at a time: the first index, and voxels (d, h, w)."""
     depth, height, width = file.shape
     plane = (height, depth) if file.fortran_order else (height, width)
@@ -79,33 +79,33 @@ def _slices(file: VoxelSource, begin: int, end: int, count: int) -> Iterator[tup
             yield first, block.T if file.fortran_order else block
 
 
-def slab_bytes(file: VoxelSource) -> int:
+def slab_bytes(file: Voxels) -> int:
     """Bytes of a slab of a file: more than `SLAB` if one plane is larger."""
     return _count(file) * _plane_bytes(file)
 
 
-def band_bytes(file: VoxelSource) -> int:
+def band_bytes(file: Voxels) -> int:
     """Bytes of a band of planes of a file: more than `BAND` if one plane is larger."""
     return max(BAND, prod(file.shape[1:]) * file.dtype.itemsize)
 
 
-def _count(file: VoxelSource) -> int:
+def _count(file: Voxels) -> int:
     """Planes of the slowest axis in a slab."""
     count = max(1, SLAB // max(1, _plane_bytes(file)))
     return max(8, count // 8 * 8) if file.fortran_order else count
 
 
-def _plane_bytes(file: VoxelSource) -> int:
+def _plane_bytes(file: Voxels) -> int:
     depth, height, width = file.shape
     return height * (depth if file.fortran_order else width) * file.dtype.itemsize
 
 
-def same_order(files: Sequence[VoxelSource]) -> bool:
+def same_order(files: Sequence[Voxels]) -> bool:
     """Whether all files have the same slowest axis."""
     return len({file.fortran_order for file in files}) == 1
 
 
-def planes(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
+def planes(file: Voxels, lo: int = 0, hi: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
     """Planes ``lo:hi`` in order, some at a time: index of the first, and (n, H, W), C-contiguous."""
     hi = file.shape[0] if hi is None else hi
     if not file.fortran_order:
@@ -116,7 +116,7 @@ def planes(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[tu
         yield first, _planes_at(file, first, last)
 
 
-def _bands(files: Sequence[VoxelSource], lo: int, hi: int) -> Iterator[tuple[int, int]]:
+def _bands(files: Sequence[Voxels], lo: int, hi: int) -> Iterator[tuple[int, int]]:
     """Ranges of planes ``lo:hi`` with `BAND` bytes in all files together, at least one plane each."""
     plane = sum(prod(file.shape[1:]) * file.dtype.itemsize for file in files)
     step = max(1, BAND // max(1, plane))
@@ -124,13 +124,13 @@ def _bands(files: Sequence[VoxelSource], lo: int, hi: int) -> Iterator[tuple[int
         yield first, min(first + step, hi)
 
 
-def _planes_at(file: VoxelSource, lo: int, hi: int) -> NDArray[Any]:
+def _planes_at(file: Voxels, lo: int, hi: int) -> NDArray[Any]:
     block = np.empty((hi - lo, *file.shape[1:]), file.dtype.newbyteorder("="))
     read_image(file, block, lo, hi)
     return block
 
 
-def read_image(file: VoxelSource, out: NDArray[Any], lo: int = 0, hi: int | None = None) -> None:
+def read_image(file: Voxels, out: NDArray[Any], lo: int = 0, hi: int | None = None) -> None:
     """Read planes ``lo:hi`` into the corner of `out`, (D, H, W) or larger, converting to its dtype.
 
     If order and dtype are the same, the file is read into `out` without a copy.

@@ -1,22 +1,19 @@
-"""The interface of formats of CT volumes: open a file, read its voxels.
-
-A format is a module of `unistore.converters.ct.layouts` with a subclass of `VoxelSource`, and a `Format` with
-the suffixes of its files. All other code uses `VoxelSource` only.
-"""
+"""Voxels of an array of three axes in a file of any format."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.libraries import Open, open_with_library
+from unistore.converters.plugin import Array, Format, Opened, SourceFile
+from unistore.converters.seam.faults import calling
+from unistore.converters.seam.formats import open_file
 
 Read = Callable[[int, NDArray[Any]], None]
 """``read(first, out)`` fills `out` with whole planes of the slowest axis, from number `first` on.
@@ -25,73 +22,79 @@ Read = Callable[[int, NDArray[Any]], None]
 the source is in Fortran order. It may be of any n, and calls may come in any order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class VoxelSource(ABC):
-    """A volume in a file: its header, and how to open it. It holds no open file.
-
-    It is a frozen dataclass with hashable fields, as it is the key of caches.
+class Voxels(NamedTuple):
+    """The only array of a file, as its header describes it; no file is open. It is the key of caches.
 
     Attributes
     ----------
-    path, location
-        The file, and what messages call it.
+    file, format
+        The file, and what opens it.
     shape
         (D, H, W); the scan reports other numbers of axes.
     dtype
         As in the file, byte order included.
     fortran_order
-        Whether the file is in Fortran order: the last axis varies slowest.
-    spacing, origin, direction
-        Three, three and nine numbers in the order of `shape` and the frame of `unistore.schemas.ct.geometry`;
-        None where the file does not state them. A format with another order or frame (x, y, z; the RAS of
-        NIfTI) converts them.
+        Whether the last axis varies slowest in the file.
     memory
         Bytes of memory that the open file needs, without the planes that are read.
     """
 
-    path: Path
-    location: str
+    file: SourceFile
+    format: Format
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    fortran_order: bool = False
-    spacing: tuple[float, ...] | None = None
-    origin: tuple[float, ...] | None = None
-    direction: tuple[float, ...] | None = None
-    memory: int = 0
+    fortran_order: bool
+    memory: int
 
-    def geometry(self) -> dict[str, list[float]]:
-        """``spacing``, ``origin`` and ``direction`` as far as the file states them."""
-        stated = {"spacing": self.spacing, "origin": self.origin, "direction": self.direction}
-        return {name: list(numbers) for name, numbers in stated.items() if numbers is not None}
+    @contextmanager
+    def open(self) -> Iterator[Read]:
+        """Open the file for reading planes; several threads may open it at the same time."""
+        with calling(self.format, self.file.name), open_file(self.format, self.file) as opened:
+            array = only_array(opened, self.file)
+            planes = array.T if self.fortran_order else array
 
-    @abstractmethod
-    def open(self) -> AbstractContextManager[Read]:
-        """Open the file for reading planes; several threads may open it at the same time.
+            def read(first: int, out: NDArray[Any]) -> None:
+                rows = planes.read(first, first + len(out), out)
+                if rows is not out:
+                    out[...] = rows
 
-        Raises
-        ------
-        InputError
-            The file cannot be read, or, from `Read`, ends early.
-        """
+            yield read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """A format of files with one volume each.
+def voxels_in(opened: Opened, file: SourceFile, format: Format) -> Voxels:
+    """Describe the only array of an open file."""
+    array = only_array(opened, file)
+    # What the user gave may be long, and is not needed to read the file again.
+    file = replace(file, roots=())
+    return Voxels(file, format, array.shape, array.dtype, array.fortran_order, opened.memory)
 
-    Attributes
-    ----------
-    suffixes
-        Lower-case endings of its files, with the dot.
-    open
-        ``open(path, location)`` reads the header and checks the file's size against it; raises `InputError`.
-    arrays
-        Opens a file for ``verify --against``: one array, (D, H, W).
-    ct_only
-        Whether every such file is a CT volume; if not, file names and headers decide.
-    """
 
-    suffixes: tuple[str, ...]
-    open: Callable[[Path, str], VoxelSource]
-    arrays: Open = open_with_library
-    ct_only: bool = True
+def voxels_of(file: SourceFile, format: Format) -> Voxels:
+    """Read the header of a file."""
+    with calling(format, file.name), open_file(format, file) as opened:
+        return voxels_in(opened, file, format)
+
+
+@contextmanager
+def arrays_of(file: SourceFile, format: Format) -> Iterator[Mapping[str, Array]]:
+    """Open the arrays of a file."""
+    with calling(format, file.name), open_file(format, file) as opened:
+        yield opened.arrays
+
+
+def only_array(opened: Opened, file: SourceFile) -> Array:
+    """The array of a file that holds one."""
+    if len(opened.arrays) != 1:
+        message = f"holds {len(opened.arrays)} arrays; a volume is one"
+        raise file.problem(message, "save one a file", "layout")
+    (array,) = opened.arrays.values()
+    return array
+
+
+State = tuple[tuple[int, int], ...]
+"""Size and modification time of files."""
+
+
+def state_of(paths: Iterable[Path]) -> State:
+    """State of files, which differs after a change."""
+    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, paths))

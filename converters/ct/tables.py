@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from unistore.converters.ct.agreement import Agreement, sorted_names
 from unistore.converters.ct.counting import max_threads
-from unistore.converters.ct.headers import ScannedVolume
-from unistore.converters.ct.layouts.npz import BLOCK
+from unistore.converters.ct.points import BLOCK, Points
+from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.ct.slabs import band_bytes, slab_bytes
+from unistore.converters.ct.source import Voxels
 from unistore.converters.ct.voxels import bit_shape, list_bytes
 from unistore.converters.files.paths import split_of
 from unistore.converters.protocol import Scan, Source
@@ -25,77 +26,115 @@ _BUFFERS = 2 << 20
 """Bytes in memory besides the voxels while files are read: counts, headers, allocator."""
 
 
+class Detail(NamedTuple):
+    """Where the values of a volume are: the ``detail`` of its source.
+
+    Attributes
+    ----------
+    files, formats
+        Names of its files, as messages call them, and their formats; texts have none.
+    arrays
+        What each file is: ``image``, ``windows/lung``, ``sparse/lung``, ``masks/3``, ``labels/seg``,
+        ``sdf/far``, ``info``, ``geometry``, ``metadata``.
+    dtypes
+        Of the values of each as in the file; texts have none.
+    extent
+        D, H, W; None if there are only points.
+    resolutions
+        Edge of the cube of the points of each name; 0: unsaid.
+    geometry, stated_by, info, metadata
+        As in `unistore.converters.ct.scan.ScannedVolume`.
+    """
+
+    files: tuple[str, ...]
+    formats: tuple[str, ...]
+    arrays: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    extent: tuple[int, int, int] | None
+    resolutions: Mapping[str, int]
+    geometry: Mapping[str, Sequence[float]]
+    stated_by: Mapping[str, str]
+    info: str
+    metadata: str
+
+    def number(self, array: str) -> int | None:
+        """Number of a file; None if there is none."""
+        return self.arrays.index(array) if array in self.arrays else None
+
+    def dtype(self, array: str) -> str:
+        """Dtype of a file of voxels; empty if there is none."""
+        number = self.number(array)
+        return "" if number is None else self.dtypes[number]
+
+    def named(self, kind: str) -> dict[str, int]:
+        """Numbers of the files of a kind, by name."""
+        start = f"{kind}/"
+        numbered = enumerate(self.arrays)
+        return {array.removeprefix(start): n for n, array in numbered if array.startswith(start)}
+
+
 def windows_of(scan: Scan) -> dict[str, Window]:
     """Windows of a scan, by name."""
-    return {each["name"]: Window(**each) for each in scan.options["found"]["windows"]}
+    return {window["name"]: Window(**window) for window in scan.options["found"]["windows"]}
 
 
 def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreement: Agreement) -> Source:
-    """Source of one volume, with all that is needed to read it.
-
-    ``detail`` holds places in ``files`` instead of paths: ``image``, ``windows`` (name → file), ``sparse``,
-    ``masks``, ``labels`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file,
-    ``mask_dtypes`` and ``label_dtypes``; ``geometry``, and what states it (``stated_by``); ``info``,
-    ``info_file``, ``metadata``.
-    """
-    files: list[Path] = []
-
-    def at(path: Path) -> int:
-        files.append(path)
-        return len(files) - 1
-
-    wanted = {window.name for window in agreement.windows}
-    image = volume.image
-    sparse = {} if image else {n: p for n, p in volume.sparse.items() if n not in volume.windows}
-    detail: dict[str, Any] = {
-        "image": at(image.path) if image else None,
-        "dtype": image.dtype.str if image else None,
-        "extent": list(volume.extent) if volume.extent else None,
-        "windows": {n: at(window.path) for n, window in volume.windows.items() if n in wanted},
-        "sparse": {n: at(points.path) for n, points in sparse.items()},
-        "masks": {n: at(mask.path) for n, mask in volume.masks.items()},
-        "mask_dtypes": {n: mask.dtype.str for n, mask in volume.masks.items()},
-        "labels": {n: at(label.path) for n, label in volume.labels.items()},
-        "label_dtypes": {n: label.dtype.str for n, label in volume.labels.items()},
-        "sdf": {n: at(points.path) for n, points in volume.sdf.items()},
-        "resolution": {n: points.resolution for n, points in (*sparse.items(), *volume.sdf.items())},
-        "geometry": volume.geometry,
-        "stated_by": volume.stated_by,
-        "info": volume.info,
-        "info_file": at(volume.files.info) if volume.files.info else None,
-        "metadata": volume.metadata,
-    }
-    if volume.files.geometry is not None:
-        at(volume.files.geometry)
-    if volume.files.metadata is not None:
-        at(volume.files.metadata)
+    """Source of one volume."""
+    arrays = _stored_arrays(volume, agreement)
+    points = {name: item for name, item in arrays.items() if isinstance(item, Points)}
+    files = [*(item.file for item in arrays.values()), *volume.texts.values()]
+    no_texts = [""] * len(volume.texts)
+    detail = Detail(
+        files=tuple(file.name for file in files),
+        formats=(*(item.format.name for item in arrays.values()), *no_texts),
+        arrays=(*arrays, *volume.texts),
+        dtypes=(*(np.dtype(item.dtype).str for item in arrays.values()), *no_texts),
+        extent=volume.extent,
+        resolutions={name.partition("/")[2]: item.resolution for name, item in points.items()},
+        geometry=volume.geometry,
+        stated_by=volume.stated_by,
+        info=volume.info,
+        metadata=volume.metadata,
+    )
     rows = {schema.VOLUMES: 1, schema.MASKS: 1}
-    rows |= {f"{schema.SDF}/{n}": points.count for n, points in volume.sdf.items()}
+    rows |= {f"{schema.SDF}/{sdf}": points.length for sdf, points in volume.sdf.items()}
     held, lists = _reading_memory(volume)
-    listed = 40 * max((points.count for points in sparse.values()), default=0)  # these may have to be sorted
-    listed += 64 * max((min(points.count, BLOCK) for points in volume.sdf.values()), default=0)
+    sparse = [item.length for name, item in points.items() if name.startswith("sparse/")]
+    listed = 40 * max(sparse, default=0)  # these may have to be sorted
+    listed += 64 * max((min(item.length, BLOCK) for item in volume.sdf.values()), default=0)
     return Source(
-        path=volume.files.path,
+        path=volume.path,
         name=name,
-        files=tuple(files),
+        files=tuple(file.path for file in files),
         rows=rows,
-        split=_split_of(volume.files.path, roots),
+        split=_split_of(volume.path, roots),
         detail=detail,
         memory=held + listed,
         reading=held + lists + listed,
     )
 
 
+def _stored_arrays(volume: ScannedVolume, agreement: Agreement) -> dict[str, Voxels | Points]:
+    """What is read of a volume, by the names of `Detail.arrays`."""
+    stored = {window.name for window in agreement.windows}
+    arrays: dict[str, Voxels | Points] = {} if volume.image is None else {"image": volume.image}
+    arrays |= {f"windows/{name}": window for name, window in volume.windows.items() if name in stored}
+    if volume.image is None:
+        arrays |= {f"sparse/{name}": p for name, p in volume.sparse.items() if name not in volume.windows}
+    for kind, named in (("masks", volume.masks), ("labels", volume.labels), ("sdf", volume.sdf)):
+        arrays |= {f"{kind}/{name}": item for name, item in named.items()}
+    return arrays
+
+
 def _reading_memory(volume: ScannedVolume) -> tuple[int, int]:
     """Bytes in memory while a volume is read (slabs, or bands if orders differ), and of its points."""
-    dense = [*volume.windows.values(), *volume.masks.values(), *volume.labels.values()]
-    dense += [volume.image] if volume.image else []
+    dense = volume.voxels
     slab = max(map(slab_bytes, dense), default=0)
-    bands = any(each.fortran_order for each in dense)
-    band = max(map(band_bytes, dense)) if bands else 0
+    is_banded = any(voxels.fortran_order for voxels in dense)
+    band = max(map(band_bytes, dense)) if is_banded else 0
     shares = max_threads(dense)
     held = _BUFFERS + shares * (len(volume.windows) + 4) * slab + 2 * band
-    held += shares * sum(each.memory for each in dense)
+    held += shares * sum(voxels.memory for voxels in dense)
     return held, max(map(list_bytes, dense), default=0)
 
 
@@ -126,7 +165,7 @@ def make_tables(
     for name in sorted_names(name for volume in volumes for name in volume.sdf):
         group = f"{schema.SDF}/{name}"
         having = [volume for volume in volumes if name in volume.sdf]
-        run = int(np.median([volume.sdf[name].count for volume in having]))
+        run = int(np.median([volume.sdf[name].length for volume in having]))
         known = all(volume.extent or volume.sdf[name].resolution for volume in having)
         longest = max(*agreement.shape, *(volume.sdf[name].resolution for volume in having))
         edge, description = longest if known else 1 << 31, "signed distance at each point, as in the source"
@@ -156,7 +195,7 @@ def possible_tables(
     if labels:
         found.append((Table(name=schema.LABELS, fields=labels), len(volumes)))
     for name in names:
-        listed = sum(volume.sparse[name].count for volume in volumes if name in volume.sparse)
+        listed = sum(volume.sparse[name].length for volume in volumes if name in volume.sparse)
         points = sum(map(prod, extents))
         group = f"{schema.WINDOWS}/{name}"
         dtype = agreement.scaled.get(name, agreement.values[name])

@@ -14,7 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from unistore.converters.ct.files import METADATA, State, state_of
+from unistore.converters.ct.names import METADATA
+from unistore.converters.ct.source import State, state_of
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.geometry import LENGTHS
 
@@ -29,10 +30,13 @@ def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(location, f"is no JSON: {error}", _CURE, "json")) from error
-    if not isinstance(content, Mapping):
-        return text, {}
-    found = {name: _numbers(content.get(name), count) for name, count in LENGTHS.items()}
-    return text, {name: numbers for name, numbers in found.items() if numbers is not None}
+    return text, numbers_in(content) if isinstance(content, Mapping) else {}
+
+
+def numbers_in(content: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return ``spacing``, ``origin`` and ``direction`` as far as they are stated."""
+    stated = {name: _numbers(content.get(name), count) for name, count in LENGTHS.items()}
+    return {name: numbers for name, numbers in stated.items() if numbers is not None}
 
 
 def _text(path: Path, encoding: str) -> str:
@@ -46,9 +50,9 @@ def _text(path: Path, encoding: str) -> str:
 
 def _numbers(value: Any, count: int) -> list[float] | None:
     """Flat list of `count` finite numbers, or None."""
-    if isinstance(value, list) and all(isinstance(row, list) for row in value):
+    if isinstance(value, list | tuple) and all(isinstance(row, list) for row in value):
         value = [number for row in value for number in row]
-    if not isinstance(value, list) or len(value) != count:
+    if not isinstance(value, list | tuple) or len(value) != count:
         return None
     if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in value):
         return None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.ct.slabs import Box, planes, slabs
-from unistore.converters.ct.source import VoxelSource
+from unistore.converters.ct.source import Voxels
 from unistore.schemas.ct.windows import Window
 
 VoxelTest = Callable[[NDArray[Any]], NDArray[np.bool_]]
@@ -62,7 +62,7 @@ LISTED = 1 << 19
 
 
 def read_bits(
-    file: VoxelSource,
+    file: Voxels,
     tests: Mapping[str, VoxelTest],
     out: Mapping[str, NDArray[np.uint8]],
     lo: int = 0,
@@ -80,13 +80,13 @@ def bit_shape(extent: Sequence[int]) -> tuple[int, int, int]:
     return depth, height, -(-width // 8)
 
 
-def list_bytes(file: VoxelSource) -> int:
+def list_bytes(file: Voxels) -> int:
     """Bytes that `read_points` allocates besides planes: indices, coordinates, temporary arrays, values."""
     return 40 * max(LISTED, math.prod(file.shape[1:]))
 
 
 def read_points(
-    file: VoxelSource, test: VoxelTest, lo: int, hi: int, counts: NDArray[np.int64] | None = None
+    file: Voxels, test: VoxelTest, lo: int, hi: int, counts: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[slice, int, NDArray[np.int64], NDArray[Any]]]:
     """Points number `lo` to `hi` of a window in C order, some planes at a time.
 

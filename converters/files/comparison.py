@@ -153,7 +153,7 @@ def _compare_file(file: RestoredFile, opened: Opened) -> tuple[list[_Part], list
     left_out += _other_fields(file.arrays, opened)
     if opened.hdf5 is not None and file.attributes is not None:
         # h5py is imported for sources that need it
-        from unistore.converters.files.hdf5 import attribute_comparison as attributes
+        from unistore.converters.files.hdf5 import attributes
 
         for name, size, differing in attributes.attribute_differences(opened.hdf5, file.attributes):
             parts.append(_Part(name, size, differing, opened.library))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from unistore.converters.files.paths import is_inside, real_path
 
-_KEPT = 64
+_KEPT = 16
 """Folders whose names are kept: files are asked about in the order of their folders."""
 
 
@@ -24,6 +24,7 @@ class Folders:
     def __init__(self, roots: Sequence[Path] = ()) -> None:
         self._roots = tuple(roots)
         self._names: dict[str, frozenset[str]] = {}
+        self._holding: dict[tuple[str, Callable[[Path], bool]], bool] = {}
 
     @classmethod
     def of(cls, files: Iterable[Path]) -> Folders:
@@ -45,6 +46,13 @@ class Folders:
                 del self._names[next(iter(self._names))]
             self._names[key] = frozenset(self._list(folder))
         return self._names[key]
+
+    def holds(self, folder: Path, fits: Callable[[Path], bool]) -> bool:
+        """Return whether a file of a folder fits; each folder is searched once."""
+        key = str(folder), fits
+        if key not in self._holding:
+            self._holding[key] = any(fits(folder / name) for name in self.names(folder))
+        return self._holding[key]
 
     def has(self, path: Path) -> bool:
         """Return whether there is a file; its folder is not listed for it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,16 +68,22 @@ def open_bytes(path: Path) -> Iterator[Opened]:
 
 
 @contextmanager
-def open_image(path: Path) -> Iterator[Opened]:
-    """Decode an image, (H, W, 3) u1 RGB."""
+def open_image(path: Path, *, exact: bool = False) -> Iterator[Opened]:
+    """Decode an image, (H, W, 3) u1 RGB as it is stored; exactly: with alpha, 16 bits, turned by EXIF."""
 
     def pixels(_: str) -> Any:
         import cv2
 
         flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+        if exact:
+            is_png = path.read_bytes()[1:4] == b"PNG"
+            flags = cv2.IMREAD_UNCHANGED if is_png else cv2.IMREAD_COLOR
         with opening(path, path.name, _OPENCV):
             decoded: Any = cv2.imdecode(np.fromfile(path, np.uint8), flags)
-        return decoded[..., ::-1]
+        if decoded.ndim == 2:
+            return decoded
+        order = [2, 1, 0, 3][: decoded.shape[2]]
+        return decoded[..., order]
 
     yield Opened(_OPENCV, [ONLY], pixels)
 
@@ -92,10 +99,22 @@ def open_hdf5(path: Path) -> Iterator[Opened]:
         yield Opened("h5py", _dataset_paths(file), file.__getitem__, file)
 
 
+_open_exactly = partial(open_image, exact=True)
+BY_FORMAT: Mapping[str, Open] = {
+    "hdf5": open_hdf5,
+    "npy": open_npy,
+    "npz": open_npz,
+    "png": _open_exactly,
+    "jpeg": _open_exactly,
+    "raw": open_bytes,
+}
+"""How files of a format of this package are opened."""
+
+
 def open_with_library(path: Path) -> AbstractContextManager[Opened]:
     """Open a file of arrays with NumPy by its suffix, with h5py if it has another one."""
-    openers: Mapping[str, Open] = {".npy": open_npy, ".npz": open_npz}
-    return openers.get(path.suffix.lower(), open_hdf5)(path)
+    name = path.suffix.lower().removeprefix(".")
+    return BY_FORMAT[name if name in ("npy", "npz") else "hdf5"](path)
 
 
 def objects_in(file: Any) -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,11 +30,9 @@ class Npy(Format):
         """Take every file with the suffix: what is wrong with others is said when they are opened."""
         return _SURE
 
-    @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> AbstractContextManager[Opened]:
         """Read the header."""
-        with open_npy(file.path, file.name) as values:
-            yield Opened({NPY_NAME: Array(values)})
+        return _OpenNpy(file)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write the array in blocks."""
@@ -43,6 +41,22 @@ class Npy(Format):
         for lo, rows in array.blocks():
             out[lo : lo + len(rows)] = rows
         out.flush()
+
+
+class _OpenNpy:
+    """An open ``.npy`` file; generators would take longer than the header of millions of tiny files."""
+
+    __slots__ = ("_file", "_values")
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
+
+    def __enter__(self) -> Opened:
+        self._values = open_npy(self._file.path, self._file.name)
+        return Opened({NPY_NAME: Array(self._values)}, file=self._file)
+
+    def __exit__(self, *error: object) -> None:
+        self._values.close()
 
 
 class Npz(Format):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.left_out import BOOKKEEPING
 from unistore.converters.files.hdf5 import attributes as hdf5_attributes
 from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
@@ -222,7 +223,7 @@ class OpenedHdf5(Opened):
     def members(self, group: str = "") -> Mapping[str, Member]:
         """See `Opened`."""
         found = unlinked(self.handle, *group.split("/")) if group else self.handle
-        kinds = members_of(found) if found is not None else {}
+        kinds = members_of(found) if isinstance(found, h5py.Group) else {}
         return {name: kinds[name] for name in sorted(kinds, key=natural_key)}
 
     def group_facts(self, group: str = "") -> Facts:
@@ -268,8 +269,6 @@ class Hdf5(Format):
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write datasets and scalars, in blocks."""
-        import h5py
-
         with h5py.File(path, "w") as file:
             for name, array in arrays.items():
                 dataset = file.create_dataset(name, array.shape, array.dtype)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Location, Problem
+from unistore.system.foreign import opening
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 LIBRARY = "OpenCV"
@@ -253,6 +254,13 @@ def decode(
         return pixels
     code = cv2.COLOR_BGR2RGB if pixels.shape[-1] == 3 else cv2.COLOR_BGRA2RGBA
     return cv2.cvtColor(pixels, code)
+
+
+def decode_file(path: Path, where: Location | str, *, exact: bool) -> NDArray[Any]:
+    """Decode an image file, see `decode`, after a check that it is whole; in a worker process."""
+    content = read_file(path, where)
+    with opening(path, where, LIBRARY):
+        return decode(content, where, exact=exact)
 
 
 def resize(images: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:

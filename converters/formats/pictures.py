@@ -13,52 +13,88 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.formats import images
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
 
 _ARRAY = "image"
+_SURE = sure("")
 
 
 @dataclass(frozen=True)
-class _Pixels:
-    """Pixels of an image file, decoded when they are first sliced."""
+class Pixels:
+    """Pixels of an image file, decoded when they are first sliced.
+
+    Attributes
+    ----------
+    file
+        The file.
+    header
+        What it says of the pixels.
+    """
 
     file: SourceFile
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    header: images.ImageHeader
 
-    @cached_property
-    def _decoded(self) -> NDArray[Any]:
-        pixels = _decode(self.file)
-        if pixels.shape != self.shape:
-            message = f"decodes to {pixels.shape}, but its header says {self.shape}"
-            raise self.file.problem(message, "copy or export it again", "shape")
-        return pixels
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the pixels; only decoding tells that of a JPEG that its EXIF rotates."""
+        return self.header.shape or self._decoded.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the pixels."""
+        return self.header.dtype
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return self._decoded[rows]
 
+    @cached_property
+    def _decoded(self) -> NDArray[Any]:
+        pixels = self._decode(exact=True)
+        shape = self.header.shape
+        if shape is not None and pixels.shape != shape:
+            message = f"decodes to {pixels.shape}, but its header says {shape}"
+            raise self.file.problem(message, "copy or export it again", "shape")
+        return pixels
+
+    def rgb(self) -> NDArray[np.uint8]:
+        """Decode the pixels as 8-bit RGB, (H, W, 3), in the orientation in which they are stored.
+
+        Gray is repeated, alpha is dropped, and 16 bits are cut to the upper 8.
+        """
+        pixels = self._decode(exact=False)
+        height, width = self.header.height, self.header.width
+        if pixels.shape[:2] != (height, width):
+            message = f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, but its header says {height, width}"
+            raise self.file.problem(message, "copy or export it again", "shape")
+        return pixels
+
+    def content(self) -> bytes:
+        """Read the file as it stands, and check that it is whole."""
+        return images.read_file(self.file.path, self.file.name)
+
+    def _decode(self, *, exact: bool) -> NDArray[Any]:
+        return images.decode_file(self.file.path, self.file.name, exact=exact)
+
 
 class Png(Format):
-    """A PNG: the array ``image``, (H, W), (H, W, 3) or (H, W, 4), red first and alpha last."""
+    """A PNG: the array ``image``, (H, W), (H, W, 3) or (H, W, 4), red first and alpha last.
+
+    Content counts, and not the ending: a JPEG that is called ``.png`` is read as what it is.
+    """
 
     name: ClassVar[str] = "png"
     suffixes: ClassVar[tuple[str, ...]] = (".png",)
-    library: ClassVar[str] = images.LIBRARY
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Take what begins as the encoding does."""
-        if images.encoding_of(file.head()) == self.name:
-            return sure(f"begins as a {self.name} file")
-        return no(f"does not begin as a {self.name} file")
+        """Take every file with the suffix: what is wrong with others is said when they are opened."""
+        return _SURE
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
         """Read the header; pixels are decoded when they are sliced."""
         header = images.read_header(file.path, file.name)
-        # Only decoding tells the shape of a JPEG that its EXIF rotates.
-        shape = header.shape or _decode(file).shape
         pixels = header.height * header.width * 4 * header.dtype.itemsize
-        image = Array(_Pixels(file, shape, header.dtype))
+        image = Array(Pixels(file, header))
         yield Opened({_ARRAY: image}, {"colour": header.colour}, memory=header.size + 2 * pixels)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
@@ -77,7 +113,3 @@ class Jpeg(Png):
     name: ClassVar[str] = "jpeg"
     suffixes: ClassVar[tuple[str, ...]] = (".jpg", ".jpeg")
     write = Format.write
-
-
-def _decode(file: SourceFile) -> NDArray[Any]:
-    return images.decode(images.read_file(file.path, file.name), file.name, exact=True)

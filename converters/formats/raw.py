@@ -23,14 +23,13 @@ class Raw(Format):
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
         """Open the file; its bytes are read when they are sliced."""
+        if not file.size:
+            raise file.problem("is empty (0 bytes)", "copy or record it again", "empty")
+        file.check_whole()
         yield Opened({"bytes": file.bytes()})
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write the bytes, in blocks."""
-        content = arrays["bytes"]
         with path.open("wb") as file:
-            for lo in range(0, len(content), _BLOCK):
-                file.write(content[lo : lo + _BLOCK].tobytes())
-
-
-_BLOCK = 16 << 20
+            for _, block in arrays["bytes"].blocks():
+                file.write(block.tobytes())

@@ -17,7 +17,7 @@ FAMILY = Family(
         "unistore convert point-cloud scan.h5 scan.zarr --map x=East --map y=North",
     ),
     options="unistore.converters.point_cloud.options:PointCloudOptions",
-    converter="unistore.converters.point_cloud.converter:PointCloudConverter",
+    converter="unistore.converters.point_cloud.family:converter",
     specs="unistore.schemas.point_cloud.specs:SPECS",
     rules="unistore.schemas.point_cloud.specs:RULES",
     export="unistore.converters.point_cloud.export:files",

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.columns import Column, length_table, storable
+from unistore.converters.common.columns import length_table, storable
 from unistore.converters.common.left_out import NO_COLUMN, has_values
 from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.plugin import Array
 from unistore.converters.point_cloud.names import (
     ArrayHeader,
     distinct_names,
@@ -19,7 +20,7 @@ from unistore.converters.point_cloud.names import (
     own_names,
     raw_coordinates,
 )
-from unistore.converters.point_cloud.source import AXES, Layout
+from unistore.converters.point_cloud.source import AXES, Described, Layout, Place
 from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
 
@@ -28,17 +29,22 @@ FEATURES = "features"
 """Stored name of the values that follow x, y, z in one array."""
 
 
+def problems_of(array: Array, _: Location) -> Sequence[Problem]:
+    """Problems that make the values of an array unreadable."""
+    return array.problems()
+
+
 def choose(
-    format_name: str,
-    datasets: Mapping[str, ArrayHeader],
+    layout: str,
+    datasets: Mapping[str, Any],
     group: str,
     mapping: Mapping[str, str],
     name: Location | str,
-    check: Callable[[Any, Location], list[Problem]] | None = None,
+    check: Callable[[Any, Location], Sequence[Problem]] = problems_of,
     *,
     wide: bool = False,
-) -> Layout:
-    """Layout with the coordinates and columns that are chosen among the datasets of a file.
+) -> Described:
+    """Choose the coordinates and columns among the datasets of a file.
 
     Every dataset directly in `group` is a column under its own name; a name that differs from another in
     case only gets a number. The coordinates are x, y and z (in either case), or one dataset (N, 3) whose
@@ -79,24 +85,28 @@ def choose(
     if problems:
         raise InputError(problems)
     used = {key: path for key, path in stored.items() if key in xyz or datasets[path].shape != ()}
-    if check is not None:
-        for path in used.values():
-            problems += check(datasets[path], location_of(name, path))
+    for path in used.values():
+        problems += check(datasets[path], location_of(name, path))
     if problems or (problems := dataset_problems(used, xyz, datasets, name)):
         raise InputError(problems)
-    columns = {
-        key: (path, Column(datasets[path].dtype.str, datasets[path].shape[1:]))
-        for key, path in used.items()
-        if key not in xyz
+    places = {
+        key: Place(path, datasets[path].dtype.str, datasets[path].shape[1:]) for key, path in used.items()
     }
-    if xyz == ("xyz",) and datasets[used["xyz"]].shape[1] != 3:
-        _add_features(columns, used["xyz"], datasets[used["xyz"]], name, notes, wide=wide)
-    return Layout(
-        format=format_name,
-        points=datasets[used[xyz[0]]].shape[0],
-        xyz=tuple(used[key] for key in xyz),
-        xyz_stored=tuple(datasets[used[key]].dtype.str for key in xyz),
-        columns=columns,
+    coordinates = [places.pop(key) for key in xyz]
+    points = datasets[coordinates[0].array].shape[0]
+    if xyz == ("xyz",) and coordinates[0].row_shape != (3,):
+        whole = coordinates[0]
+        places[FEATURES] = _features(whole, points, places, name, wide=wide)
+        shape = (points, *whole.row_shape)
+        notes.append(f"{printable(whole.array)} {shape}: the first three are x, y, z, the others {FEATURES}")
+    return Described(
+        layout=Layout(
+            name=layout,
+            xyz=tuple([place.array for place in coordinates]),
+            xyz_stored=tuple([place.dtype for place in coordinates]),
+            columns=places,
+        ),
+        points=points,
         notes=tuple(notes),
         left_out=left_out_of(datasets, used.values(), raw.values()),
     )
@@ -184,26 +194,17 @@ def _coordinates(
     return []
 
 
-def _add_features(
-    columns: dict[str, tuple[str, Column]],
-    path: str,
-    whole: ArrayHeader,
-    name: Location | str,
-    notes: list[str],
-    *,
-    wide: bool,
-) -> None:
-    """Add the values that follow x, y, z in their dataset as a column."""
-    if not wide or whole.shape[1] < 3:
-        message = f"has shape {whole.shape}, expected (N, 3) for coordinates"
-        raise InputError(Problem.at(location_of(name, path), message, "save it as (N, 3)", "shape"))
-    if any(key.lower() == FEATURES for key in columns):
-        message = (
-            f"has shape {whole.shape}: what follows x, y, z would be stored as {FEATURES!r}, which is there"
-        )
-        raise InputError(Problem.at(location_of(name, path), message, how_to_rename(path), "ambiguous"))
-    columns[FEATURES] = (path, Column(whole.dtype.str, (whole.shape[1] - 3,)))
-    notes.append(f"{printable(path)} {whole.shape}: the first three are x, y, z, the others {FEATURES}")
+def _features(place: Place, points: int, names: Iterable[str], name: Location | str, *, wide: bool) -> Place:
+    """Return where the values are that follow x, y, z in their dataset; `names` are those of the columns."""
+    location = location_of(name, place.array)
+    shape = (points, *place.row_shape)
+    if not wide or place.row_shape[0] < 3:
+        message = f"has shape {shape}, expected (N, 3) for coordinates"
+        raise InputError(Problem.at(location, message, "save it as (N, 3)", "shape"))
+    if any(key.lower() == FEATURES for key in names):
+        message = f"has shape {shape}: what follows x, y, z would be stored as {FEATURES!r}, which is there"
+        raise InputError(Problem.at(location, message, how_to_rename(place.array), "ambiguous"))
+    return place._replace(row_shape=(place.row_shape[0] - 3,))
 
 
 def case_note(name: str, stored: str) -> str:
@@ -251,8 +252,8 @@ def dataset_problems(
     problems: list[Problem] = []
     for key, path in used.items():
         shape, dtype = datasets[path].shape, datasets[path].dtype
-        form = Column(dtype.str, shape[1:])
-        problems += column_problems(form, name, path, coordinate=key in xyz)
+        place = Place(path, dtype.str, shape[1:])
+        problems += column_problems(place, name, coordinate=key in xyz)
         if key in xyz and len(shape) != (2 if xyz == ("xyz",) else 1):
             message = f"has shape {shape}, expected {'(N, 3)' if xyz == ('xyz',) else '(N,)'} for coordinates"
             others = {each: datasets[each] for each in datasets if each != path}
@@ -271,13 +272,11 @@ def lengths_problems(shapes: Mapping[str, tuple[int, ...]], name: Location | str
     return [Problem.at(name, f"columns differ in length:\n{length_table(lengths)}\n   ", cure, "length")]
 
 
-def column_problems(
-    form: Column, name: Location | str, path: str, *, coordinate: bool = False
-) -> list[Problem]:
-    """Problems of the dtype and row shape of a column, the dataset `path` in the file or segment `name`."""
-    dtype = np.dtype(form.dtype)
-    location = location_of(name, path)
-    cure = f"leave it out: {_how_to_leave_out(path)}"
+def column_problems(place: Place, name: Location | str, *, coordinate: bool = False) -> list[Problem]:
+    """Problems of the dtype and row shape of a column of the file or segment `name`."""
+    dtype = np.dtype(place.dtype)
+    location = location_of(name, place.array)
+    cure = f"leave it out: {_how_to_leave_out(place.array)}"
     largest = {"f": 8, "i": 4, "u": 4}.get(dtype.kind, 0)
     if coordinate and dtype.itemsize > largest:
         message = f"has dtype {dtype}, expected a float or an integer of at most 32 bits for coordinates"
@@ -285,8 +284,8 @@ def column_problems(
     if not storable(dtype):
         message = f"has dtype {dtype}, expected bool, integers or floats of up to 8 bytes"
         return [Problem.at(location, message, cure, "dtype")]
-    if 0 in form.row_shape:
-        return [Problem.at(location, f"has rows of shape {form.row_shape}, without values", cure, "empty")]
+    if 0 in place.row_shape:
+        return [Problem.at(location, f"has rows of shape {place.row_shape}, without values", cure, "empty")]
     return []
 
 

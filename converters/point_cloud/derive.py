@@ -15,8 +15,8 @@ from unistore.converters.common.columns import missing_value
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, FiniteCheck, bounds_of, quantise
 from unistore.converters.point_cloud.grids import Windows, voxelise, window_rows
-from unistore.converters.point_cloud.layouts import format_named
 from unistore.converters.point_cloud.names import is_label
+from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.sorting import (
     STEP,
     Buckets,
@@ -28,13 +28,7 @@ from unistore.converters.point_cloud.sorting import (
     part_of,
     rows_in,
 )
-from unistore.converters.point_cloud.source import (
-    Layout,
-    PointSource,
-    Ranges,
-    coordinate_names,
-    segment_values,
-)
+from unistore.converters.point_cloud.source import LABEL, Described, Layout, Origin, PointSource, Ranges
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
@@ -136,12 +130,13 @@ class StoredPoints:
         work: Workspace,
     ) -> None:
         self._points, self._work = points, work
-        own = source.detail["columns"]
-        self._forms = {key: (_native(own[key][1]), tuple(own[key][2])) for key in columns if key in own}
-        self._axes = coordinate_names(source.detail)
-        self._xyz_dtype: str = source.detail["xyz_dtype"]
-        paths = source.detail["xyz"]
-        locations = [location_of(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
+        layout: Layout = source.detail.layout
+        own = layout.columns
+        self._forms = {key: (_native(own[key].dtype), own[key].row_shape) for key in columns if key in own}
+        self._axes = tuple(layout.coordinates)
+        self._xyz_dtype = layout.xyz_dtype
+        paths = layout.xyz if len(layout.xyz) == 3 else layout.xyz * 3
+        locations = [location_of(source.name, path) for path in paths]
         self._finite = FiniteCheck(locations, points.rows)
         self._xyz: NDArray[Any] | None = None
         self.partition = self._make_partition(windows)
@@ -211,17 +206,16 @@ class StoredPoints:
             yield np.arange(lo, hi) if rows is None else rows[lo:hi]
 
     def _read(self, key: str, lo: int, hi: int) -> NDArray[Any]:
-        return self._points.block((key,), lo, hi)[0]
+        return self._points.read(key, lo, hi)
 
     def _read_coordinates(self, lo: int, hi: int) -> NDArray[Any]:
         """Read and check coordinates in the source's order."""
         xyz = np.empty((hi - lo, 3), self._xyz_dtype)
-        axes = self._points.block(self._axes, lo, hi)
-        if len(axes) == 1:
-            xyz[:] = axes[0]
+        if len(self._axes) == 1:
+            xyz[:] = self._read("xyz", lo, hi)
         else:
-            for axis, values in enumerate(axes):
-                xyz[:, axis] = values
+            for axis, name in enumerate(self._axes):
+                xyz[:, axis] = self._read(name, lo, hi)
         self._finite.update(lo, xyz)
         return xyz
 
@@ -286,6 +280,7 @@ def _native(dtype: str) -> np.dtype[Any]:
 
 
 def derive_points(
+    points: PointSource,
     source: Source,
     columns: Mapping[str, Field],
     segment_columns: Mapping[str, Field],
@@ -294,14 +289,14 @@ def derive_points(
     emit: Emit,
     folder: Path | None,
 ) -> Facts:
-    """Read one file, emit its points and voxels, and return what the index needs of it.
+    """Read an open file, emit its points and voxels, and return what the index needs of it.
 
     Points are processed in steps. Coordinates are quantised if that is lossless.
 
     Parameters
     ----------
-    source
-        The file, with `to_json` of its layout.
+    points, source
+        The open file, and its source.
     columns, segment_columns
         Columns of points and segments in the store; those that the file lacks are filled.
     windows
@@ -321,30 +316,32 @@ def derive_points(
     InputError
         Naming coordinates that are not finite, invalid indices, values that cannot be read.
     """
-    with format_named(source.detail["layout"]).open_points(source) as points:
-        if not points.rows:
-            raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
-        work = Workspace(folder)
-        stored = StoredPoints(points, source, columns, windows, work)
-        facts = _Emitter(stored, source, voxel_sizes, emit, work).emit_all()
-        for rows in stored.source_rows():
-            emit(POINTS, "source_row", rows)
-        for key, field in columns.items():
-            labelled = False
-            for values in stored.column(key, field):
-                labelled |= is_label(key) and bool(values.any())
-                emit(POINTS, key, values)
-            if is_label(key):
-                facts[f"labelled/{key}"] = np.array(labelled)
-        points.check()
-        for key, field in segment_columns.items():
-            if key in source.detail["segment_columns"]:
-                values = segment_values(source.detail, key, points.segment_column)
-            else:
-                shape = (len(stored.partition.lengths), *field.row_shape)
-                values = np.full(shape, missing_value(field.dtype), field.dtype)
-            facts[f"segments/{key}"] = values
-        return facts
+    if not points.rows:
+        raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
+    work = Workspace(folder)
+    stored = StoredPoints(points, source, columns, windows, work)
+    facts = _Emitter(stored, source, voxel_sizes, emit, work).emit_all()
+    for rows in stored.source_rows():
+        emit(POINTS, "source_row", rows)
+    for key, field in columns.items():
+        labelled = False
+        for values in stored.column(key, field):
+            labelled |= is_label(key) and bool(values.any())
+            emit(POINTS, key, values)
+        if is_label(key):
+            facts[f"labelled/{key}"] = np.array(labelled)
+    points.check()
+    origin: Origin = source.detail
+    for key, field in segment_columns.items():
+        if key == LABEL and origin.label is not None:
+            values = np.array([origin.label[0]], np.int32)
+        elif key in origin.layout.segment_columns:
+            values = points.segment_column(key)
+        else:
+            shape = (len(stored.partition.lengths), *field.row_shape)
+            values = np.full(shape, missing_value(field.dtype), field.dtype)
+        facts[f"segments/{key}"] = values
+    return facts
 
 
 class _Emitter:
@@ -354,9 +351,9 @@ class _Emitter:
         self, stored: StoredPoints, source: Source, sizes: Sequence[float], emit: Emit, work: Workspace
     ) -> None:
         self._stored, self._sizes, self._emit, self._work = stored, sizes, emit, work
-        self._dtype: str = source.detail["xyz_dtype"]
-        self._scale, self._offset = source.detail["scale"], source.detail["offset"]
-        self._quantised = self._scale is not None and self._offset is not None
+        layout: Layout = source.detail.layout
+        self._dtype = layout.xyz_dtype
+        self._quantum = layout.quantum
         self._decimals = DecimalPlaces()
         segments = len(stored.partition.lengths)
         self._bounds = np.zeros((segments, 2, 3))
@@ -381,7 +378,7 @@ class _Emitter:
             "lengths": lengths,
             "numbers": numbers,
             "bounds": self._bounds,
-            "quantised": np.array(self._quantised),
+            "quantised": np.array(self._quantum is not None),
             "places": np.array(self._decimals.places),
             **{voxel_group(size): voxels for size, voxels in self._voxels.items()},
         }
@@ -415,8 +412,9 @@ class _Emitter:
         begin, end = int(offsets[0]), int(offsets[-1])
         for lo, hi in self._work.steps(begin, end):
             xyz = next(coordinates)
-            exact = quantise(xyz, self._scale, self._offset) if self._quantised else None
-            self._quantised = exact is not None
+            exact = quantise(xyz, *self._quantum) if self._quantum is not None else None
+            if exact is None:
+                self._quantum = None
             self._decimals.update(xyz)
             self._emit(POINTS, "xyz", xyz if exact is None else exact)
             if kept is not None:
@@ -460,32 +458,26 @@ class Memory(NamedTuple):
     in_core: int  # with all points in memory
 
 
-def derive_memory(layout: Layout, *, voxels: bool, windows: bool, parts: bool) -> Memory:
-    """Estimate the memory of `derive_points`.
-
-    Parameters
-    ----------
-    windows, parts
-        Whether files without segments are divided into windows, and whether `max_points` halves these.
-    """
+def derive_memory(file: Described, options: PointCloudOptions) -> Memory:
+    """Estimate the memory of `derive_points`."""
     widest = 0
-    for _, form in layout.columns.values():
-        widest = max(widest, np.dtype(form.dtype).itemsize * prod(form.row_shape))
-    axis = np.dtype(layout.xyz_dtype).itemsize
+    for place in file.layout.columns.values():
+        widest = max(widest, np.dtype(place.dtype).itemsize * prod(place.row_shape))
+    axis = np.dtype(file.layout.xyz_dtype).itemsize
     xyz = 3 * axis
-    in_windows = windows and layout.segmented is None
+    in_windows = options.segment is not None and file.segmented is None
     step = _POINT + 3 * widest
     block = 0
-    if voxels:
+    if options.voxel_size:
         step += _VOXELS
-        block = xyz + _CELLS if layout.points > STEP else 0
+        block = xyz + _CELLS if file.points > STEP else 0
     if in_windows:
         step += _WINDOWS
         # Row, window, x and y of each point, and of both halves of large windows.
         row = 4 + 2 * axis
-        divided = row + 8 + (2 * row if parts else 0)
+        divided = row + 8 + (0 if options.max_points is None else 2 * row)
         block = xyz + _ORDER + max(divided, block, widest)
-    elif layout.segmented == "indices":  # one column after the other
+    elif file.segmented == "indices":  # one column after the other
         block = _ORDER + max(xyz + block, widest)
-    fixed = _FIXED + layout.memory + min(layout.points, STEP) * step
-    return Memory(fixed, fixed + layout.points * block)
+    fixed = _FIXED + file.memory + min(file.points, STEP) * step
+    return Memory(fixed, fixed + file.points * block)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Merged
-from unistore.converters.files.hdf5.attributes import attribute_arrays, attribute_text
+from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.names import is_label
-from unistore.converters.point_cloud.source import LABEL
+from unistore.converters.point_cloud.source import LABEL, Origin
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import (
@@ -125,8 +125,8 @@ def finalize_points(
     run = _typical(lengths[real])
     voxels = [found[voxel_group(size)] for size in sizes]
     kinds = {
-        "int32" if quantised else detail["xyz_dtype"]
-        for detail, quantised in zip(scan.sources.details, found["quantised"], strict=True)
+        "int32" if quantised else origin.layout.xyz_dtype
+        for origin, quantised in zip(scan.sources.details, found["quantised"], strict=True)
     }
     dtype, decimal = kinds.pop() if len(kinds) == 1 else "float64", None
     if dtype == "float64":
@@ -188,13 +188,11 @@ def _segment_arrays(scan: Scan, found: Facts, of_source: NDArray[np.int64], unit
     arrays: Arrays = [(fields[name], values[name]) for name in fields]
     columns = scan.shared["segment_columns"].items()
     arrays += [(field, found[f"{SEGMENTS}/{key}"]) for key, field in columns]
-    details = scan.sources.details
-    if any("names" in detail for detail in details):
-        names = [
-            name
-            for detail, count in zip(details, found["counts"].tolist(), strict=True)
-            for name in detail.get("names", [""] * count)
-        ]
+    origins: Sequence[Origin] = scan.sources.details
+    if any(origin.rooms for origin in origins):
+        names: list[str] = []
+        for origin, count in zip(origins, found["counts"].tolist(), strict=True):
+            names += origin.rooms or [""] * count
         arrays += text_arrays(f"{SEGMENTS}/name", names, axis="segment", description="room of the segment")
     return arrays
 
@@ -202,7 +200,8 @@ def _segment_arrays(scan: Scan, found: Facts, of_source: NDArray[np.int64], unit
 def _quantum_arrays(sources: Sources, decimal: Decimal | None) -> Arrays:
     """Scale and offset of each file's quantised coordinates."""
     if decimal is None:
-        own = [[detail[name] for detail in sources.details] for name in ("scale", "offset")]
+        layouts = [origin.layout for origin in sources.details]
+        own = [[layout.scale for layout in layouts], [layout.offset for layout in layouts]]
     else:
         own = [[[decimal.scale] * 3] * len(sources), [list(decimal.offset)] * len(sources)]
     return [(field, np.array(values, np.float64)) for field, values in zip(scale_fields(), own, strict=True)]
@@ -210,16 +209,31 @@ def _quantum_arrays(sources: Sources, decimal: Decimal | None) -> Arrays:
 
 def _source_arrays(sources: Sources) -> Arrays:
     """Layout, header and attributes of each file."""
-    kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
-    layouts = view(sources.details, lambda detail: json.dumps({name: detail[name] for name in kept}))
-    arrays: Arrays = [
-        *lazy_text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
-    ]
-    if any(detail["header"] for detail in sources.details):
-        texts = view(sources.details, lambda detail: json.dumps(detail["header"], sort_keys=True))
-        description = "header of the file, JSON"
-        arrays += lazy_text_arrays("sources/header", texts, axis="source", description=description)
-    return [*arrays, *attribute_arrays(view(sources.details, attribute_text))]
+    origins: Sequence[Origin] = sources.details
+    arrays: Arrays = []
+    layouts = view(origins, _layout_text)
+    arrays += lazy_text_arrays(
+        "sources/layout", layouts, axis="source", description="layout of the file, JSON"
+    )
+    if any(origin.layout.header for origin in origins):
+        headers = view(origins, lambda origin: json.dumps(origin.layout.header, sort_keys=True))
+        arrays += lazy_text_arrays(
+            "sources/header", headers, axis="source", description="header of the file, JSON"
+        )
+    return [*arrays, *attribute_arrays(view(origins, lambda origin: origin.attributes))]
+
+
+def _layout_text(origin: Origin) -> str:
+    layout = origin.layout
+    return json.dumps(
+        {
+            "layout": layout.name,
+            "xyz": layout.xyz,
+            "xyz_stored": layout.xyz_stored,
+            "columns": layout.columns,
+            "segment_columns": layout.segment_columns,
+        }
+    )
 
 
 def _typical(lengths: NDArray[np.int64]) -> int:

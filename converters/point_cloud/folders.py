@@ -10,30 +10,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from unistore.converters.common.columns import Column
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.paths import split_of
 from unistore.converters.point_cloud.names import is_label
-from unistore.converters.point_cloud.source import LABEL, Layout
+from unistore.converters.point_cloud.source import LABEL, Described, Layout, Place
 from unistore.errors import InputError, Problem, first_few
 
 _LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
 _NAMES = {"valid": "val", "validation": "val"}
 _MAX_BYTES = 16 << 20
-
-
-@dataclass(frozen=True)
-class FolderInfo:
-    """What folders and lists say of a file: its split, all lists that were read, its class."""
-
-    split: str | None
-    lists: tuple[Path, ...]
-    of_class: tuple[int, str] | None = None
 
 
 @dataclass(slots=True)
@@ -172,19 +162,21 @@ def _class_of(folder: str) -> str | None:
     return found if found is not None and _CLASS.fullmatch(found) else None
 
 
-def have_labels(layouts: Iterable[Layout]) -> bool:
-    """Whether any layout has labels or segments of its own, so that no folder is a label."""
-    return any(
-        each.segmented is not None or any(map(is_label, (*each.columns, *each.segment_columns)))
-        for each in layouts
-    )
+def have_labels(described: Iterable[Described]) -> bool:
+    """Whether any file has labels or segments of its own, so that no folder is a label."""
+    return any(file.segmented is not None or _has_label(file.layout) for file in described)
+
+
+def _has_label(layout: Layout) -> bool:
+    return any(map(is_label, (*layout.columns, *layout.segment_columns)))
 
 
 def with_folder_label(layout: Layout, of_class: tuple[int, str] | None) -> Layout:
     """The layout with the class of its folder as the label of its segment."""
     if of_class is None:
         return layout
-    return replace(layout, segment_columns={**layout.segment_columns, LABEL: (of_class[1], Column(_DTYPE))})
+    label = Place(of_class[1], _DTYPE)
+    return layout._replace(segment_columns={**layout.segment_columns, LABEL: label})
 
 
 def class_notes(names: Collection[str]) -> list[str]:

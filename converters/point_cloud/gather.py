@@ -1,10 +1,9 @@
-"""One scan of all files: their columns reconciled, sources, tables, names of rooms, and remarks."""
+"""One scan of all files: their columns reconciled, sources, tables, what folders say, and remarks."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from unistore.converters.common.columns import Column, reconcile
@@ -13,17 +12,17 @@ from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.point_cloud.derive import derive_memory
 from unistore.converters.point_cloud.finalize import column_fields, segment_columns, tables
 from unistore.converters.point_cloud.folders import (
-    FolderInfo,
     Lists,
     class_notes,
+    folder_classes,
     have_labels,
     room_names,
     with_folder_label,
 )
 from unistore.converters.point_cloud.options import PointCloudOptions
-from unistore.converters.point_cloud.source import LABEL, Layout, to_json
+from unistore.converters.point_cloud.source import LABEL, Described, Layout, Origin, Place
 from unistore.converters.protocol import Scan, Sources
-from unistore.converters.scan import Parts, Scanned
+from unistore.converters.scan import Parts
 from unistore.errors import InputError
 from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.system.sizes import count_of
@@ -31,16 +30,15 @@ from unistore.system.sizes import count_of
 _MAX_NOTES = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Described(Scanned):
-    """Layout of one file."""
+def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCloudOptions) -> Scan:
+    """Reconcile the columns of all files, and add what folders and lists say.
 
-    layout: Layout
-
-
-def gather_clouds(parts: Parts, scanned: Sequence[Described], options: PointCloudOptions) -> Scan:
-    """Reconcile the columns of all files, and add the names of rooms from lists."""
-    clouds = _Clouds(parts, scanned, options)
+    Raises
+    ------
+    InputError
+        With all that files and lists disagree on.
+    """
+    clouds = _Clouds(parts, described, options)
     of_points, problems = reconcile(clouds.count(), options.columns)
     clouds.read_rooms()
     of_segments, unlike = reconcile(clouds.add_sources(), options.columns)
@@ -78,27 +76,26 @@ def gather_clouds(parts: Parts, scanned: Sequence[Described], options: PointClou
 
 def unit_of(sources: Sources) -> str | None:
     """Unit of the coordinates, if it is the same for all files."""
-    units = {detail["unit"] for detail in sources.details}
+    units = {origin.layout.unit for origin in sources.details}
     return units.pop() if len(units) == 1 else None
 
 
 class _Clouds:
     """All files of a scan: what is counted and remarked on, and the sources that they become."""
 
-    def __init__(self, parts: Parts, scanned: Sequence[Described], options: PointCloudOptions) -> None:
-        self._parts, self._scanned, self._options = parts, scanned, options
-        self._labelled_by_folder = (
-            LABEL not in options.map
-            and any(info.of_class for info in parts.details)
-            and not have_labels(file.layout for file in scanned)
-        )
+    def __init__(self, parts: Parts, described: Sequence[Described], options: PointCloudOptions) -> None:
+        self._parts, self._described, self._options = parts, described, options
+        self.lists = Lists()
+        self._classes: Sequence[tuple[int, str] | None] = [None] * len(parts)
+        # A file that is cut into windows has no segment that its folder could name.
+        if options.segment is None and LABEL not in options.map and not have_labels(described):
+            self._classes = folder_classes(parts.names)
         self.points = 0
         self.segments = 0
         self.xyz_dtypes: set[str] = set()
         self.sources = Sources()
-        self.lists = Lists()
         self.texts = AttributeCollector()
-        self._kinds: Counter[str] = Counter()
+        self._layouts: Counter[str] = Counter()
         self._own_segments = 0
         self._uncut = 0
         self._first_uncut = ""
@@ -108,34 +105,31 @@ class _Clouds:
         self._remarks: list[str] = []
         self._remarked = 0
 
-    def _files(self) -> Iterator[tuple[str, list[str], FolderInfo, Layout]]:
-        """Name, paths, folders and layout of each file."""
+    def _files(self) -> Iterator[tuple[str, list[str], Described, Layout]]:
+        """Name, paths and layout of each file, with the label that its folder gives it."""
         parts = self._parts
-        for name, paths, info, file in zip(
-            parts.names, parts.files(), parts.details, self._scanned, strict=True
-        ):
-            of_class = info.of_class if self._labelled_by_folder else None
-            yield name, paths, info, with_folder_label(file.layout, of_class)
+        columns = zip(parts.names, parts.files(), self._described, self._classes, strict=True)
+        for name, paths, file, of_class in columns:
+            yield name, paths, file, with_folder_label(file.layout, of_class)
 
     def count(self) -> Iterator[tuple[str, dict[str, Column]]]:
         """Count all files; yields the name of each and the columns of its points."""
-        for name, paths, _, layout in self._files():
-            self._kinds[layout.format] += 1
-            self.points += layout.points
-            self.segments += layout.segments
+        for name, paths, file, layout in self._files():
+            self._layouts[layout.name] += 1
+            self.points += file.points
+            self.segments += file.segments
             self.xyz_dtypes.add(layout.xyz_dtype)
-            if layout.segmented:
-                self._own_segments += layout.segments
+            if file.segmented:
+                self._own_segments += file.segments
             else:
                 self._uncut += 1
                 self._first_uncut = self._first_uncut or name
-            if layout.segments_are_rooms:
-                self._rows_of_lists[Path(paths[0])] = layout.segments
-            self._left_out |= dict.fromkeys(layout.left_out)
-            for columns in (layout.columns, layout.segment_columns):
-                for key, (path, _) in columns.items():
-                    self._paths.setdefault(key, path)
-            for note in layout.notes:
+            if file.segments_are_rooms:
+                self._rows_of_lists[Path(paths[0])] = file.segments
+            self._left_out |= dict.fromkeys(file.left_out)
+            for key, place in (*layout.columns.items(), *layout.segment_columns.items()):
+                self._paths.setdefault(key, place.array)
+            for note in file.notes:
                 self._remarked += 1
                 if self._remarked <= _MAX_NOTES:
                     self._remarks.append(f"{name}: {note}")
@@ -148,26 +142,24 @@ class _Clouds:
 
     def add_sources(self) -> Iterator[tuple[str, dict[str, Column]]]:
         """Add all files to the sources; yields the name of each and the columns of its segments."""
-        roots = [str(root.resolve()) for root in self._parts.roots]
-        options = self._options
-        for name, paths, info, layout in self._files():
-            detail = {**to_json(layout), **self.texts.detail(name, layout.attributes), "roots": roots}
-            rooms = self.lists.rooms.get(Path(paths[0])) if self.lists.rooms else None
-            if rooms is not None:
-                detail["names"] = rooms
-            if info.of_class and layout.segmented is None and LABEL in layout.segment_columns:
-                detail["class"] = list(info.of_class)
-            memory = derive_memory(
-                layout,
-                voxels=bool(options.voxel_size),
-                windows=options.segment is not None,
-                parts=options.max_points is not None,
-            )
+        room_lists = list(map(str, self.lists.files))
+        known = zip(self._files(), self._parts.details, self._classes, strict=True)
+        for (name, paths, file, layout), part, label in known:
+            rooms = self.lists.rooms.get(Path(paths[0]), ())
+            memory = derive_memory(file, self._options)
             self.sources.add(
                 name=name,
-                files=[paths[0], *map(str, (*layout.files, *info.lists, *self.lists.files))],
-                split=info.split,
-                detail=detail,
+                files=[*paths, *file.further, *part.lists, *room_lists],
+                split=part.split,
+                detail=Origin(
+                    file.files,
+                    file.formats,
+                    file.arrays,
+                    layout,
+                    self.texts.text(name, file.attributes),
+                    tuple(rooms),
+                    label,
+                ),
                 memory=memory.on_disk,
                 memory_in_core=memory.in_core,
             )
@@ -175,14 +167,13 @@ class _Clouds:
 
     def classes(self) -> dict[int, str]:
         """Name of each class, by number, if classes are folders."""
-        named = {tuple(detail["class"]) for detail in self.sources.details if "class" in detail}
-        return dict(sorted(named))
+        return dict(sorted({label for label in self._classes if label is not None}))
 
     def notes(self, merged: Collection[str]) -> list[str]:
         """Remarks on all files; `merged` are the columns of the store."""
-        counted = ", ".join(f"{count} of layout {kind}" for kind, count in self._kinds.items())
+        layouts = ", ".join(f"{count} of layout {layout}" for layout, count in self._layouts.items())
         files = count_of(len(self.sources), "file")
-        notes = [f"point cloud: {files}, {counted}; {self._own_segments} segments of their own"]
+        notes = [f"point cloud: {files}, {layouts}; {self._own_segments} segments of their own"]
         segment = self._options.segment
         if self._uncut:
             uncut = self._first_uncut
@@ -204,5 +195,5 @@ class _Clouds:
         return notes
 
 
-def _forms(columns: Mapping[str, tuple[str, Column]]) -> dict[str, Column]:
-    return {key: form for key, (_, form) in columns.items()}
+def _forms(columns: Mapping[str, Place]) -> dict[str, Column]:
+    return {key: place.form for key, place in columns.items()}

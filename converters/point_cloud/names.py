@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,6 +28,13 @@ COLUMNS = (
     *("intensity", "reflectance", "strength"),
 )
 """Names of columns of points, in any case."""
+
+
+class Shape(NamedTuple):
+    """Shape and dtype of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 class ArrayHeader(Protocol):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
+from unistore.converters.files.hdf5.attributes import Entry
 from unistore.converters.files.hdf5.file import location_of, names_in
 from unistore.converters.files.hdf5.tree import follow, unlinked
+from unistore.converters.formats.hdf5 import OpenedHdf5
+from unistore.converters.plugin import Opened
 from unistore.errors import InputError, Problem
 
+SEGMENTS = "segments"
 COUNT = "num_points"
 """Attribute of every segment of a PointSuite file."""
 CURE = "write the segments again"
@@ -26,10 +29,29 @@ _SEGMENT = re.compile(r"segment_[0-9]+", re.IGNORECASE)
 _LARGEST = (1 << 63) - 1
 
 
-def segment_names(group: h5py.Group, name: str) -> list[str]:
-    """Names of the segments in a group, sorted by number: ``segment_9999`` before ``segment_10000``."""
-    names = names_in(group, location_of(name, "segments"))
-    return sorted((key for key in names if _SEGMENT.fullmatch(key)), key=segment_number)
+def outside_segments(opened: Opened) -> Opened:
+    """The same file as if ``segments`` held nothing: its groups are many, and are read one by one."""
+    return opened.without((SEGMENTS,))
+
+
+def has_segments(opened: Opened) -> bool:
+    """Whether a file has groups of segments."""
+    return isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups and bool(Segments(opened).keys)
+
+
+def check_names(opened: Opened) -> None:
+    """Check that no link leads out of the given paths, and that every member of ``segments`` has a number.
+
+    Raises
+    ------
+    InputError
+        Naming the wrong links or members.
+    """
+    problems = opened.unreachable
+    if not problems and isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups:
+        problems = segment_problems(opened.handle[SEGMENTS], opened.file.name)
+    if problems:
+        raise InputError(problems)
 
 
 def segment_problems(group: h5py.Group, name: str) -> list[Problem]:
@@ -70,11 +92,13 @@ class Segments:
         Every method, with the first problems of its kind and how many more there are.
     """
 
-    def __init__(self, file: h5py.File, name: str, roots: Sequence[Path]) -> None:
-        self._parent = file["segments"]
-        self.name = name
-        self._roots = roots
-        self.keys = segment_names(self._parent, name)
+    def __init__(self, opened: Opened) -> None:
+        assert isinstance(opened, OpenedHdf5)
+        self.parent = opened.handle[SEGMENTS]
+        self.name = opened.file.name
+        self.roots = opened.file.roots
+        names = names_in(self.parent, location_of(self.name, SEGMENTS))
+        self.keys = sorted((name for name in names if _SEGMENT.fullmatch(name)), key=segment_number)
 
     @property
     def numbers(self) -> NDArray[np.int64]:
@@ -84,7 +108,7 @@ class Segments:
     def group(self, number: int) -> h5py.Group:
         """The group of a segment."""
         location = location_of(self.name, f"segments/{self.keys[number]}")
-        group = follow(self._parent, self.keys[number], location, self._roots)
+        group = follow(self.parent, self.keys[number], location, self.roots)
         if not isinstance(group, h5py.Group):
             wrong = Problem.at(location, "is no group", CURE, "format")
             raise InputError(group if isinstance(group, Problem) else wrong)
@@ -93,12 +117,12 @@ class Segments:
     def member(self, number: int, key: str) -> h5py.Dataset | Problem:
         """A dataset of a segment, if it is there and its values can be read."""
         location = location_of(self.name, f"segments/{self.keys[number]}/{key}")
-        item: object = unlinked(self._parent, self.keys[number], key)  # faster
+        item: object = unlinked(self.parent, self.keys[number], key)  # faster
         if not isinstance(item, h5py.Dataset):
             group = self.group(number)
             if key not in group:
                 return Problem.at(location, "is missing", CURE, "missing")
-            item = follow(group, key, location, self._roots)
+            item = follow(group, key, location, self.roots)
         if not isinstance(item, h5py.Dataset):
             return (
                 item if isinstance(item, Problem) else Problem.at(location, "is no dataset", CURE, "format")
@@ -114,3 +138,42 @@ def raise_first(found: Iterable[Problem], name: str) -> None:
         problems[_SHOWN:] = [Problem(name, f"{rest} further segments have problems like these")]
     if problems:
         raise InputError(problems)
+
+
+class SegmentObjects:
+    """Groups of the segments and those of their datasets that are read, by path; nothing that is linked.
+
+    Attributes
+    ----------
+    others
+        Names of what else the segments hold, once all have been gone through.
+    """
+
+    def __init__(self, segments: Segments, members: Sequence[str]) -> None:
+        self.others: dict[str, None] = {}
+        self._segments, self._members = segments, members
+        self._counts: dict[str, int | None] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, h5py.HLObject]]:
+        for key in self._segments.keys:
+            path = f"{SEGMENTS}/{key}"
+            group = unlinked(self._segments.parent, key)
+            if not isinstance(group, h5py.Group):
+                continue
+            names = names_in(group, location_of(self._segments.name, path))
+            self.others |= dict.fromkeys(name for name in names if name not in self._members)
+            items = {f"{path}/{name}": unlinked(group, name) for name in self._members}
+            datasets = {path: item for path, item in items.items() if isinstance(item, h5py.Dataset)}
+            self._counts[path] = next((_rows(dataset) for dataset in datasets.values()), None)
+            yield path, group
+            yield from datasets.items()
+
+    def is_recounted(self, path: str, _: h5py.HLObject, name: str, entry: Entry) -> bool:
+        """Whether an attribute is the number of points, which an export writes anyway."""
+        if name != COUNT or path not in self._counts:
+            return False
+        return entry == {"dtype": "<i8", "value": self._counts[path]}
+
+
+def _rows(dataset: h5py.Dataset) -> int | None:
+    return dataset.shape[0] if dataset.shape else None

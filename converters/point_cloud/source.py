@@ -1,29 +1,19 @@
-"""The interface of source formats: recognise a file, describe it, open it for reading.
-
-A format is a module of `layouts` with the members of `Format`. It describes a file by a `Layout`, without
-reading values. The layout is stored as JSON in `Source.detail`, so that any process can open the file again.
-"""
+"""What is known of a file of points without its values, and how these are read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column
-from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.files.libraries import Opened
-from unistore.converters.scan import Candidate, Source
-
-if TYPE_CHECKING:
-    pass
-
+from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, Attributes
+from unistore.converters.plugin import Facts, Opened
+from unistore.converters.scan import Scanned
 
 AXES = ("x", "y", "z")
 LABEL = "label"
@@ -33,70 +23,43 @@ Ints = NDArray[np.int64]
 
 
 class Match(IntEnum):
-    """How sure a format is that a file has this format."""
+    """How sure a layout is that a file has it."""
 
     NO = 0
     POSSIBLE = 1
     """It fits if the file is a point cloud at all."""
     EITHER = 2
     """Names and shapes fit, but also fit plain rows."""
-    CERTAIN = 3
+    DAMAGED = 3
+    """The file cannot be read, which its scan tells."""
+    CERTAIN = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """What a file holds, found without reading values, and all that is needed to read it.
+class Place(NamedTuple):
+    """Where a column is in a file: its array, and the form of its rows."""
 
-    Attributes
-    ----------
-    points, segments
-        Number of points and segments; one segment if the file has none of its own.
-    segmented
-        Segments are ``"indices"`` of rows, or consecutive ``"ranges"`` of rows; None: no segments.
-    xyz
-        Paths of x, y, z in the file, or of one array of coordinates (N, 3).
-    xyz_stored
-        Their dtypes, byte order included.
-    columns
-        Path in the file and `Column` (dtype and row shape) of each column of the points, by stored name.
-    segment_columns
-        The same for columns of whole segments.
-    scale, offset
-        Scale and offset of x, y, z in the file's header; None if it has none.
-    unit
-        Unit of the coordinates; None if the format does not define it.
-    attributes
-        Attributes of the HDF5 file, its groups and the datasets of columns.
-    segments_are_rooms
-        Whether lists of rooms have one line for each of its segments.
-    files
-        Further files that are read.
-    memory
-        Bytes in memory while rows are read, besides the rows: decoded chunks, names of segments.
-    notes
-        Remarks for the user.
-    left_out
-        Paths of what is no column, each with the reason.
-    """
+    array: str
+    dtype: str  # byte order included
+    row_shape: tuple[int, ...] = ()
 
-    format: str
-    points: int
-    segments: int = 1
-    segmented: Literal["indices", "ranges"] | None = None
-    xyz: tuple[str, ...]
-    xyz_stored: tuple[str, ...]
-    columns: Mapping[str, tuple[str, Column]]
-    segment_columns: Mapping[str, tuple[str, Column]] = field(default_factory=dict)
-    scale: tuple[float, ...] | None = None
+    @property
+    def form(self) -> Column:
+        """Dtype and row shape."""
+        return Column(self.dtype, self.row_shape)
+
+
+class Layout(NamedTuple):
+    """All that is needed to read a file."""
+
+    name: str  # as stores record it
+    xyz: tuple[str, ...]  # arrays of x, y, z, or one array of coordinates (N, 3)
+    xyz_stored: tuple[str, ...]  # their dtypes, byte order included
+    columns: Mapping[str, Place]  # of the points, by stored name
+    segment_columns: Mapping[str, Place] = {}  # of whole segments
+    scale: tuple[float, ...] | None = None  # of x, y, z in the header
     offset: tuple[float, ...] | None = None
-    unit: str | None = None
-    header: Mapping[str, Any] = field(default_factory=dict)
-    attributes: Attributes = field(default_factory=Attributes)
-    segments_are_rooms: bool = False
-    files: tuple[Path, ...] = ()
-    memory: int = 0
-    notes: tuple[str, ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
+    unit: str | None = None  # of the coordinates; None: the layout does not define it
+    header: Facts = {}  # noqa: RUF012  nobody changes it
 
     @property
     def xyz_dtype(self) -> str:
@@ -104,38 +67,85 @@ class Layout:
         dtypes = [np.dtype(dtype) for dtype in self.xyz_stored]
         return "float32" if all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in dtypes) else "float64"
 
+    @property
+    def quantum(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Scale and offset, if the file says both."""
+        if self.scale is None or self.offset is None:
+            return None
+        return self.scale, self.offset
 
-def to_json(layout: Layout) -> dict[str, Any]:
-    """The part of a layout that is needed to read the file, as JSON."""
-    return {
-        "layout": layout.format,
-        "xyz": list(layout.xyz),
-        "xyz_stored": list(layout.xyz_stored),
-        "xyz_dtype": layout.xyz_dtype,
-        "columns": _forms(layout.columns),
-        "segment_columns": _forms(layout.segment_columns),
-        "scale": None if layout.scale is None else list(layout.scale),
-        "offset": None if layout.offset is None else list(layout.offset),
-        "unit": layout.unit,
-        "header": dict(layout.header),
-    }
+    @property
+    def coordinates(self) -> dict[str, str]:
+        """Array of each coordinate: of x, y and z, or of xyz with rows (3,)."""
+        names = AXES if len(self.xyz) == 3 else ("xyz",)
+        return dict(zip(names, self.xyz, strict=True))
 
-
-def _forms(columns: Mapping[str, tuple[str, Column]]) -> dict[str, Any]:
-    return {key: [path, form.dtype, list(form.row_shape)] for key, (path, form) in columns.items()}
+    @property
+    def arrays(self) -> dict[str, str]:
+        """Array of each column of the points, coordinates included."""
+        return self.coordinates | {key: place.array for key, place in self.columns.items()}
 
 
-def coordinate_names(detail: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the coordinates for `PointSource.block`: x, y and z, or xyz with rows (3,)."""
-    return AXES if len(detail["xyz"]) == 3 else ("xyz",)
+@dataclass(frozen=True, kw_only=True)
+class Described(Scanned):
+    """What a file holds, found without reading values.
+
+    Attributes
+    ----------
+    points, segments
+        Number of points and segments; one segment if the file has none of its own.
+    segmented
+        Segments are ``"indices"`` of rows, or consecutive ``"ranges"`` of rows; None: no segments.
+    segments_are_rooms
+        Whether lists of rooms have one line for each of its segments.
+    attributes
+        Attributes of the HDF5 file, its groups and the datasets of columns.
+    memory
+        Bytes in memory while rows are read, besides the rows: decoded chunks, names of segments.
+    notes
+        Remarks for the user.
+    left_out
+        Arrays that are no columns, each with the reason.
+    files, formats, arrays
+        Names of the files, their formats and arrays, as in `Group`.
+    further
+        Paths of further files that are read.
+    """
+
+    layout: Layout
+    points: int
+    segments: int = 1
+    segmented: Literal["indices", "ranges"] | None = None
+    segments_are_rooms: bool = False
+    attributes: Attributes = field(default_factory=Attributes)
+    memory: int = 0
+    notes: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    files: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    arrays: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
 
 
-def column_paths(detail: Mapping[str, Any]) -> dict[str, str]:
-    """Path in the file of each column of the points, coordinates included."""
-    return {
-        **dict(zip(coordinate_names(detail), detail["xyz"], strict=True)),
-        **{key: path for key, (path, _, _) in detail["columns"].items()},
-    }
+class CloudPart(NamedTuple):
+    """What is known of a source by names: the ``detail`` of its part."""
+
+    names: tuple[str, ...]  # of its files, as messages call them
+    arrays: tuple[str, ...]  # as in `Group`
+    split: str | None
+    lists: tuple[str, ...]  # paths of all lists that were read
+
+
+class Origin(NamedTuple):
+    """Where the points of a source come from: its ``detail``."""
+
+    files: tuple[str, ...]  # names of its files, as messages call them
+    formats: tuple[str, ...]  # of these
+    arrays: tuple[str, ...]  # as in `Group`
+    layout: Layout
+    attributes: str = NO_ATTRIBUTES  # of its HDF5 file, JSON
+    rooms: tuple[str, ...] = ()  # name of each segment
+    label: tuple[int, str] | None = None  # number and name of its folder's class, if that is its label
 
 
 class Ranges(NamedTuple):
@@ -163,11 +173,8 @@ class PointSource(Protocol):
 
     rows: int
 
-    def block(self, columns: Sequence[str], lo: int, hi: int) -> Sequence[NDArray[Any]]:
-        """Rows ``lo:hi`` of columns of the points, (hi - lo, …) each, in native byte order.
-
-        Columns have their stored names, coordinates those of `coordinate_names`.
-        """
+    def read(self, column: str, lo: int, hi: int) -> NDArray[Any]:
+        """Rows ``lo:hi`` of a column of the points, by stored name, (hi - lo, …) in native byte order."""
 
     def segments(self) -> Ranges | Indices | None:
         """Segments of the file, or None."""
@@ -182,40 +189,24 @@ class PointSource(Protocol):
         return
 
 
-def segment_values(detail: Mapping[str, Any], key: str, read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
-    """A column of a source's segments, (S, …): the class of its folder, or ``read(key)``."""
-    if key == LABEL and "class" in detail:
-        return np.array([detail["class"][0]], np.int32)
-    return read(key)
-
-
-class Format(Protocol):
+class LayoutModule(Protocol):
     """A module of `layouts`."""
 
     @property
     def NAME(self) -> str:  # noqa: N802  a constant of a module
         """Name in ``sources/layout`` of a store."""
 
-    @property
-    def SUFFIXES(self) -> tuple[str, ...]:  # noqa: N802
-        """Lower-case endings of the names of its files."""
-
-    def match(self, file: Candidate, mapping: Mapping[str, str]) -> Match:
-        """How sure it is that a file has this format, by its content. Damaged files match, to be reported.
+    def match(self, opened: Opened, mapping: Mapping[str, str]) -> Match:
+        """How sure it is that a file has this layout, by names, shapes and dtypes.
 
         Parameters
         ----------
         mapping
-            Stored names of columns, as `choose` takes them.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be read.
+            Stored names of columns, see `choose`.
         """
 
-    def describe(self, file: Candidate, mapping: Mapping[str, str]) -> Layout:
-        """Describe what a file holds, without reading values; `file` and `mapping` as in `match`.
+    def describe(self, opened: Opened, mapping: Mapping[str, str]) -> Described:
+        """Describe what a file holds, without reading values; the groups of segments as if they held nothing.
 
         Raises
         ------
@@ -223,19 +214,5 @@ class Format(Protocol):
             With every problem that can be found without reading values.
         """
 
-    def open_points(self, source: Source) -> AbstractContextManager[PointSource]:
-        """Open a file; ``source.detail`` has the JSON of its layout.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be opened.
-        """
-
-
-@runtime_checkable
-class Opens(Protocol):
-    """A format of files that neither NumPy nor h5py reads."""
-
-    def open_library(self, path: Path) -> AbstractContextManager[Opened]:
-        """Open a file for ``verify --against``."""
+    def points(self, opened: Opened, layout: Layout) -> PointSource:
+        """What reads an open file."""

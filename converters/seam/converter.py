@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -15,8 +16,10 @@ from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.files.folders import Folders
-from unistore.converters.files.formats import has_ending, lfs_pointer_problem
-from unistore.converters.files.paths import Listing, relative_names
+from unistore.converters.files.formats import has_ending
+from unistore.converters.files.links import LinkedFiles, follow_links
+from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
+from unistore.converters.formats.raw import Raw
 from unistore.converters.plugin import (
     BLOCK_BYTES,
     Array,
@@ -34,19 +37,19 @@ from unistore.converters.plugin import (
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.columns import Place, check_columns, picked_of
-from unistore.converters.seam.faults import calling
+from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_of, open_file
 from unistore.converters.seam.gather import gather_sources
 from unistore.converters.seam.indices import facts_of, finalize_sources
 from unistore.converters.seam.sources import (
     Origin,
     Origins,
-    PartGroup,
     Planned,
     ScannedSource,
     further_files,
     group_of,
     joined,
+    part_group,
     picks_of,
     problems_of_facts,
     source_file,
@@ -114,8 +117,11 @@ class SeamConverter(Converter):
         return LeftOut(claim.reason)
 
     def _claim(self, candidate: Candidate, fitting: Sequence[Format]) -> Claim:
-        near = Neighbours(self, candidate.folders)
-        file = SourceFile(candidate.path, candidate.path.name, candidate.roots, near)
+        near = Neighbours(self, candidate.folders, candidate.roots)
+        file = SourceFile(candidate.path, candidate.path.name, candidate.roots, near, fitting[0].name)
+        declined = self.plugin.declines(file)
+        if declined:
+            return no(declined)
         opening, claim = self._recognised(file, fitting)
         if opening is None:
             return claim
@@ -124,8 +130,8 @@ class SeamConverter(Converter):
             opened: Opened = candidate.opened(_Opening(opening, file))
         with calling(self.plugin, file.name):
             matched = self.plugin.match(Head(file, opening.name, opened))
-        # A family is as sure of a file as its format.
-        if matched.certainty == "no":
+        # A family is as sure of a file as its format, which knows nothing of bytes without a header.
+        if matched.certainty == "no" or isinstance(opening, Raw):
             return matched
         reason = " and ".join(filter(None, (claim.reason, matched.reason)))
         is_sure = "maybe" not in (claim.certainty, matched.certainty)
@@ -139,24 +145,34 @@ class SeamConverter(Converter):
                 claim = candidate.recognise(file)
             if claim.certainty != "no":
                 return candidate, claim
-        check_whole(file)
+        file.check_whole()
         return None, claim or no(f"is of no format of {self.plugin.name}")
 
-    def _fitting(self, path: Path) -> Sequence[Format]:
+    def _fitting(self, path: Path | str) -> Sequence[Format]:
         """Formats with the ending of a file."""
         name = str(path).lower()
         fitting = [one for one in self.formats if name.endswith(one.suffixes)]
         return fitting or [one for one in self.formats if has_ending(path, one.suffixes)]
 
+    def _format_name(self, path: Path | str) -> str:
+        fitting = self._fitting(path)
+        return fitting[0].name if fitting else ""
+
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Group the files into sources, by the family's `group`."""
-        sources = self.files(listing, exclusion)
+        linked = LinkedFiles()
+        near = Neighbours(self, Folders(listing.roots), listing.roots)
+        if self.plugin.follows_links:
+            linked = follow_links(listing, self.suffixes, exclusion.covers)
+            sources = [self._source_file(path, name, near) for path, name in linked.names.items()]
+        else:
+            sources = self.files(listing, exclusion)
         with calling(self.plugin, ", ".join(map(str, listing.roots))):
             chosen = list(self.plugin.group(sources))
         parts = Parts(roots=listing.roots)
-        problems: list[Problem] = []
-        notes: list[str] = []
-        reasons = {file.path: "in no source" for file in sources}
+        problems = [*linked.problems]
+        notes = [*linked.notes]
+        unused = {file.name: file.path for file in sources if file.format or not self.plugin.follows_links}
         left_out: list[tuple[Path, str]] = []
         for one in chosen:
             if isinstance(one, Problem):
@@ -165,24 +181,33 @@ class SeamConverter(Converter):
                 notes.append(one)
             elif isinstance(one, tuple) and not isinstance(one, Group):
                 file, reason = one
-                reasons.pop(file.path, None)
-                left_out.append((file.path, reason))
+                if unused.pop(file.name, None) is not None:
+                    left_out.append((file.path, reason))
             else:
                 group = one if isinstance(one, Group) else Group(one.name, (one,))
-                names = tuple([file.name for file in group.files])
                 for file in group.files:
-                    reasons.pop(file.path, None)
-                parts.add(group.name, [file.path for file in group.files], PartGroup(names, group.arrays))
+                    unused.pop(file.name, None)
+                parts.add(group.name, [file.path for file in group.files], part_group(group))
+        if not parts and not problems and not exclusion.covered:
+            message = f"no {' or '.join(self.suffixes)} file in this folder"
+            problems.append(Problem(", ".join(map(str, listing.roots)), message, kind="missing"))
         if not problems:
-            left_out += reasons.items()
+            left_out += [(path, "in no source") for path in unused.values()]
+        if self.plugin.follows_links:
+            left_out = self._left_by_links(listing, left_out, parts, linked.followed)
         return Found(parts=parts, left_out=left_out, notes=notes, problems=problems)
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
         """Files that the family groups, by default those of its formats that are not excluded."""
         paths = listing.with_suffixes(self.suffixes)
         named = zip(relative_names(paths), paths, strict=True)
-        roots = listing.roots
-        return [SourceFile(Path(path), name, roots) for name, path in named if not exclusion.covers(name)]
+        near = Neighbours(self, Folders(listing.roots), listing.roots)
+        return [
+            self._source_file(Path(path), name, near) for name, path in named if not exclusion.covers(name)
+        ]
+
+    def _source_file(self, path: Path, name: str, near: Neighbours) -> SourceFile:
+        return SourceFile(path, name, near.roots, near, self._format_name(path))
 
     @contextmanager
     def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
@@ -194,6 +219,24 @@ class SeamConverter(Converter):
         with calling(opening, file.name), open_file(opening, file) as opened:
             yield opening, opened
 
+    def _left_by_links(
+        self, listing: Listing, left_out: Sequence[tuple[Path, str]], parts: Parts, followed: Sequence[Path]
+    ) -> list[tuple[Path, str]]:
+        """Add files that no link leads to, drop those that sources call otherwise, and name whole folders."""
+        used = {os.path.realpath(path) for paths in parts.files() for path in paths}
+        targets = tuple([f"{os.path.realpath(path)}{os.sep}" for path in followed])
+        behind = [path for path in listing.files if path.startswith(targets) and self._format_name(path)]
+        by_folder: dict[tuple[Path, str], list[Path]] = {}
+        for path, why in (*left_out, *[(Path(path), "no link leads to it") for path in behind]):
+            if os.path.realpath(path) not in used:
+                by_folder.setdefault((path.parent, why), []).append(path)
+        left: list[tuple[Path, str]] = []
+        for (folder, why), paths in by_folder.items():
+            first, stop = rows_below(listing.files, real_path(folder))
+            is_whole = stop - first == len(paths) and folder not in listing.roots
+            left += [(path, why) for path in ([folder] if is_whole else paths)]
+        return left
+
     def scan(self, part: Part) -> Scanned:
         """Read the header of a source, and check its arrays."""
         group = group_of(part)
@@ -203,7 +246,7 @@ class SeamConverter(Converter):
             fitting = self._fitting(file.path) or self.formats[:1]
             opening, claim = self._recognised(file, fitting)
             if opening is None:
-                return self._not_ours(part, claim)
+                return self.not_ours(part, claim)
             openings.append(opening)
         if len(openings) == 1:  # as nearly all of millions
             with calling(openings[0], part.name), open_file(openings[0], group.files[0]) as one:
@@ -212,6 +255,11 @@ class SeamConverter(Converter):
             files = zip(openings, group.files, strict=True)
             opened = [stack.enter_context(open_file(opening, file)) for opening, file in files]
             return self.describe(part, group, openings, opened)
+
+    def opening_of(self, file: SourceFile) -> Format:
+        """Return the first format with the ending of a file; what the user names may have any ending."""
+        fitting = self._fitting(file.path) or self.formats
+        return fitting[0]
 
     def describe(
         self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
@@ -226,9 +274,10 @@ class SeamConverter(Converter):
             # A general family has no other to leave a file to.
             claim = None if plugin.general else plugin.match(head)
             if claim is not None and claim.certainty == "no":
-                return self._not_ours(part, claim)
+                return self.not_ours(part, claim)
             chosen = plugin.choose(head)
             sample_rows = plugin.typical_rows(head)
+            memory = plugin.memory(head)
         picked = picked_of(picks_of(group, opened, whole, chosen.columns))
         rows, problems = check_columns(chosen, head, picked, has_map=hasattr(plugin, "map"))
         if plugin.schema.per_source:
@@ -255,10 +304,10 @@ class SeamConverter(Converter):
             further=further_files(whole, part) if whole.further else (),
             sample_rows=sample_rows,
             forward_only=whole.forward_only,
-            memory=whole.memory,
+            memory=whole.memory + memory,
         )
 
-    def _not_ours(self, part: Part, claim: Claim) -> ScannedSource:
+    def not_ours(self, part: Part, claim: Claim) -> Scanned:
         """Leave out a file of a folder; one that the user named is a problem."""
         if part.files[0] in map(Path.resolve, part.roots):
             raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
@@ -281,7 +330,7 @@ class SeamConverter(Converter):
                 begin_reading()
                 with calling(self.plugin, name):
                     cuts = list(self.plugin.cut(opened))
-                facts = facts_of(cuts, schema, name, origin.rows)
+                facts = facts_of(cuts, self.plugin, schema, name, origin.rows)
             if table.spilled:
                 self._emit(opened, name, origin, table, emit)
         return facts
@@ -349,11 +398,7 @@ class SeamConverter(Converter):
                 continue
             if column not in block or len(block[column]) != hi - lo:
                 given = f"{len(block[column])} rows" if column in block else "no rows"
-                message = (
-                    f"{type(self.plugin).__qualname__}.rows gave {given} of {column}, expected {hi - lo}"
-                )
-                cure = f"tell who wrote {type(self.plugin).__module__}"
-                raise InputError(Problem(name, message, cure, "plugin"))
+                raise fault(self.plugin, "rows", name, f"gave {given} of {column}, expected {hi - lo}")
             target[...] = block[column]
 
     @contextmanager
@@ -403,13 +448,13 @@ def fill(
 class Neighbours:
     """What lies near a file, as the formats of a family open it."""
 
-    def __init__(self, converter: SeamConverter, folders: Folders) -> None:
-        self._converter = converter
-        self.names, self.has = folders.names, folders.has
+    def __init__(self, converter: SeamConverter, folders: Folders, roots: tuple[Path, ...] = ()) -> None:
+        self._converter, self.roots = converter, roots
+        self.has, self.holds = folders.has, folders.holds
 
     def head(self, path: Path) -> Head | None:
         """See `Near.head`."""
-        file = SourceFile(path, path.name)
+        file = SourceFile(path, path.name, self.roots)
         try:
             with self._converter.opened(file) as (opening, opened):
                 head = Head(file, opening.name, opened)
@@ -419,13 +464,3 @@ class Neighbours:
             if is_unreadable(error):
                 raise
             return None
-
-
-def check_whole(file: SourceFile) -> None:
-    """Refuse an empty file and a Git LFS pointer, which no format recognises."""
-    if file.size == 0:
-        message = "is empty (0 bytes)"
-        raise file.problem(message, "copy or write it again", "empty")
-    pointer = lfs_pointer_problem(file.head(64), file.name)
-    if pointer is not None:
-        raise InputError(pointer)

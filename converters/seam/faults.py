@@ -63,6 +63,13 @@ class calling:  # noqa: N801  used as a function
             raise error
 
 
+def fault(plugin: object, method: str, location: str, message: str) -> InputError:
+    """Return the error of a method that gave something wrong, which names the plugin."""
+    author = type(plugin)
+    cure = f"tell who wrote {author.__module__}"
+    return InputError(Problem(location, f"{author.__qualname__}.{method} {message}", cure, "plugin"))
+
+
 def _is_fault_of_code(author: type, error: Exception) -> bool:
     """Tell a bug from a bad file: a format parses bytes, a family meets them in values that it slices."""
     if isinstance(error, _FAULTS_OF_CODE):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 from unistore.converters.formats.arrays import Npy, Npz
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
 from unistore.converters.formats.raw import Raw
-from unistore.converters.plugin import Format, Opened, SourceFile
+from unistore.converters.plugin import Array, Format, Opened, SourceFile
 from unistore.converters.registry import leave_out
+from unistore.converters.seam.faults import calling
 from unistore.errors import InputError, Problem
 from unistore.system.foreign import opening
 
@@ -21,12 +23,30 @@ ENTRY_POINTS = "unistore.formats"
 OWN: tuple[type[Format], ...] = (Hdf5, Npy, Npz, Png, Jpeg, Raw)
 
 
-@contextmanager
-def open_file(kind: Format, file: SourceFile) -> Iterator[Opened]:
+def open_file(kind: Format, file: SourceFile) -> AbstractContextManager[Opened]:
     """Open a file; the format's native library does so in a worker process, which it may crash."""
+    return kind.open(file) if type(kind) is Npy else _opened(kind, file)
+
+
+@contextmanager
+def _opened(kind: Format, file: SourceFile) -> Iterator[Opened]:
     native = opening(file.path, file.name, kind.library) if kind.library else nullcontext()
     with native, kind.open(file) as opened:
         yield opened if opened.file is not None else replace(opened, file=file)
+
+
+class FileArray(NamedTuple):
+    """An array of a file that is opened anew for each reading; it can be pickled."""
+
+    format: Format
+    file: SourceFile
+    key: str
+
+    @contextmanager
+    def open(self) -> Iterator[Array]:
+        """Open the file for the values of the array."""
+        with calling(self.format, self.file.name), open_file(self.format, self.file) as opened:
+            yield opened.arrays[self.key]
 
 
 @cache

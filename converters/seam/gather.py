@@ -37,7 +37,7 @@ class _Seen:
         self.forward_only = False
         self.left_out: dict[tuple[str, str], None] = {}
         self.notes: dict[str, list[str]] = {}  # sources by remark
-        self.has_facts = self.has_attributes = self.has_formats = False
+        self.has_facts = self.has_attributes = self.has_formats = self.has_units = False
 
     def forms(
         self, parts: Parts, scanned: Sequence[ScannedSource]
@@ -95,6 +95,7 @@ def gather_sources(
         sample_table=schema.samples or schema.table,
         main_table=schema.table,
         options=plugin.recorded(),
+        units=_units(parts, scanned) if seen.has_units else (),
         estimated_rows={schema.table: seen.rows} if seen.forward_only else {},
         needs_facts=bool(schema.samples),
         notes=(
@@ -138,6 +139,7 @@ def _sources(
             seen.has_attributes = seen.has_attributes or text != NO_ATTRIBUTES
         if format_by_ending(formats, group.names[0]).name != one.formats[0]:
             seen.has_formats = True
+        seen.has_units = seen.has_units or bool(group.unit)
         sources.add(
             name=name,
             files=(*files, *one.further),
@@ -148,6 +150,11 @@ def _sources(
             reading=one.memory,
         )
     return sources, count
+
+
+def _units(parts: Parts, scanned: Sequence[ScannedSource]) -> list[str]:
+    columns = zip(parts.names, parts.details, scanned, strict=True)
+    return [group.unit or name for name, group, one in columns if one.picked is not None]
 
 
 class _Stored:

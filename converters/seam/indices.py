@@ -9,25 +9,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.attributes import attribute_arrays
-from unistore.converters.plugin import Cut, Schema
+from unistore.converters.plugin import Cut, Family, Schema
 from unistore.converters.protocol import Facts, Finalized, Scan
+from unistore.converters.seam.faults import fault
 from unistore.converters.seam.sources import Origin, Planned
-from unistore.converters.seam.specs import FACTS, FORMAT, field_of
+from unistore.converters.seam.specs import FACTS, FORMAT, field_of, is_number, number_dtype
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, IndexValues, bounds_field, lazy_text_arrays, offsets_of
 from unistore.system.packed import view
 
 
-def facts_of(cuts: Sequence[Cut], schema: Schema, name: str, rows: int) -> dict[str, NDArray[np.generic]]:
-    """Rows and numbers of the samples of a source."""
+def facts_of(
+    cuts: Sequence[Cut], plugin: Family, schema: Schema, name: str, rows: int
+) -> dict[str, NDArray[np.generic]]:
+    """Rows and numbers of the samples of a source; an author who forgets or adds a number is told."""
     counts = np.array([cut.rows for cut in cuts], np.int64)
     if (counts < 0).any() or counts.sum() != rows:
         message = f"is cut into {counts.sum()} rows, and has {rows}"
         raise InputError(Problem(name, message, "tell who wrote its family", "plugin"))
+    for number, cut in enumerate(cuts):
+        missing = schema.per_sample.keys() - cut.numbers.keys()
+        unknown = cut.numbers.keys() - schema.per_sample.keys()
+        if missing:
+            raise fault(plugin, "cut", name, f"gave no {', '.join(sorted(missing))} for sample {number}")
+        if unknown:
+            raise fault(plugin, "cut", name, f"gave {', '.join(sorted(unknown))}, not in Schema.per_sample")
     facts: dict[str, NDArray[np.generic]] = {"rows": counts}
     for key, column in schema.per_sample.items():
-        dtype = np.float64 if column.kinds == "f" else np.int64
-        facts[f"number/{key}"] = np.array([cut.numbers[key] for cut in cuts], dtype)
+        given = [cut.numbers[key] for cut in cuts]
+        dtype = number_dtype(column)
+        for number, value in enumerate(given):
+            if not is_number(value, dtype):
+                message = f"gave {key} {value!r} for sample {number}, expected {dtype}"
+                raise fault(plugin, "cut", name, message)
+        facts[f"number/{key}"] = np.array(given, dtype)
     return facts
 
 
@@ -76,7 +91,7 @@ def _sample_arrays(
 def _origin_arrays(planned: Planned, origins: Sequence[Origin]) -> Iterator[tuple[Field, IndexValues]]:
     """What the sources say: numbers, facts, formats, attributes."""
     for name, column in planned.schema.per_source.items():
-        dtype = "float64" if column.kinds == "f" else "int64"
+        dtype = number_dtype(column)
         values = np.array([origin.facts[column.source or name] for origin in origins], dtype)
         yield field_of(f"sources/{name}", column, "source", dtype), values
     if planned.has_facts:

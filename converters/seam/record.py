@@ -112,6 +112,7 @@ def record_of(family: object) -> PluginRecord:
         restore="as its formats read",
         preview="draw",
         batch_size=family.batch_size,
+        follows_links=family.follows_links,
         kind_of_family=family,
     )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.plugin import Array, Column, Facts, Group, Head, Opened, Schema, SourceFile
 from unistore.converters.scan import Part, Scanned
 from unistore.converters.seam.columns import Pick, Picked, Place
+from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import Problem
 
 _RECORD_BLOCK = 8 << 20
@@ -76,17 +77,26 @@ class ScannedSource(Scanned):
 
 
 class PartGroup(NamedTuple):
-    """Names of the files of a part, and their arrays as in `Group`."""
+    """Names of the files of a part, and what else its `Group` says."""
 
     names: tuple[str, ...]
     arrays: tuple[str, ...]
+    roles: tuple[str, ...] = ()
+    unit: str = ""
+    detail: Any = None
+
+
+def part_group(group: Group) -> PartGroup:
+    """What a part keeps of a group beside its name and paths."""
+    names = tuple([file.name for file in group.files])
+    return PartGroup(names, group.arrays, group.roles, group.unit, group.detail)
 
 
 def group_of(part: Part) -> Group:
     """The files of a part."""
-    found: PartGroup = part.detail
-    files = zip(part.files, found.names, strict=True)
-    return Group(part.name, tuple(SourceFile(path, name, part.roots) for path, name in files), found.arrays)
+    names, *rest = part.detail
+    files = [SourceFile(path, name, part.roots) for path, name in zip(part.files, names, strict=True)]
+    return Group(part.name, tuple(files), *rest)
 
 
 def joined(group: Group, opened: Sequence[Opened]) -> Opened:
@@ -170,6 +180,9 @@ def problems_of_facts(names: Mapping[str, Column], head: Head) -> list[Problem]:
         if not isinstance(value, (int, float)):
             message = f"says no {key}, but {value!r}"
             problems.append(Problem(head.file.name, message, "write it again", "missing"))
+        elif not is_number(value, number_dtype(column)):
+            message = f"says {key} {value!r}, expected a whole number"
+            problems.append(Problem(head.file.name, message, "write it again", "dtype"))
     return problems
 
 

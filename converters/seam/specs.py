@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
 from unistore.converters.plugin import Column, Schema
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
 from unistore.schemas.tables import Field, own_axes
@@ -45,6 +47,18 @@ def specs_of(schema: Schema) -> ArraySpecs:
 def _spec(column: Column, rows: tuple[str, int] | None) -> ArraySpec:
     shape = None if column.axes is None else (None,) * len(column.axes)
     return ArraySpec(kinds=column.kinds, row_shape=shape, rows=rows, least=column.least)
+
+
+def number_dtype(column: Column) -> str:
+    """Dtype of a number of samples or sources."""
+    return "float64" if column.kinds == "f" else "int64"
+
+
+def is_number(value: object, dtype: str) -> bool:
+    """Whether a value is a number that a dtype of `number_dtype` holds."""
+    if isinstance(value, (float, np.floating)):
+        return dtype == "float64" or float(value).is_integer()
+    return isinstance(value, (int, np.integer, np.bool_))
 
 
 def field_of(

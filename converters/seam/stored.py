@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import File, SourceRows, Values, source_dtype, sources_of
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile
 from unistore.converters.files.comparison import Restored as RestoredSource
-from unistore.converters.files.libraries import UNISTORE, open_with_library
+from unistore.converters.files.libraries import BY_FORMAT, UNISTORE
 from unistore.converters.files.libraries import Opened as OpenedFile
 from unistore.converters.plugin import Array, Facts, Family, Format, Restored, Schema, SourceFile
 from unistore.converters.preview import Measure, Preview
@@ -104,7 +104,7 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
         stored = restored(family, store, sources[number])
         arrays = [RestoredArray(name, _values(array)) for name, array in stored.arrays.items()]
         file = SourceFile(found.path, found.name, found.files)
-        opening = partial(_opened, by_name[found.detail.formats[0]], file)
+        opening = partial(open_original, by_name[found.detail.formats[0]], file)
         return RestoredSource([RestoredFile(found.path, arrays, opening, facts=stored.facts)])
 
     return source
@@ -115,12 +115,12 @@ def _values(array: Array) -> Values:
 
 
 @contextmanager
-def _opened(opening: Format, file: SourceFile, path: Path) -> Iterator[OpenedFile]:
+def open_original(opening: Format, file: SourceFile, path: Path) -> Iterator[OpenedFile]:
     """Open a file by its format; values of formats of this package are read by their library alone."""
     with calling(opening, file.name), open_file(opening, file) as opened:
         names = [name for name in opened.arrays if name not in opened.facts]
         if type(opening) in OWN:
-            with open_with_library(path) as by_library:
+            with BY_FORMAT[opening.name](path) as by_library:
                 yield by_library._replace(names=names, facts=opened.facts)
         else:
             library = opening.library or UNISTORE

@@ -17,7 +17,7 @@ FAMILY = Family(
         "unistore convert spike recordings/ spikes.zarr --frames keep",
     ),
     options="unistore.converters.spike.options:SpikeOptions",
-    converter="unistore.converters.spike.converter:SpikeConverter",
+    converter="unistore.converters.spike.family:converter",
     specs="unistore.schemas.spike.specs:SPECS",
     export="unistore.converters.spike.export:files",
     restore="unistore.converters.spike.export:restore",

@@ -1,88 +1,113 @@
-"""Spike cameras: headerless ``.dat`` streams or arrays of spikes, with their blur and sharp frames.
-
-Sources are folders ``<root>/{train,test}/<sequence>/{blur,sharp,spike,spike_vox}/NNN.*``, or spike files
-alone. One spike file is one frame and one sample; the frames of a folder are a sequence.
-
-What a conversion needs is imported by its steps: looking at a file of another family needs none of it.
-"""
+"""Conversion of spike recordings: scanning the files of a frame, and reading its row, padded with zeros."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import Listing
-from unistore.converters.protocol import Converter, Facts, Finalized, Scan
-from unistore.converters.scan import Candidate, Found, Part, Verdict
-from unistore.converters.spike.frames import ROLES, FrameInfo, common_roles, suffixes_of
-from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.scan import ScannedFrame, recognise, scan_frame
-from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, file_table_name
+from unistore.converters.common.exclusion import ProblemCollector, with_source
+from unistore.converters.formats.images import ImageHeader
+from unistore.converters.plugin import Problem
+from unistore.converters.protocol import Facts, Finalized, Scan
+from unistore.converters.scan import Part, Parts
+from unistore.converters.seam.converter import SeamConverter
+from unistore.converters.seam.faults import calling
+from unistore.converters.seam.formats import FileArray, open_file
+from unistore.converters.seam.sources import group_of
+from unistore.converters.spike.family import Spike
+from unistore.converters.spike.frames import FrameOrigin, ScannedFrame, VoxelForm
+from unistore.converters.spike.roles import IMAGE_ROLES
+from unistore.converters.spike.spikes import (
+    PixelSpikes,
+    Spikes,
+    Stream,
+    StreamSpikes,
+    Voxels,
+    spikes_in,
+    voxels_in,
+)
+from unistore.errors import InputError
+from unistore.schemas.spike.fields import FRAMES, IMAGES, file_table_name, row_bytes, voxelize
 
 
-class SpikeConverter(SpikeOptions, Converter):
+class SpikeConverter(SeamConverter):
     """Converts spike recordings; see `SpikeOptions`."""
 
-    family: ClassVar[str] = FAMILY_NAME
-    suffixes: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(s for role in ROLES for s in suffixes_of(role)))
+    plugin: Spike
     thread_safe: ClassVar[bool] = True
 
-    def look(self, file: Candidate) -> Verdict:
-        """Take streams, ``.npz`` files of ``spk``, and files in the folders of a sequence."""
-        return recognise(file.path, self._folders())
-
-    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
-        """One part for each frame, with a `FrameInfo` as its detail."""
-        from unistore.converters.spike.recordings import find_left_out, find_recordings
-
-        folders = self._folders()
-        found = find_recordings(listing, folders, exclusion)
-        roles, differing = common_roles(found.recordings, folders, self.columns)
-        problems = [*found.problems, *differing]
-        if not {"spike", "voxel"}.intersection(*(each.roles for each in found.recordings)):
-            return Found(parts=(), notes=found.notes, problems=problems)
-        frames = [
-            FrameInfo(frame, each.name, each.sequence, each.split, tuple(r for r in roles if r in each.roles))
-            for each in found.recordings
-            for frame in each.frames
-        ]
-        parts = [
-            Part(name=info.frame.name, files=info.files, roots=listing.roots, detail=info) for info in frames
-        ]
-        used = [file for part in parts for file in part.files]
-        left_out = find_left_out(found, used, roles, folders, exclusion)
-        return Found(parts=parts, left_out=left_out, notes=found.notes, problems=problems)
-
     def scan(self, part: Part) -> ScannedFrame:
-        """Read headers and sizes of one frame's files, and check arrays; see `Converter.scan`."""
-        return scan_frame(part.detail, convert_images=self.convert_images)
+        """Read the headers of one frame's files, and check arrays.
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedFrame]) -> Scan:
-        """Extents of the streams, tables and sources of all frames; see `Converter.gather`."""
+        Raises
+        ------
+        InputError
+            If none of its files can be read; other problems are in the result.
+        """
+        group = group_of(part)
+        spikes: Spikes | Stream | None = None
+        voxels: Voxels | None = None
+        images: dict[str, ImageHeader] = {}
+        formats: list[str] = []
+        others: list[str] = []
+        collected = ProblemCollector()
+        for role, file in zip(group.roles, group.files, strict=True):
+            opening = self.opening_of(file)
+            formats.append(opening.name)
+            with (
+                collected.attempt(file.name),
+                calling(opening, file.name),
+                open_file(opening, file) as opened,
+            ):
+                if role in IMAGE_ROLES:
+                    images[role] = opened.arrays["image"].values.header
+                    continue
+                array = FileArray(opening, file, "")
+                values = voxels_in(opened, array) if role == "voxel" else spikes_in(opened, array)
+                others += [f"{file.name}: {name}" for name in opened.arrays if name != values.array.key]
+                if isinstance(values, Voxels):
+                    voxels = values
+                else:
+                    spikes = values
+        frame = ScannedFrame(
+            group=group,
+            formats=tuple(formats),
+            spikes=spikes,
+            voxels=voxels,
+            images=images,
+            others=tuple(others),
+        )
+        problems = with_source(part.name, [*collected.problems, *self._image_problems(frame)])
+        if not (spikes or voxels or images):
+            raise InputError(problems)
+        return replace(frame, problems=problems)
+
+    def _image_problems(self, frame: ScannedFrame) -> list[Problem]:
+        """Images that are not 8-bit RGB, and a pair of different sizes."""
+        problems = []
+        for role, header in frame.images.items():
+            if not header.plain and not self.plugin.convert_images:
+                form = header.colour if header.colour != "rgb" else f"rgb of {header.bits} bits"
+                message = f"is {form}, expected rgb of 8 bits"
+                cure = "--convert-images repeats gray, drops alpha and cuts to 8 bits"
+                problems.append(Problem(frame.called(role), message, cure, "colour"))
+        if len(frame.images) > 1:
+            blur, sharp = (frame.images[role] for role in IMAGE_ROLES)
+            size, blur_size = f"{sharp.height} x {sharp.width}", f"{blur.height} x {blur.width}"
+            if size != blur_size:
+                message = f"is {size}, but its blur frame is {blur_size}"
+                problems.append(Problem(frame.called("sharp"), message, "resize one of them", "shape"))
+        return problems
+
+    def gather(self, parts: Parts, scanned: Sequence[ScannedFrame]) -> Scan:  # type: ignore[override]  # as scanned
+        """Find the extents of the streams, and make tables and sources of all frames."""
         from unistore.converters.spike.gather import gather_frames
 
-        return gather_frames(scanned, self)
-
-    def _folders(self) -> dict[str, str]:
-        return dict(zip(ROLES, (self.spike_dir, self.voxel_dir, self.blur_dir, self.sharp_dir), strict=True))
-
-    def read(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
-    ) -> None:
-        """Read a frame, or bytes ``lo:hi`` of one of its kept images; see `Converter.read`."""
-        if lo == hi:
-            return
-        from unistore.converters.spike.tables import read_file_bytes, read_frame
-
-        if table == FRAMES:
-            read_frame(scan.sources[source], self.voxel_bins, self.flip, out)
-            return
-        image = next(image for image in IMAGES if file_table_name(image) == table)
-        read_file_bytes(scan.sources[source], image, lo, hi, out["data"])
+        return gather_frames(scanned, self.plugin)
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Extents, sequences, and offsets of kept images; one sample for each frame."""
@@ -98,13 +123,71 @@ class SpikeConverter(SpikeOptions, Converter):
     def _attributes(self, scan: Scan) -> dict[str, Any]:
         """How the frames were made from their sources."""
         layout = scan.options["found"]["layout"]
-        flipped = layout != "arrays" and self.flip
-        upside_down = any(each.detail.get("voxel", {}).get("upside_down", False) for each in scan.sources)
+        flipped = layout != "arrays" and self.plugin.flip
+        origins: Sequence[FrameOrigin] = scan.sources.details
+        upside_down = any(origin.voxels is not None and origin.voxels.upside_down for origin in origins)
         return {
             "source_layout": layout,
             "source_rows": "bottom first" if flipped else "top first",
             "flip_undone": flipped,
             "voxel_rule": "bin = (t * B) // T, T = spike_length of the frame",
-            "images": self.frames,
+            "images": self.plugin.frames,
             "existing_voxels": "bottom first" if upside_down else "top first",
         }
+
+    def read(
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Read a frame, or bytes ``lo:hi`` of one of its kept images."""
+        if lo == hi:
+            return
+        origin: FrameOrigin = scan.sources.details[source]
+        paths = scan.sources.paths(source)
+        arrays: dict[str, FileArray] = {}
+        for number, role in enumerate(origin.roles):
+            arrays[role] = FileArray(*self.file_of(origin, paths, number), origin.arrays[number])
+        if table == FRAMES:
+            self._read_frame(origin, arrays, out)
+            return
+        image = next(image for image in IMAGES if file_table_name(image) == table)
+        with arrays[image].open() as pixels:
+            # The whole file is checked before a part of it is taken.
+            out["data"][...] = np.frombuffer(pixels.values.content(), np.uint8)[lo:hi]
+
+    def _read_frame(
+        self, origin: FrameOrigin, arrays: Mapping[str, FileArray], out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Read the row of a frame into columns of one row, which are filled with zeros."""
+        if origin.spikes is not None and "spike" in out:
+            layout, extent = origin.spikes
+            length, height, width = extent
+            packed = out["spike"][0, :length, :height, : row_bytes(width)]
+            spikes: Spikes = PixelSpikes(array=arrays["spike"], extent=extent)
+            if layout != "array":
+                flip = self.plugin.flip
+                spikes = StreamSpikes(array=arrays["spike"], extent=extent, layout=layout, flip=flip)
+            spikes.read(packed)
+            for bins in origin.counted:
+                voxelize(packed, width, bins, out=out[f"voxel/{bins}"][0, :, :height, :width])
+        existing = origin.voxels
+        if existing is not None and existing.bins not in origin.counted:
+            _read_voxels(arrays["voxel"], existing, out[f"voxel/{existing.bins}"][0])
+        for image, (height, width) in origin.images.items():
+            if image in out:
+                _read_image(arrays[image], out[image][0, :height, :width])
+
+
+def _read_voxels(array: FileArray, form: VoxelForm, out: NDArray[Any]) -> None:
+    with array.open() as voxels:
+        values = voxels[:]
+    out[:, : form.height, : form.width] = values[:, ::-1] if form.upside_down else values
+
+
+def _read_image(array: FileArray, out: NDArray[Any]) -> None:
+    with array.open() as image:
+        pixels: NDArray[np.uint8] = image.values.rgb()
+    if pixels.shape != out.shape:
+        now, before = (f"{shape[0]} x {shape[1]}" for shape in (pixels.shape, out.shape))
+        message = f"is {now} now, and was {before} when it was scanned"
+        raise array.file.problem(message, "it changed during the conversion: run again", "changed")
+    out[...] = pixels

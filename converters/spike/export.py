@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -12,10 +14,15 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
-from unistore.converters.files.libraries import ONLY, Open, open_bytes, open_image
-from unistore.converters.formats.images import read_header
-from unistore.converters.scan import Scan
-from unistore.converters.spike.layouts import ARRAY_SUFFIX, STREAM_SUFFIX, format_of, stem_of
+from unistore.converters.files.libraries import BY_FORMAT, ONLY, Open, open_bytes, open_image
+from unistore.converters.formats.raw import Raw
+from unistore.converters.plugin import Format, SourceFile
+from unistore.converters.scan import Scan, Source
+from unistore.converters.seam.formats import format_by_ending, formats_of
+from unistore.converters.seam.stored import open_original
+from unistore.converters.spike.family import Spike
+from unistore.converters.spike.frames import FrameOrigin, SpikeForm
+from unistore.converters.spike.roles import STREAM_ENDING
 from unistore.schemas.indices import Column, StoreView
 from unistore.schemas.spike.fields import (
     FRAMES,
@@ -31,6 +38,7 @@ from unistore.schemas.spike.fields import (
     voxel_path,
 )
 
+_ARRAY_ENDING = ".npy"
 _PNG = b"\x89PNG"
 
 
@@ -47,9 +55,14 @@ class Frame:
     """Attributes of the group ``frames``, among them the layout of the sources."""
 
     @property
+    def format(self) -> Format:
+        """Format of its spike (or voxel) file."""
+        return format_by_ending(formats_of(Spike.formats), self.path.name)
+
+    @property
     def is_stream(self) -> bool:
         """Whether its spikes came from a headerless stream."""
-        return format_of(self.path).headerless
+        return isinstance(self.format, Raw)
 
     def packed(self, most: int | None = None) -> NDArray[np.uint8]:
         """Its spikes as packed bits, (T, H, ⌈W/8⌉) u1, row 0 = top; of more than `most` bytes the first."""
@@ -99,7 +112,7 @@ class Frame:
 
     def path_in(self, folder: str) -> str:
         """Path of its file in another folder of the sequence, without suffix."""
-        return (self.path.parent.parent / folder / stem_of(self.path)).as_posix()
+        return (self.path.parent.parent / folder / self.path.stem).as_posix()
 
     def _row(self, path: str) -> Any:
         return Column(self.store, path).take(np.array([self.number]))[0]
@@ -122,48 +135,60 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     all_frames = list(frames(store))
 
     def source(number: int) -> Restored:
-        found, frame = scan.sources[number], all_frames[number]
+        found = scan.sources[number]
+        origin: FrameOrigin = found.detail
+        frame = all_frames[number]
         restored: list[RestoredFile] = []
         left_out: list[str] = []
-        for role, path in zip(found.detail["roles"], found.files, strict=True):
-            arrays: list[RestoredArray] = []
-            opening: Open = format_of(path).arrays if role in ("spike", "voxel") else open_image
+        for place, role in enumerate(origin.roles):
+            path, key = found.files[place], origin.arrays[place]
             if role == "spike":
-                arrays = [_restored_spikes(frame, found.detail["spike"])]
+                assert origin.spikes is not None
+                spikes = _restored_spikes(frame, origin.spikes, key)
+                restored.append(RestoredFile(path, [spikes], _reader(found, place)))
             elif role == "voxel":
-                bins = found.detail["voxel"]["bins"]
-                voxels = voxel_path(bins)
-                if not store.has(voxels) or store.array(voxels).attributes["counted"]:
+                assert origin.voxels is not None
+                bins = origin.voxels.bins
+                if bins in origin.counted:
                     left_out.append(f"existing voxels of {bins} bins (counted from the spikes instead)")
                     continue
-                values = array_values(frame.voxels(voxels))
-                arrays = [RestoredArray(found.detail["voxel"]["key"] or ONLY, values)]
+                voxels = RestoredArray(key, array_values(frame.voxels(voxel_path(bins))))
+                restored.append(RestoredFile(path, [voxels], _reader(found, place)))
             else:
                 pixels = frame.image(role)
-                arrays = [RestoredArray(ONLY, array_values(pixels))]
-                if pixels.ndim == 1:
-                    opening = open_bytes
-                elif not read_header(path, path.name).exact:
+                is_kept = pixels.ndim == 1
+                image = RestoredArray(ONLY, array_values(pixels))
+                restored.append(RestoredFile(path, [image], open_bytes if is_kept else open_image))
+                if not is_kept and role in origin.inexact:
                     left_out.append(f"{role}/{path.name} (alpha or bits beyond 8)")
-            restored.append(RestoredFile(path, arrays, opening))
         return Restored(restored, left_out)
 
     return source
 
 
-def _restored_spikes(frame: Frame, form: Mapping[str, Any]) -> RestoredArray:
+def _reader(source: Source, number: int) -> Open:
+    """How a file of spikes or voxels is read: by NumPy, or by a format of a package."""
+    origin: FrameOrigin = source.detail
+    name = origin.formats[number]
+    if name in BY_FORMAT:
+        return BY_FORMAT[name]
+    opening = next(each for each in formats_of(Spike.formats) if each.name == name)
+    file = SourceFile(source.files[number], origin.files[number], source.files)
+    return partial(open_original, opening, file)
+
+
+def _restored_spikes(frame: Frame, form: SpikeForm, key: str) -> RestoredArray:
     if not frame.is_stream:
-        return RestoredArray(form["key"] or ONLY, array_values(frame.spikes()))
-    length, height, width = form["extent"]
-    used = length * height * width % 8
+        return RestoredArray(key, array_values(frame.spikes()))
+    used = prod(form.extent) % 8
 
     def without_unused_bits(stream: NDArray[np.uint8]) -> NDArray[np.uint8]:
         stream = stream.copy()
-        if form["layout"] == "stream" and used:
+        if form.layout == "stream" and used:
             stream[-1] &= (1 << used) - 1
         return stream
 
-    return RestoredArray(ONLY, array_values(frame.stream()), of_file=without_unused_bits)
+    return RestoredArray(key, array_values(frame.stream()), of_file=without_unused_bits)
 
 
 def files(store: StoreView) -> Iterator[File]:
@@ -179,7 +204,7 @@ def files(store: StoreView) -> Iterator[File]:
         if store.has(SPIKE):
             yield _spikes(frame)
         for path in existing:
-            name = PurePosixPath(f"{frame.path_in(options['voxel_dir'])}{ARRAY_SUFFIX}")
+            name = PurePosixPath(f"{frame.path_in(options['voxel_dir'])}{_ARRAY_ENDING}")
             yield _array(frame, name if store.has(SPIKE) else frame.path, "voxel", frame.voxels(path))
         for image in images:
             yield _image(frame, image, options[f"{image}_dir"])
@@ -188,22 +213,20 @@ def files(store: StoreView) -> Iterator[File]:
 def _spikes(frame: Frame) -> File:
     if not frame.is_stream:
         return _array(frame, frame.path, "spk", frame.spikes())
-    name = frame.path if format_of(frame.path).form else _renamed(frame.path, STREAM_SUFFIX)
+    is_raw = type(frame.format) is Raw
+    name = frame.path if is_raw else frame.path.with_suffix(STREAM_ENDING)
     values = {"": array_values(frame.stream())}
     return File(name=str(name), form="raw", source=frame.number, values=values)
 
 
 def _array(frame: Frame, name: PurePosixPath, key: str, values: NDArray[Any]) -> File:
-    """An array in a file of its own format or, if that cannot be written, in a ``.npy`` file."""
-    form = format_of(name).form
-    if form not in ("npy", "npz"):
-        name, form = _renamed(name, ARRAY_SUFFIX), "npy"
-    inside = {key if form == "npz" else "": array_values(values)}
-    return File(name=str(name), form=form, source=frame.number, values=inside)
-
-
-def _renamed(name: PurePosixPath, suffix: str) -> PurePosixPath:
-    return name.parent / f"{stem_of(name)}{suffix}"
+    """An array in a ``.npz`` file if it came in one, else in a ``.npy`` file."""
+    if name.suffix.lower() == ".npz":
+        inside = {key: array_values(values)}
+        return File(name=str(name), form="npz", source=frame.number, values=inside)
+    inside = {"": array_values(values)}
+    name = name.with_suffix(_ARRAY_ENDING)
+    return File(name=str(name), form="npy", source=frame.number, values=inside)
 
 
 def _image(frame: Frame, image: str, folder: str) -> File:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,12 @@ from unistore.converters.common.exclusion import with_source
 from unistore.converters.common.left_out import left_out_notes
 from unistore.converters.preview import evenly
 from unistore.converters.protocol import Scan, Sources
-from unistore.converters.spike.frames import ROLES, file_name
+from unistore.converters.spike.frames import ScannedFrame, first_frames
 from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.scan import ScannedFrame, first_frames
-from unistore.converters.spike.source import LARGE, Extent, FrameSource, ShapedStream, StreamSource
+from unistore.converters.spike.roles import ROLES
+from unistore.converters.spike.spikes import Extent, Spikes, Stream, StreamSpikes
 from unistore.converters.spike.streams import ResolvedStreams, resolve_streams
-from unistore.converters.spike.tables import make_source, make_tables, recordings_of
+from unistore.converters.spike.tables import make_source, make_tables
 from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, bin_edges
 from unistore.system.sizes import count_of, size
@@ -44,41 +44,30 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
     scan is empty. Raises an `InputError` with every disagreement between frames, and every stream of unknown
     layout or resolution.
     """
-    roles = tuple(role for role in ROLES if all(role in each.info.roles for each in frames))
+    roles = tuple(role for role in ROLES if all(role in frame.group.roles for frame in frames))
     resolved = _resolve(frames, options)
     spikes = _spikes(frames, resolved, options.flip)
-    extents = {name: each.extent for name, each in spikes.items()}
+    extents = {name: source.extent for name, source in spikes.items()}
     misread = None if resolved.problems else misread_note(frames, extents)
-    usable = [replace(each, voxel=None) for each in frames] if misread else frames
-    problems = [*resolved.problems, *compare_with_spikes(usable, extents)]
+    problems = [*resolved.problems, *compare_with_spikes([] if misread else frames, extents)]
     if options.voxel_bins and "spike" not in roles:
         message = "cannot be counted: there are no spikes, only existing voxels"
         problems.append(Problem("--voxel-bins", message, "leave it out", "missing"))
     if problems:
         raise InputError(problems)
-    if any(each.problems for each in frames):
+    if any(frame.problems for frame in frames):
         return Scan(family=FAMILY_NAME, sources=Sources(), tables=(), sample_table=FRAMES, main_table=FRAMES)
-    counted, upside_down, notes = options.voxel_bins, False, list[str]()
-    if misread:
-        existing = {each.voxel.bins for each in frames if each.voxel is not None}
-        counted, notes = tuple(sorted({*counted, *existing})), [misread]
-    elif "voxel" in roles:
-        bins = {each.voxel.bins for each in frames if each.voxel is not None}
-        if bins <= set(counted):
-            notes = [f"existing voxels are left out: sets of {min(bins)} bins are counted from the spikes"]
-        else:
-            upside_down, note = detect_orientation(frames, spikes)
-            notes = [note]
-    by_source = counted if misread else None
+    voxels = _plan_voxels(frames, spikes, options.voxel_bins, misread)
+    existing = [] if misread else [frame.voxels for frame in frames if frame.voxels is not None]
     sources = Sources(
-        make_source(each, roles, spikes.get(each.frame.name), options.frames, upside_down, by_source)
-        for each in frames
+        make_source(frame, roles, spikes.get(frame.name), options.frames, voxels.upside_down, voxels.counted)
+        for frame in frames
     )
     return Scan(
         family=FAMILY_NAME,
         sources=sources,
-        units=recordings_of(sources),
-        tables=make_tables(usable, extents, counted, roles, options.frames),
+        units=[frame.group.unit for frame in frames],
+        tables=make_tables(frames, extents, voxels.counted, existing, roles, options.frames),
         sample_table=FRAMES,
         main_table=FRAMES,
         options={**options.recorded(), "found": {"layout": resolved.layout}},
@@ -86,7 +75,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
             size_note(frames, extents),
             *resolved.notes,
             *firing_notes(frames, spikes),
-            *notes,
+            *voxels.notes,
             *padding_note(extents),
             *image_size_note(frames, options.frames),
             *left_out_notes(_left_out(frames, options.frames)),
@@ -94,40 +83,66 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
     )
 
 
+class _VoxelPlan(NamedTuple):
+    """Bins of the sets that are counted from spikes, and what becomes of existing ones."""
+
+    counted: tuple[int, ...]
+    upside_down: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def _plan_voxels(
+    frames: Sequence[ScannedFrame],
+    spikes: Mapping[str, Spikes],
+    wanted: tuple[int, ...],
+    misread: str | None,
+) -> _VoxelPlan:
+    existing = {frame.voxels.bins for frame in frames if frame.voxels is not None}
+    if misread is not None:
+        return _VoxelPlan(tuple(sorted(existing.union(wanted))), notes=(misread,))
+    if not existing:
+        return _VoxelPlan(wanted)
+    if existing <= set(wanted):
+        note = f"existing voxels are left out: sets of {min(existing)} bins are counted from the spikes"
+        return _VoxelPlan(wanted, notes=(note,))
+    upside_down, note = detect_orientation(frames, spikes)
+    return _VoxelPlan(wanted, upside_down, (note,))
+
+
 def _left_out(frames: Sequence[ScannedFrame], images: str) -> Iterator[tuple[str, str]]:
     """Yield what the files of frames hold and the store does not, with the reason."""
     for frame in frames:
-        for arrays in (frame.spikes, frame.voxel):
-            if arrays is not None:
-                yield from ((f"{arrays.location}: {name}", "of another name") for name in arrays.others)
+        for name in frame.others:
+            yield name, "of another name"
         for role, header in frame.images.items():
             if images == "tiles" and not header.exact:
-                yield file_name(frame.frame, role), "alpha or bits beyond 8, which --convert-images drops"
+                yield frame.called(role), "alpha or bits beyond 8, which --convert-images drops"
 
 
 def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedStreams:
-    by_sequence: dict[str, list[StreamSource]] = {}
-    for each in frames:
-        if each.stream is not None:
-            by_sequence.setdefault(each.info.sequence, []).append(each.stream)
+    by_sequence: dict[str, list[Stream]] = {}
+    for frame in frames:
+        if frame.stream is not None:
+            by_sequence.setdefault(frame.sequence, []).append(frame.stream)
     if not by_sequence:
         return ResolvedStreams({}, "arrays", (), ())
     return resolve_streams(by_sequence, options.layout, options.height, options.width, options.flip)
 
 
-def _spikes(frames: Sequence[ScannedFrame], resolved: ResolvedStreams, flip: bool) -> dict[str, FrameSource]:
+def _spikes(frames: Sequence[ScannedFrame], resolved: ResolvedStreams, flip: bool) -> dict[str, Spikes]:
     """Spikes of known extent by name of the frame."""
-    found: dict[str, FrameSource] = {}
-    for each in frames:
-        name = each.frame.name
-        if isinstance(each.spikes, FrameSource):
-            found[name] = each.spikes
-        elif each.spikes is not None and name in resolved.extents:
-            found[name] = ShapedStream.of(each.spikes, resolved.extents[name], resolved.layout, flip)
-    return found
+    by_name: dict[str, Spikes] = {}
+    for frame in frames:
+        if isinstance(frame.spikes, Spikes):
+            by_name[frame.name] = frame.spikes
+        elif frame.spikes is not None and frame.name in resolved.extents:
+            extent = resolved.extents[frame.name]
+            stream = frame.spikes.array
+            by_name[frame.name] = StreamSpikes(array=stream, extent=extent, layout=resolved.layout, flip=flip)
+    return by_name
 
 
-def detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSource]) -> tuple[bool, str]:
+def detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> tuple[bool, str]:
     """Whether row 0 of existing grids is the bottom row, and a note.
 
     The first grid of some sequences is compared with voxels counted from its spikes, given by the frame's
@@ -139,18 +154,11 @@ def detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Fram
         If it is the bottom row of some grids, and the top row of others.
     """
     seen: dict[str, str] = {}
-    for each in first_frames(each for each in frames if each.frame.name in spikes)[:_CHECKED_RECORDINGS]:
-        source = spikes[each.frame.name]
-        assert each.voxel is not None
-        if source.memory > LARGE:
-            message = f"takes {size(source.memory)} of memory to be compared with its voxels"
-            cure = "save it uncompressed, or in C order"
-            raise InputError(Problem(source.location, message, cure, "memory"))
-        counted, found = source.counted(each.voxel.bins), each.voxel.values()
-        upright, flipped = np.array_equal(found, counted), np.array_equal(found[:, ::-1], counted)
-        if not (upright and flipped):
-            way = "top" if upright else "bottom" if flipped else "other"
-            seen.setdefault(way, file_name(each.frame, "voxel"))
+    compared = first_frames(frame for frame in frames if frame.name in spikes)[:_CHECKED_RECORDINGS]
+    for frame in compared:
+        way = _way_up(frame, spikes[frame.name])
+        if way:
+            seen.setdefault(way, frame.called("voxel"))
     if set(seen) == {"top", "bottom"}:
         message = f"holds its bottom row first, but {seen['top']} its top row"
         cure = "remove the existing voxels and use --voxel-bins"
@@ -166,6 +174,24 @@ def detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Fram
     return set(seen) == {"bottom"}, note
 
 
+def _way_up(frame: ScannedFrame, spikes: Spikes) -> str:
+    """Which row the grid of a frame begins with, ``"other"`` if it differs; empty: both ways are alike."""
+    assert frame.voxels is not None
+    if spikes.is_large:
+        message = f"takes {size(spikes.memory)} of memory to be compared with its voxels"
+        cure = "save it uncompressed, or in C order"
+        raise InputError(Problem(spikes.name, message, cure, "memory"))
+    counted = spikes.counted(frame.voxels.bins)
+    existing = frame.voxels.values()
+    upright = np.array_equal(existing, counted)
+    flipped = np.array_equal(existing[:, ::-1], counted)
+    if upright and flipped:
+        return ""
+    if upright:
+        return "top"
+    return "bottom" if flipped else "other"
+
+
 def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> list[Problem]:
     """Problems of voxel grids of another resolution than their spikes, or with different numbers of bins.
 
@@ -173,17 +199,17 @@ def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Ex
     """
     problems: list[Problem] = []
     by_bins: dict[int, list[str]] = {}
-    for each in frames:
-        extent, voxel = extents.get(each.frame.name), each.voxel
-        if voxel is None:
+    for frame in frames:
+        extent, voxels = extents.get(frame.name), frame.voxels
+        if voxels is None:
             continue
-        name = file_name(each.frame, "voxel")
-        by_bins.setdefault(voxel.bins, []).append(name)
-        if extent and (voxel.height, voxel.width) != (extent.height, extent.width):
-            its, theirs = f"{voxel.height} x {voxel.width}", f"{extent.height} x {extent.width}"
-            cure = f"count them from the spikes: --voxel-dir none --voxel-bins {voxel.bins}"
-            message = f"is {its}, but its spikes are {theirs}"
-            problems.append(Problem(name, message, cure, "shape", each.frame.name))
+        by_bins.setdefault(voxels.bins, []).append(voxels.name)
+        if extent and (voxels.height, voxels.width) != (extent.height, extent.width):
+            cure = f"count them from the spikes: --voxel-dir none --voxel-bins {voxels.bins}"
+            message = (
+                f"is {voxels.height} x {voxels.width}, but its spikes are {extent.height} x {extent.width}"
+            )
+            problems.append(Problem(voxels.name, message, cure, "shape", frame.name))
     if len(by_bins) > 1:
         listed = "; ".join(
             f"{bins} in {names[0]} and {len(names) - 1} more" for bins, names in by_bins.items()
@@ -201,46 +227,51 @@ def misread_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) 
     another way.
     """
     differing = []
-    for each in frames:
-        voxel, extent = each.voxel, extents.get(each.frame.name)
-        if voxel is None or extent is None or (voxel.height, voxel.width) == (extent.height, extent.width):
+    for frame in frames:
+        voxels, extent = frame.voxels, extents.get(frame.name)
+        if voxels is None or extent is None:
             continue
-        if each.stream is None or each.stream.size % (voxel.height * voxel.width):
+        if (voxels.height, voxels.width) == (extent.height, extent.width):
+            continue
+        if frame.stream is None or frame.stream.size % (voxels.height * voxels.width):
             return None
-        differing.append(each)
+        differing.append(frame)
     compared = first_frames(differing)[:_CHECKED_RECORDINGS]
     if not compared or not all(map(_is_sum_of_bytes, compared)):
         return None
-    first, voxel = compared[0], compared[0].voxel
-    assert voxel is not None
-    name = file_name(first.frame, "voxel")
-    grid, extent = f"{voxel.bins} x {voxel.height} x {voxel.width}", extents[first.frame.name]
+    voxels = compared[0].voxels
+    assert voxels is not None
+    extent = extents[compared[0].name]
     return (
-        f"careful: existing voxels ({name}: {grid}) were counted from packed bytes "
-        f"taken for pixels; sets of {voxel.bins} bins are counted from the spikes instead, "
-        f"{extent.height} x {extent.width}"
+        f"careful: existing voxels ({voxels.name}: {voxels.bins} x {voxels.height} x {voxels.width}) were "
+        f"counted from packed bytes taken for pixels; sets of {voxels.bins} bins are counted from the spikes "
+        f"instead, {extent.height} x {extent.width}"
     )
 
 
 def _is_sum_of_bytes(frame: ScannedFrame) -> bool:
     """Whether a grid is a sum over bytes of its stream, either way up."""
-    voxel, stream = frame.voxel, frame.stream
-    assert voxel is not None
+    voxels, stream = frame.voxels, frame.stream
+    assert voxels is not None
     assert stream is not None
-    length = stream.size // (voxel.height * voxel.width)
-    if length < voxel.bins:
+    pixels = voxels.height * voxels.width
+    length = stream.size // pixels
+    if length < voxels.bins:
         return False
-    counted = np.zeros((voxel.bins, voxel.height, voxel.width))
-    bins = np.repeat(np.arange(voxel.bins), np.diff(bin_edges(length, voxel.bins)))
-    content, pixels = stream.content(), voxel.height * voxel.width
-    for step, number in enumerate(bins.tolist()):
-        counted[number] += content[step * pixels : (step + 1) * pixels].reshape(voxel.height, voxel.width)
-    found = voxel.values().astype(np.float64)
-    if not found.std() or not counted.std():
-        return not found.any() and not counted.any()
-    return any(
-        float(np.corrcoef(each.ravel(), counted.ravel())[0, 1]) >= _SAME for each in (found, found[:, ::-1])
-    )
+    counted = np.zeros((voxels.bins, voxels.height, voxels.width))
+    bins = np.repeat(np.arange(voxels.bins), np.diff(bin_edges(length, voxels.bins)))
+    with stream.array.open() as content:
+        for step, number in enumerate(bins.tolist()):
+            step_bytes = content[step * pixels : (step + 1) * pixels]
+            counted[number] += step_bytes.reshape(voxels.height, voxels.width)
+    existing = voxels.values().astype(np.float64)
+    if not existing.std() or not counted.std():
+        return not existing.any() and not counted.any()
+    return any(_correlation(grid, counted) >= _SAME for grid in (existing, existing[:, ::-1]))
+
+
+def _correlation(grid: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    return float(np.corrcoef(grid.ravel(), other.ravel())[0, 1])
 
 
 def firing_rate(blocks: Iterable[NDArray[np.uint8]], width: int) -> float:
@@ -252,25 +283,27 @@ def firing_rate(blocks: Iterable[NDArray[np.uint8]], width: int) -> float:
     return fired / max(1, pixels)
 
 
-def firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSource]) -> list[str]:
+def firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> list[str]:
     """Rates at the start of some sequences, and a remark on those that are dark or saturated.
 
     `spikes` has those of each frame by its name.
     """
-    small = {name for name, source in spikes.items() if source.memory <= LARGE}
-    firsts = first_frames(each for each in frames if each.frame.name in small)
+    small = {name for name, source in spikes.items() if not source.is_large}
+    firsts = first_frames(frame for frame in frames if frame.name in small)
     rates: dict[str, float] = {}
-    for at in evenly(0, len(firsts), _LOOKED_AT).tolist():
-        name, source = firsts[at].frame.name, spikes[firsts[at].frame.name]
+    for number in evenly(0, len(firsts), _LOOKED_AT).tolist():
+        frame = firsts[number]
+        source = spikes[frame.name]
         beginning = islice(source.blocks(), _BLOCKS)  # a recording may be larger than memory
         try:
-            rates[firsts[at].info.sequence] = firing_rate(beginning, source.extent.width)
+            rates[frame.sequence] = firing_rate(beginning, source.extent.width)
         except InputError as error:
-            raise InputError(with_source(name, error.problems)) from error
+            raise InputError(with_source(frame.name, error.problems)) from error
     if not rates:
         return []
-    span = " to ".join(dict.fromkeys(f"{end(rates.values()):.3g}" for end in (min, max)))
-    notes = [f"spikes a pixel and step: {span}, at the start of {count_of(len(rates), 'sequence')}"]
+    ends = dict.fromkeys([f"{min(rates.values()):.3g}", f"{max(rates.values()):.3g}"])
+    start = f"at the start of {count_of(len(rates), 'sequence')}"
+    notes = [f"spikes a pixel and step: {' to '.join(ends)}, {start}"]
     dark = [name for name, rate in rates.items() if not rate]
     full = [name for name, rate in rates.items() if rate > SATURATED]
     for names, what in ((dark, "no spike at all"), (full, "nearly every pixel firing at every step")):
@@ -284,7 +317,7 @@ def size_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> 
     """Frames, sequences, time steps and pixels."""
     lengths = sorted({extent.length for extent in extents.values()})
     pixels = sorted({(extent.height, extent.width) for extent in extents.values()})
-    sequences = count_of(len({each.info.sequence for each in frames}), "sequence")
+    sequences = count_of(len({frame.sequence for frame in frames}), "sequence")
     note = f"spikes: {count_of(len(frames), 'frame')} of {sequences}"
     if extents:
         steps = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
@@ -297,15 +330,14 @@ def size_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> 
 
 def padding_note(extents: Mapping[str, Extent]) -> list[str]:
     """A note if padding to the largest extents makes the store several times as large as its sources."""
-    sizes = {name: each.length * each.height * each.width for name, each in extents.items()}
+    sizes = {name: prod(extent) for name, extent in extents.items()}
     if not sizes:
         return []
-    axes = ("length", "height", "width")
-    largest = prod(max(getattr(each, axis) for each in extents.values()) for axis in axes)
+    largest = prod(map(max, zip(*extents.values(), strict=True)))
     factor = len(sizes) * largest / sum(sizes.values())
     if factor < _LARGE_PADDING:
         return []
-    name = max(sizes, key=lambda each: sizes[each])
+    name = max(sizes, key=sizes.__getitem__)
     note = (
         f"careful: {name} has {extents[name].length} time steps, and all frames are padded to the largest: "
         f"{factor:.1f} times the values that the sources hold; convert it apart (--exclude {name}), "
@@ -316,11 +348,11 @@ def padding_note(extents: Mapping[str, Extent]) -> list[str]:
 
 def image_size_note(scanned: Sequence[ScannedFrame], frames: str) -> list[str]:
     """Bytes of all blur and sharp frames in both ways to store them."""
-    forms = [form for each in scanned for form in each.images.values()]
-    if not forms:
+    headers = [header for frame in scanned for header in frame.images.values()]
+    if not headers:
         return []
-    tiles = sum(form.height * form.width * 3 for form in forms) / 1e6
-    keep = sum(form.size for form in forms) / 1e6
+    tiles = sum(header.height * header.width * 3 for header in headers) / 1e6
+    keep = sum(header.size for header in headers) / 1e6
     note = (
         f"blur and sharp frames: at most {tiles:,.1f} MB as tiles (before compression), "
         f"{keep:,.1f} MB with --frames keep; taken: {frames}"

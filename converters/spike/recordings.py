@@ -1,217 +1,352 @@
-"""Recordings under all given paths, and the files that belong to none.
+"""Recordings among the files under the given paths.
 
 A recording is a folder with a ``spike/`` or ``spike_vox/`` folder (and perhaps ``blur/`` and ``sharp/``), or
 spike files alone: the numbered files of a folder are one recording, any other file is a recording of its own.
-
-Folders are often links made by preparation scripts. Links are followed if they stay inside the given paths.
-A given path that links of another one lead into is not searched itself. A file with several names is used
-once.
+A file with several names is used once.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import (
-    Listing,
-    folders_of_targets,
-    is_store,
-    natural_key,
-    real_path,
-    resolve_parents,
+from unistore.converters.common.columns import Column, reconcile
+from unistore.converters.common.exclusion import with_source
+from unistore.converters.files.links import broken_link
+from unistore.converters.files.paths import natural_key, real_path, split_of
+from unistore.converters.options import Columns
+from unistore.converters.plugin import Group, Problem, SourceFile
+from unistore.converters.spike.roles import (
+    IMAGE_FORMATS,
+    RAW_FORMAT,
+    ROLES,
+    STREAM_ENDING,
+    Place,
+    may_be,
 )
-from unistore.converters.spike.frames import (
-    Recording,
-    has_known_suffix,
-    has_role_suffix,
-    suffixes_of,
-)
-from unistore.converters.spike.search import Search, relative_name
-from unistore.errors import Problem, printable
-from unistore.system.sizes import count_of
+from unistore.errors import first_few, printable
 
-LeftOut = list[tuple[Path, str]]
+Frame = Mapping[str, SourceFile]
+"""Files that belong together, by role, in the order of `ROLES`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recordings:
-    """Recordings under the given paths, in natural order."""
+class Recording(NamedTuple):
+    """Consecutive frames: a folder of them, or one file. Every frame has the same roles.
 
-    recordings: tuple[Recording, ...]
-    problems: tuple[Problem, ...]
-    notes: tuple[str, ...]
-    base: Path
-    """Folder that names are relative to."""
-    searched: tuple[Path, ...]
-    """Given paths that were searched for recordings."""
-    followed: tuple[Path, ...]
-    """Given paths that are only targets of links."""
-
-
-def find_recordings(listing: Listing, folders: Mapping[str, str], exclusion: Exclusion) -> Recordings:
-    """Search the given files and folders.
-
-    A recording is split where a frame is left out, so that no clip crosses the gap. `folders` has the folder
-    name of each role: ``{"spike": "spike", "voxel": "spike_vox", …}``.
+    The frames behind one that is left out are a recording of the same name with the next ``part``.
     """
-    roots = list(dict.fromkeys(Path(os.path.abspath(path)) for path in listing.roots))  # noqa: PTH100  keeps links
-    base = _common_base(roots)
-    searches = [Search(number, roots, base, folders, exclusion, listing) for number in range(len(roots))]
-    for search in searches:
-        search.run()
-    targets = {number for search in searches for number in search.targets}
-    taken = [search for search in searches if search.number not in targets]
-    notes = [
-        f"{printable(str(roots[number]))}: only followed from links, not searched for recordings"
-        for number in sorted(targets)
-    ]
-    recordings, doubles = _drop_duplicates([each for search in taken for each in search.recordings])
-    if doubles:
-        notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
-    files = (file for each in recordings for frame in each.frames for file in frame.files.values())
-    used = {real.parent for real in resolve_files(files)}
-    outside = folders_of_targets((link for search in taken for link in search.leaving), roots)
-    cure = shlex.join(word for target in outside for word in ("--follow-links-to", str(target)))
-    problems = [
-        replace(problem, cure=cure) if problem.kind == "link" else problem
-        for search in taken
-        for problem in search.problems
-    ]
-    problems += [p for search in taken for p, holding in search.without_spikes if not holding & used]
-    if not recordings and not problems and exclusion:
-        problems.append(Problem(count_of(len(roots), "path"), "everything in them is left out", kind="empty"))
-    if not recordings and not problems:
-        where = ", ".join(printable(str(path)) for path in listing.roots)
-        message = f"no {folders['spike']}/ folder and no {', '.join(suffixes_of('spike'))} file"
-        problems.append(Problem(where, message, "name the folder with --spike-dir", "missing"))
-    return Recordings(
-        recordings=tuple(recordings),
-        problems=tuple(problems),
-        notes=tuple(notes),
-        base=base,
-        searched=tuple(roots[search.number] for search in taken),
-        followed=tuple(roots[number] for number in sorted(targets)),
-    )
+
+    name: str
+    split: str | None
+    frames: tuple[Frame, ...]
+    part: int = 1
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles of the files of each frame."""
+        return tuple(self.frames[0])
+
+    @property
+    def files(self) -> Iterator[SourceFile]:
+        """Files of all frames."""
+        return (file for frame in self.frames for file in frame.values())
+
+    def groups(self, roles: Collection[str]) -> Iterator[Group]:
+        """Make a group of each frame, of the files of some roles."""
+        sequence = self.name if self.part == 1 else f"{self.name}~{self.part}"
+        own_roles = tuple([role for role in self.roles if role in roles])
+        for frame in self.frames:
+            files = tuple([frame[role] for role in own_roles])
+            name = next(iter(frame.values())).name
+            place = Place(sequence, self.split)
+            yield Group(name, files, roles=own_roles, unit=self.name, detail=place)
 
 
-def resolve_files(files: Iterable[Path]) -> list[Path]:
-    """Files with every link resolved (each folder once)."""
-    found = list(files)
-    in_place = resolve_parents(found)
-    return [
-        real_path(path) if path.is_symlink() else real for path, real in zip(found, in_place, strict=True)
-    ]
+@dataclass
+class _Folder:
+    """A folder of a sequence, or one with loose files; `prefix` is what names of files in it begin with."""
+
+    path: Path
+    prefix: str
+    by_role: dict[str, list[SourceFile]] = field(default_factory=dict)
+    loose: list[SourceFile] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What messages and stores call it."""
+        return self.prefix.rstrip("/") or printable(self.path.name)
 
 
-def _common_base(roots: Sequence[Path]) -> Path:
-    if len(roots) == 1 and roots[0].is_dir():
-        return roots[0]
-    return Path(os.path.commonpath([root if root.is_dir() else root.parent for root in roots]))
+class RecordingFinder:
+    """Finds the recordings among files.
 
+    Parameters
+    ----------
+    files
+        All files, with the names that links give them.
+    folders
+        Name of the folder of each role.
+    excluded
+        Names of files that are left out, see `Options.exclude`.
+    endings
+        What messages say of the endings of a role's files.
 
-def _drop_duplicates(recordings: Sequence[Recording]) -> tuple[list[Recording], list[str]]:
-    """Drop recordings that share a file with one of more roles; returns the rest, and the dropped names."""
-
-    def fullest(recording: Recording) -> tuple[int, bool]:
-        return -len(recording.roles), recording.split is None
-
-    ordered = sorted(recordings, key=lambda each: natural_key(each.name))
-    taken: set[Path] = set()
-    kept, doubles = [], []
-    for recording in sorted(ordered, key=fullest):
-        files = set(resolve_files(next(iter(frame.files.values())) for frame in recording.frames))
-        if files & taken:
-            doubles.append(recording.name)
-        else:
-            kept.append(recording)
-            taken |= files
-    return sorted(kept, key=lambda each: natural_key(each.name)), doubles
-
-
-def find_left_out(
-    found: Recordings,
-    used: Sequence[Path],
-    roles: Sequence[str],
-    folders: Mapping[str, str],
-    exclusion: Exclusion,
-) -> LeftOut:
-    """List what belongs to no frame, with the reason, in natural order.
-
-    Without what is excluded by name or has a problem, and hidden names. A folder without any file of a frame
-    is listed as a whole. Links to folders are not followed: their targets are listed where they lie.
-
-    `used` are the files of all frames, `roles` those that are converted, `folders` the folder name of each
-    role. What `exclusion` covers is reported elsewhere.
+    Attributes
+    ----------
+    recordings
+        In natural order.
+    problems, notes
+        What is wrong with names, and remarks.
     """
-    reported = Exclusion(name for each in found.problems for name in (each.source, each.file))
-    real_used = set(resolve_files(used))
-    role_of = {name: role for role, name in folders.items()}
-    seen: set[Path] = set()
 
-    def is_reported(path: Path) -> bool:
-        name = relative_name(path, found.base)
-        return exclusion.covers(name) or reported.covers(name)
-
-    def inside(folder: Path, followed: bool) -> tuple[LeftOut, bool]:
-        """What is left in a folder, and whether that is everything in it; each real folder once."""
-        real = real_path(folder)
-        if real in seen:
-            return [], False
-        seen.add(real)
-        left: LeftOut = []
-        whole = True
-        for path, is_folder, is_link in _entries(folder):
-            if is_reported(path) or (is_folder and is_link):
-                whole = False
-            elif is_folder and is_store(path):
-                left.append((path, "is a store"))
-            elif is_folder:
-                below, all_of_it = inside(path, followed)
-                left += [(path, reason(path.name, followed))] if all_of_it else below
-                whole = whole and all_of_it
-            elif (real_path(path) if is_link else real / path.name) in real_used:
-                whole = False
+    def __init__(
+        self,
+        files: Sequence[SourceFile],
+        folders: Mapping[str, str],
+        excluded: Collection[str],
+        endings: Mapping[str, str],
+    ) -> None:
+        self.recordings: list[Recording] = []
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self._folders, self._endings = folders, endings
+        self._role_of = {name: role for role, name in folders.items()}
+        self._excluded = frozenset(excluded)
+        self._without_spikes: list[tuple[Problem, set[Path]]] = []
+        roots = [Path(os.path.abspath(root)) for root in files[0].roots] if files else []  # noqa: PTH100  keeps links
+        self._roots = sorted(roots, key=lambda root: len(root.parts))  # the outermost first
+        for folder in self._by_folder(files):
+            if folder.by_role:
+                self._add_sequence(folder)
             else:
-                role = role_of.get(folder.name)
-                if not (has_known_suffix(path) if role is None else has_role_suffix(path, role)):
-                    left.append((path, f"is no {', '.join(suffixes_of(role or 'spike'))} file"))
-                else:
-                    left.append((path, reason(folder.name, followed)))
-        return left, whole
+                self._add_loose(folder)
+        self._drop_duplicates()
+        used = {real_path(file.path).parent for recording in self.recordings for file in recording.files}
+        self.problems += [problem for problem, real in self._without_spikes if not real & used]
 
-    def reason(folder: str, followed: bool) -> str:
-        """Why a folder, or a file in a folder of that name, belongs to no frame."""
-        role = role_of.get(folder)
-        if followed:
-            return "no link leads to it"
-        if role is not None and role not in roles:
-            return f"not every sequence has {printable(folder)}/"
-        return f"belongs to no frame; their files lie in {', '.join(f'{name}/' for name in folders.values())}"
+    def _by_folder(self, files: Iterable[SourceFile]) -> Iterable[_Folder]:
+        """Sort files by the folder of their sequence, or by their own."""
+        by_path: dict[Path, _Folder] = {}
+        for file in files:
+            role_folder = self._role_folder(file.path)
+            if role_folder is None:
+                folder = by_path.setdefault(file.path.parent, _folder_above(file, 1))
+                folder.loose.append(file)
+                self._check_link(file)
+            elif role_folder == file.path.parent:
+                folder = by_path.setdefault(role_folder.parent, _folder_above(file, 2))
+                folder.by_role.setdefault(self._role_of[role_folder.name], []).append(file)
+        return by_path.values()
 
-    left = [
-        each
-        for roots, followed in ((found.searched, False), (found.followed, True))
-        for root in sorted(roots)
-        if root.is_dir() and not is_reported(root)
-        for each in inside(root, followed)[0]
+    def _role_folder(self, path: Path) -> Path | None:
+        """Return the outermost folder of a role that a file lies in, below the given paths."""
+        root = self._root(path)
+        above = [folder for folder in path.parents if folder.is_relative_to(root) and folder != root]
+        return next((folder for folder in reversed(above) if folder.name in self._role_of), None)
+
+    def _root(self, path: Path) -> Path:
+        return next(root for root in self._roots if path.is_relative_to(root))
+
+    def _check_link(self, file: SourceFile) -> None:
+        """Refuse a broken link that has the name of a folder."""
+        if file.path.name in self._role_of and not file.path.exists():
+            problem = Problem(file.name, broken_link(file.path), "fix the link", "missing", file.name)
+            self.problems.append(problem)
+
+    def _add_sequence(self, folder: _Folder) -> None:
+        present = [role for role in ROLES if self._has(folder, role)]
+        if not {"spike", "voxel"}.intersection(present):
+            self._without_spikes.append(self._problem_without_spikes(folder, present))
+            return
+        frames: dict[str, dict[str, SourceFile]] = {}
+        for role in present:
+            files = [file for file in folder.by_role.get(role, ()) if may_be(file.format, role)]
+            frames[role] = self._by_stem(files)
+            if not files:
+                message = f"holds no {self._endings[role]} file"
+                where = f"{folder.prefix}{self._folders[role]}"
+                self.problems.append(Problem(where, message, kind="missing", source=folder.name))
+        if not all(frames.values()):
+            return
+        names = {role: f"{folder.prefix}{self._folders[role]}" for role in frames}
+        excluded = set[str]()
+        for role, by_stem in frames.items():
+            excluded |= self._excluded_stems(names[role], by_stem.values()) - by_stem.keys()
+        runs, problems = pair_files(frames, names, excluded)
+        self.problems += with_source(folder.name, problems)
+        self._add_runs(folder, runs)
+
+    def _has(self, folder: _Folder, role: str) -> bool:
+        """Whether the folder of a sequence has one for a role, perhaps an empty one."""
+        name = self._folders[role]
+        path = folder.path / name
+        return role in folder.by_role or (path.is_dir() and not self._is_excluded(f"{folder.prefix}{name}"))
+
+    def _is_excluded(self, name: str) -> bool:
+        above = PurePosixPath(name).parents
+        return name in self._excluded or any(str(folder) in self._excluded for folder in above)
+
+    def _problem_without_spikes(self, folder: _Folder, present: Sequence[str]) -> tuple[Problem, set[Path]]:
+        """The problem, and the real folders of the images, which another sequence may lead to."""
+        missing = f"neither {self._folders['spike']}/ nor {self._folders['voxel']}/"
+        names = [self._folders[role] for role in present]
+        message = f"has {' and '.join(f'{name}/' for name in names)}, but {missing}"
+        cure = "name the folder with --spike-dir"
+        problem = Problem(folder.name, message, cure, "missing", folder.name)
+        return problem, {real_path(folder.path / name) for name in names}
+
+    def _by_stem(self, files: Iterable[SourceFile]) -> dict[str, SourceFile]:
+        by_stem: dict[str, SourceFile] = {}
+        for file in files:
+            stem = file.path.stem
+            if stem in by_stem:
+                message = f"and {printable(by_stem[stem].path.name)} are both frame {printable(stem)}"
+                problem = Problem(file.name, message, "remove one of them", "count", file.name)
+                self.problems.append(problem)
+            by_stem[stem] = file
+        return by_stem
+
+    def _excluded_stems(self, folder: str, files: Iterable[SourceFile]) -> set[str]:
+        """Stems of files of a folder that are left out by their own names."""
+        endings = {file.path.suffix for file in files}
+        names = [PurePosixPath(name) for name in self._excluded if name.rpartition("/")[0] == folder]
+        return {name.stem for name in names if name.suffix in endings}
+
+    def _add_loose(self, folder: _Folder) -> None:
+        """Numbered spike files are consecutive frames of one recording, others a recording each."""
+        given = [file for file in folder.loose if file.path in self._roots]
+        inside = [file for file in folder.loose if file.path not in self._roots and _is_recording(file)]
+        numbered = {file.path.stem: file for file in inside if file.path.stem.isdigit()}
+        if len(numbered) > 1:
+            stems = self._excluded_stems(folder.prefix.rstrip("/"), inside)
+            frames = {stem: {"spike": file} for stem, file in numbered.items()}
+            self._add_runs(folder, split_at_gaps(frames, {stem for stem in stems if stem.isdigit()}))
+            inside = [file for file in inside if file.path.stem not in numbered]
+        for file in (*given, *inside):
+            if file.format in IMAGE_FORMATS:
+                message = "is an image, and no file of spikes"
+                cure = "give the folder of its sequence, or the spikes beside it"
+                self.problems.append(Problem(file.name, message, cure, "missing", file.name))
+                continue
+            self.recordings.append(Recording(file.name, self._split(file.path.parent), ({"spike": file},)))
+
+    def _add_runs(self, folder: _Folder, runs: Iterable[tuple[Frame, ...]]) -> None:
+        split = self._split(folder.path)
+        self.recordings += [Recording(folder.name, split, run, part) for part, run in enumerate(runs, 1)]
+
+    def _split(self, folder: Path) -> str | None:
+        """Split named by the folders from the given one on."""
+        above = [root for root in self._roots if folder.is_relative_to(root)]
+        top = above[0] if above else folder
+        return split_of(f"{folder.relative_to(top.parent).as_posix()}/")
+
+    def _drop_duplicates(self) -> None:
+        """Drop recordings that share a file with one of more roles."""
+
+        def fullest(recording: Recording) -> tuple[int, bool]:
+            return -len(recording.roles), recording.split is None
+
+        by_name = sorted(self.recordings, key=lambda recording: natural_key(recording.name))
+        taken: set[Path] = set()
+        kept: list[Recording] = []
+        doubles: list[str] = []
+        for recording in sorted(by_name, key=fullest):
+            files = {real_path(next(iter(frame.values())).path) for frame in recording.frames}
+            if files & taken:
+                doubles.append(recording.name)
+            else:
+                kept.append(recording)
+                taken |= files
+        self.recordings = sorted(kept, key=lambda recording: natural_key(recording.name))
+        if doubles:
+            self.notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
+
+
+def _folder_above(file: SourceFile, count: int) -> _Folder:
+    """The folder of a file, or the one above it."""
+    parts = file.name.split("/")[:-count]
+    return _Folder(file.path.parents[count - 1], "".join([f"{part}/" for part in parts]))
+
+
+def _is_recording(file: SourceFile) -> bool:
+    """Whether a file is spikes where no folder says so."""
+    if file.format == RAW_FORMAT:
+        return file.path.name.lower().endswith(STREAM_ENDING)
+    return may_be(file.format, "spike")
+
+
+def pair_files(
+    files: Mapping[str, Mapping[str, SourceFile]], folders: Mapping[str, str], excluded: Collection[str] = ()
+) -> tuple[list[tuple[Frame, ...]], list[Problem]]:
+    """Make frames from files of the same stem or, if stems differ between roles, of the same last number.
+
+    `files` has files by stem for each role, in the order of `ROLES`; messages call the folders of the roles
+    `folders`. Each of the `excluded` stems leaves out its whole frame. Returns runs of consecutive frames in
+    natural order, split where a frame is left out; none if a role has missing or extra files.
+    """
+    stems = {frozenset(by_stem.keys() - excluded) for by_stem in files.values()}
+    if len(stems) > 1:
+        numbered = {role: _by_number(by_stem) for role, by_stem in files.items()}
+        if all("" not in numbered[role] and len(numbered[role]) == len(files[role]) for role in files):
+            files, excluded = numbered, {_number(stem) for stem in excluded}
+    kept = {role: _without(by_key, excluded) for role, by_key in files.items()}
+    first, wanted = next(iter(kept.items()))
+    problems = []
+    for role, by_key in kept.items():
+        lacking = [wanted[key].path.name for key in wanted if key not in by_key]
+        extra = [by_key[key].path.name for key in by_key if key not in wanted]
+        if lacking or extra:
+            message = f"{len(by_key)} files beside {len(wanted)} in {folders[first]}"
+            message += f"; none for {first_few(lacking)}" if lacking else ""
+            message += f"; too many: {first_few(extra)}" if extra else ""
+            cure = "every frame needs one file of each, of the same name or number"
+            problems.append(Problem(folders[role], message, cure, "count"))
+    if problems:
+        return [], problems
+    keys = sorted(wanted, key=lambda key: natural_key(wanted[key].path.stem))
+    frames = {key: {role: by_key[key] for role, by_key in kept.items()} for key in keys}
+    return split_at_gaps(frames, excluded), []
+
+
+def _by_number(files: Mapping[str, SourceFile]) -> dict[str, SourceFile]:
+    return {_number(stem): file for stem, file in files.items()}
+
+
+def _without(files: Mapping[str, SourceFile], excluded: Collection[str]) -> dict[str, SourceFile]:
+    return {key: file for key, file in files.items() if key not in excluded}
+
+
+def _number(stem: str) -> str:
+    """The last number of a stem, empty if it has none."""
+    numbers = re.findall(r"[0-9]+", stem)
+    return str(int(numbers[-1])) if numbers else ""
+
+
+def split_at_gaps(frames: Mapping[str, Frame], excluded: Collection[str]) -> list[tuple[Frame, ...]]:
+    """Runs of consecutive frames, split where an excluded key lies between theirs in natural order."""
+    breaks = sorted(natural_key(key) for key in excluded)
+    runs: dict[int, list[Frame]] = {}
+    for key, frame in frames.items():
+        runs.setdefault(bisect_left(breaks, natural_key(key)), []).append(frame)
+    return [tuple(run) for run in runs.values()]
+
+
+def common_roles(
+    recordings: Sequence[Recording], folders: Mapping[str, str], mode: Columns
+) -> tuple[tuple[str, ...], list[Problem]]:
+    """Roles to convert: those that all recordings have; if they differ in mode "exact", one Problem."""
+    present = [
+        (recording.name, dict.fromkeys([f"{folders[role]}/" for role in recording.roles], Column("|u1")))
+        for recording in recordings
     ]
-    return sorted(left, key=lambda each: natural_key(each[0].as_posix()))
-
-
-def _entries(folder: Path) -> list[tuple[Path, bool, bool]]:
-    """Path, whether it is a folder, and whether it is a link, of the visible entries in natural order."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [
-                (Path(entry.path), os.path.isdir(entry.path), entry.is_symlink())  # noqa: PTH112  as in paths
-                for entry in entries
-                if not entry.name.startswith(".")
-            ]
-    except OSError:
-        return []
-    return sorted(found, key=lambda each: natural_key(each[0].name))
+    merged, problems = reconcile(present, mode)
+    roles = tuple([role for role in ROLES if f"{folders[role]}/" in merged])
+    if recordings and not {"spike", "voxel"}.intersection(roles) and not problems:
+        message = f"have neither {folders['spike']}/ nor {folders['voxel']}/ in common"
+        problems.append(Problem(f"{len(recordings)} sequences", message, kind="columns"))
+    return roles, problems

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.spike.source import Extent, ShapedStream, StreamSource
+from unistore.converters.spike.spikes import Extent, Stream, StreamSpikes, bits_of_step
 from unistore.errors import Problem, first_few, printable
 from unistore.schemas.spike.fields import row_bytes, unpack
 from unistore.system.sizes import count_of
@@ -77,13 +77,10 @@ CAMERAS = (
 
 def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
     """Number of frames in `size` bytes; None if it is not a whole number."""
-    if size <= 0:
-        return None
-    if layout == "stream":
-        frames = size * 8 // (height * width)
-        return frames if frames and -(-frames * height * width // 8) == size else None
-    frame = height * (row_bytes(width) if layout == "packed" else width)
-    return size // frame if size % frame == 0 else None
+    bits = bits_of_step(layout, height, width)
+    frames = size * 8 // bits
+    is_whole = frames > 0 and -(-frames * bits // 8) == size
+    return frames if is_whole else None
 
 
 def fitting_layouts(sizes: Sequence[int], height: int, width: int, layouts: Sequence[str]) -> list[str]:
@@ -226,7 +223,7 @@ class _ByteCounts(NamedTuple):
 
 
 def detect_layout(
-    streams: Sequence[StreamSource], wanted: str, height: int | None, width: int | None
+    streams: Sequence[Stream], wanted: str, height: int | None, width: int | None
 ) -> tuple[DetectedLayout | None, list[Problem]]:
     """Detect the layout of all streams (at least one) together; None if it cannot be told.
 
@@ -242,10 +239,10 @@ def detect_layout(
     if bright:
         stream, seen = bright[0]
         share = 100 * seen.above_one / seen.total
-        reason = f"{share:.0f} % of the first bytes of {stream.location} are above 1 (up to {seen.largest})"
-        message = f"holds one byte a pixel (0 or 1), but {stream.location} holds packed bits"
+        reason = f"{share:.0f} % of the first bytes of {stream.name} are above 1 (up to {seen.largest})"
+        message = f"holds one byte a pixel (0 or 1), but {stream.name} holds packed bits"
         return DetectedLayout("packed", f"{reason}: bits"), [
-            Problem(each.location, message, "convert the two kinds apart", "layout", each.location)
+            Problem(each.name, message, "convert the two kinds apart", "layout", each.name)
             for each, counts in zip(streams, heads, strict=True)
             if not counts.above_one and counts.ones >= _MIN_SET_BITS
         ]
@@ -253,13 +250,13 @@ def detect_layout(
 
 
 def _detect_from_all_bytes(
-    streams: Sequence[StreamSource], height: int | None, width: int | None
+    streams: Sequence[Stream], height: int | None, width: int | None
 ) -> tuple[DetectedLayout | None, list[Problem]]:
     total = ones = 0
     for stream in streams:
         seen = _count_bytes(stream)
         if seen.above_one:
-            reason = f"{stream.location} holds bytes above 1 (up to {seen.largest}): bits"
+            reason = f"{stream.name} holds bytes above 1 (up to {seen.largest}): bits"
             return DetectedLayout("packed", reason), []
         total, ones = total + seen.total, ones + seen.ones
     if ones >= _MIN_SET_BITS:
@@ -270,18 +267,19 @@ def _detect_from_all_bytes(
     if len(fitting) == 1:
         reason = f"too dark to tell, but {height} x {width} fits no other layout"
         return DetectedLayout(fitting[0], reason), []
-    location = first_few([stream.location for stream in streams], 1)
+    location = first_few([stream.name for stream in streams], 1)
     message = f"only {ones} of {total:,} bytes are not 0: too dark to tell packed bits from bytes"
     return None, [Problem(location, message, "give --layout packed or --layout bytes", "dark")]
 
 
-def detect_padding(stream: StreamSource, width: int) -> DetectedLayout | None:
+def detect_padding(stream: Stream, width: int) -> DetectedLayout | None:
     """``"packed"`` if rows are padded to whole bytes (all padding bits are 0), or ``"stream"``.
 
     None if the recording is too dark to tell.
     """
     stored = row_bytes(width)
-    head = stream.content()[: _BLOCK // stored * stored]
+    with stream.array.open() as content:
+        head = content[: _BLOCK // stored * stored]
     rows = head[: len(head) // stored * stored].reshape(-1, stored)
     filled = int(np.count_nonzero(rows[:, -1] >> (width % 8)))
     spikes = int(np.bitwise_count(rows).sum(dtype=np.int64))
@@ -294,29 +292,29 @@ def detect_padding(stream: StreamSource, width: int) -> DetectedLayout | None:
     return DetectedLayout("packed", reason)
 
 
-def _not_pixel_problems(streams: Sequence[StreamSource]) -> list[Problem]:
+def _not_pixel_problems(streams: Sequence[Stream]) -> list[Problem]:
     problems = []
     for stream in streams:
         seen = _count_bytes(stream)
         if seen.above_one:
             message = f"holds bytes above 1 (up to {seen.largest}): packed bits, not one byte a pixel"
             cure = "take --layout packed or auto"
-            problems.append(Problem(stream.location, message, cure, "values", stream.location))
+            problems.append(Problem(stream.name, message, cure, "values", stream.name))
     return problems
 
 
-def _count_bytes(stream: StreamSource, limit: int | None = None) -> _ByteCounts:
+def _count_bytes(stream: Stream, limit: int | None = None) -> _ByteCounts:
     """Read the first `limit` bytes, or all, up to the first block with a byte above 1."""
     total = above = ones = largest = 0
-    content = stream.content()
-    while not above and (limit is None or total < limit):
-        block = content[total : total + (limit or _BLOCK)]
-        if not block.size:
-            break
-        total += block.size
-        largest = max(largest, int(block.max()))
-        above += int(np.count_nonzero(block > 1))
-        ones += int(np.count_nonzero(block == 1))
+    with stream.array.open() as content:
+        while not above and (limit is None or total < limit):
+            block = content[total : total + (limit or _BLOCK)]
+            if not block.size:
+                break
+            total += block.size
+            largest = max(largest, int(block.max()))
+            above += int(np.count_nonzero(block > 1))
+            ones += int(np.count_nonzero(block == 1))
     return _ByteCounts(total, above, ones, largest)
 
 
@@ -333,7 +331,7 @@ class ResolvedStreams:
 
 
 def resolve_streams(
-    recordings: Mapping[str, Sequence[StreamSource]],
+    recordings: Mapping[str, Sequence[Stream]],
     wanted: str,
     height: int | None,
     width: int | None,
@@ -349,9 +347,9 @@ def resolve_streams(
     if decided is None:
         return ResolvedStreams({}, wanted, (), tuple(problems))
     refused = {problem.file for problem in problems}
-    left: dict[str, list[StreamSource]] = {}
+    left: dict[str, list[Stream]] = {}
     for name, each in recordings.items():
-        if sound := [stream for stream in each if stream.location not in refused]:
+        if sound := [stream for stream in each if stream.name not in refused]:
             left[name] = sound
     padding = decided
     if height is not None and width is not None:
@@ -365,23 +363,23 @@ def resolve_streams(
         notes.append(padding.reason)
     notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
     extents: dict[str, Extent] = {}
-    firsts: dict[tuple[int, int], StreamSource] = {}
+    firsts: dict[tuple[int, int], Stream] = {}
     for name, choice in choices.items():
         for stream in left[name]:
             frames = frames_in(stream.size, choice.height, choice.width, padding.layout)
             if frames is None:
                 more.append(_remainder_problem(stream, choice, padding.layout))
                 continue
-            extents[stream.location] = Extent(frames, choice.height, choice.width)
+            extents[stream.name] = Extent(frames, choice.height, choice.width)
             firsts.setdefault((choice.height, choice.width), stream)
     if not problems and not more:
         for stream in firsts.values():
-            notes += _resolution_note(stream, extents[stream.location], padding.layout, flip)
+            notes += _resolution_note(stream, extents[stream.name], padding.layout, flip)
     return ResolvedStreams(extents, padding.layout, tuple(notes), (*problems, *more))
 
 
 def _with_given_resolution(
-    recordings: Mapping[str, Sequence[StreamSource]],
+    recordings: Mapping[str, Sequence[Stream]],
     decided: DetectedLayout,
     height: int,
     width: int,
@@ -398,7 +396,7 @@ def _with_given_resolution(
             f"{height} x {width} they only divide by chance: {decided.reason}"
         )
         cure = f"give --height {camera.height} --width {camera.width}, or --layout packed to insist"
-        return {}, decided, [Problem(streams[0].location, message, cure, "geometry")]
+        return {}, decided, [Problem(streams[0].name, message, cure, "geometry")]
     choices = {name: Choice(height, width, "") for name in recordings}
     if decided.layout == "bytes" or width % 8 == 0:
         return choices, decided, []
@@ -414,13 +412,13 @@ def _with_given_resolution(
     fits = f"{streams[0].size:,} bytes fit rows padded to whole bytes and rows without padding"
     save = f"save them as arrays (T, {height}, {width})"
     cure = f"cut or pad the recordings to a width that 8 divides, or {save}"
-    return {}, decided, [Problem(streams[0].location, f"{fits}; too dark to tell", cure, "dark")]
+    return {}, decided, [Problem(streams[0].name, f"{fits}; too dark to tell", cure, "dark")]
 
 
-def _remainder_problem(stream: StreamSource, choice: Choice, layout: str) -> Problem:
+def _remainder_problem(stream: Stream, choice: Choice, layout: str) -> Problem:
     """Problem: the size is not a whole number of frames; with the remainder, and cameras that fit."""
-    pixels = choice.height * choice.width
-    frame = {"packed": choice.height * row_bytes(choice.width), "stream": pixels / 8, "bytes": pixels}[layout]
+    bits = bits_of_step(layout, choice.height, choice.width)
+    frame = bits / 8 if bits % 8 else bits // 8
     frames, over = divmod(stream.size, frame)
     message = (
         f"{stream.size:,} bytes are {frames:.0f} frames of {choice.height} x {choice.width} in "
@@ -434,18 +432,18 @@ def _remainder_problem(stream: StreamSource, choice: Choice, layout: str) -> Pro
     ]
     cure = "cut short? or another camera, with other --height and --width"
     cure += f"; these fit: {', '.join(others)}" if others else ""
-    return Problem(stream.location, message, cure, "size", stream.location)
+    return Problem(stream.name, message, cure, "size", stream.name)
 
 
-def _resolution_note(stream: StreamSource, extent: Extent, layout: str, flip: bool) -> list[str]:
+def _resolution_note(stream: Stream, extent: Extent, layout: str, flip: bool) -> list[str]:
     """A note if neighbouring rows of the mean image do not correlate, as they do in lit scenes."""
     frames = np.empty((min(extent.length, _CHECKED_FRAMES), extent.height, row_bytes(extent.width)), np.uint8)
-    ShapedStream.of(stream, extent, layout, flip).read(frames)
+    StreamSpikes(array=stream.array, extent=extent, layout=layout, flip=flip).read(frames)
     correlation = row_correlation(frames, extent.width)
     if np.isnan(correlation) or correlation >= _MIN_CORRELATION:
         return []
     note = (
-        f"careful: neighbouring rows of {stream.location} hardly correlate as "
+        f"careful: neighbouring rows of {stream.name} hardly correlate as "
         f"{extent.height} x {extent.width} (correlation {correlation:.2f}; lit scenes reach 0.7 and more): "
         "check --height and --width"
     )

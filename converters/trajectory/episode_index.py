@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.plugin import Array, Opened
 from unistore.converters.trajectory.columns import Feature
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """A set of columns that some episodes of a source have; fields as of `Episode`."""
 
     features: Mapping[str, Feature]
-    values: tuple[str, ...] = ()
-    empty: Mapping[str, str] = field(default_factory=dict)
+    values: tuple[str, ...]
+    empty: Mapping[str, str]
 
     @property
     def knows_next(self) -> bool:
@@ -30,21 +29,16 @@ class Variant:
         observations = [column for column in self.features if column.startswith("observation/")]
         return bool(observations) and all(f"next_{column}" in self.features for column in observations)
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON; see `from_json`."""
-        features = {column: feature.to_json() for column, feature in self.features.items()}
-        return {"features": features, "values": list(self.values), "empty": dict(self.empty)}
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Variant:
-        """Inverse of `to_json`."""
-        features = {column: Feature.from_json(value) for column, value in plain["features"].items()}
-        return cls(features, tuple(plain["values"]), plain["empty"])
+    @property
+    def must_be_compared(self) -> bool:
+        """Whether what a store has of these columns depends on all their values."""
+        return any(
+            column == "truncated" or column.startswith("next_observation/") for column in self.features
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Rows ``first:first + length`` of the datasets in `group`, which are requested rows from `at` on."""
+class Span(NamedTuple):
+    """Rows ``first:first + length`` of the arrays in `group`, which are requested rows from `at` on."""
 
     group: str
     variant: Variant
@@ -52,19 +46,26 @@ class Span:
     length: int
     at: int
 
+    def array(self, opened: Opened, feature: Feature) -> tuple[Array, Location]:
+        """An array of the open file, and what messages call it."""
+        return array_in(opened, self.group, feature.dataset)
 
-@dataclass(frozen=True)
-class EpisodeIndex:
+    def location(self, opened: Opened, path: str = "") -> Location:
+        """What messages call the group, or an array in it."""
+        return place_in(opened, f"{self.group}/{path}")
+
+
+class EpisodeIndex(NamedTuple):
     """The episodes of one source, in order."""
 
     layout: str
-    """Name of the file's format."""
+    """Name of the file's layout."""
     names: Sequence[str]
     """Name of each episode: ``"demo_1"``, or made from the file's name."""
     groups: Sequence[str]
     """Group of each episode in the file; ``""`` for the root."""
     firsts: Sequence[int]
-    """First row of each episode in the group's datasets."""
+    """First row of each episode in the group's arrays."""
     lengths: Sequence[int]
     """Steps of each episode."""
     variant: Sequence[int]
@@ -73,38 +74,27 @@ class EpisodeIndex:
     masks: Mapping[str, Sequence[int]]
     """Episode numbers in each mask of the file."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        lists = ("names", "groups", "firsts", "lengths", "variant")
-        return {
-            "layout": self.layout,
-            **{name: list(getattr(self, name)) for name in lists},
-            "variants": [variant.to_json() for variant in self.variants],
-            "masks": {mask: list(numbers) for mask, numbers in self.masks.items()},
-        }
+    @property
+    def must_be_compared(self) -> bool:
+        """Whether `derive` must read values."""
+        return any(variant.must_be_compared for variant in self.variants)
 
     def datasets(self) -> set[str]:
-        """Paths in the file of all datasets that are converted."""
+        """Paths in the file of all arrays that are converted."""
         found: set[str] = set()
         for group, number in dict.fromkeys(zip(self.groups, self.variant, strict=True)):
-            variant = self.variants[number]
-            names = [*(each.dataset for each in variant.features.values()), *variant.values, *variant.empty]
+            features, values, empty = self.variants[number]
+            names = [*(feature.dataset for feature in features.values()), *values, *empty]
             found.update(f"{group}/{name}".strip("/") for name in names)
         return found
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> EpisodeIndex:
-        """Inverse of `to_json`; other members are ignored."""
-        known = {each.name: plain[each.name] for each in fields(cls)}
-        return cls(**{**known, "variants": [Variant.from_json(value) for value in plain["variants"]]})
 
     def restricted(self, columns: Collection[str]) -> EpisodeIndex:
         """The same index with only the given columns."""
         variants = []
-        for each in self.variants:
-            features = {column: found for column, found in each.features.items() if column in columns}
-            variants.append(replace(each, features=features))
-        return replace(self, variants=variants)
+        for variant in self.variants:
+            features = {name: feature for name, feature in variant.features.items() if name in columns}
+            variants.append(variant._replace(features=features))
+        return self._replace(variants=tuple(variants))
 
     @contextmanager
     def episodes_in_problems(self, name: str) -> Iterator[None]:
@@ -120,7 +110,7 @@ class EpisodeIndex:
         return offsets_of(self.lengths)
 
     def spans(self, lo: int, hi: int) -> Iterator[Span]:
-        """Spans of the steps ``lo:hi``; consecutive episodes in the same datasets make one span."""
+        """Spans of the steps ``lo:hi``; consecutive episodes in the same arrays make one span."""
         offsets = self.offsets
         episode = int(np.searchsorted(offsets, lo, side="right")) - 1
         at = lo
@@ -137,6 +127,36 @@ class EpisodeIndex:
                 episode += 1
             yield Span(group, self.variants[variant], first, stop - at, at - lo)
             at = stop
+
+    def last_steps(self, lo: int, hi: int) -> Iterator[Span]:
+        """Spans of the last step of each of the episodes ``lo:hi``."""
+        for episode in range(lo, hi):
+            last = self.firsts[episode] + self.lengths[episode] - 1
+            variant = self.variants[self.variant[episode]]
+            yield Span(self.groups[episode], variant, last, 1, episode - lo)
+
+
+class Origin(NamedTuple):
+    """What is known of a source: its ``detail``."""
+
+    files: tuple[str, ...]  # names, as messages call them
+    formats: tuple[str, ...]  # of each
+    episodes: EpisodeIndex
+    said: str  # attributes of the file and its episodes, see `Said`
+    attributes: str  # of the HDF5 file, JSON, see `attribute_texts`
+    arrays: tuple[str, ...] = ()
+
+
+def array_in(opened: Opened, group: str, path: str) -> tuple[Array, Location]:
+    """An array of an open file, and what messages call it."""
+    name = f"{group}/{path}".strip("/")
+    return opened.arrays[name], place_in(opened, name)
+
+
+def place_in(opened: Opened, path: str) -> Location:
+    """What messages call a part of an open file."""
+    assert opened.file is not None
+    return location_of(opened.file.name, path)
 
 
 def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str]) -> list[Problem]:

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, reconcile
-from unistore.converters.files.hdf5.attributes import attribute_arrays, attribute_text
+from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.options import Columns
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
-from unistore.converters.trajectory.read import frame_sizes, summaries_of
+from unistore.converters.trajectory.read import cut_episodes, frame_sizes, keys_apart
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, IndexValues, Table, offsets_of, text_arrays
 from unistore.schemas.trajectory.fields import (
@@ -189,7 +189,7 @@ def merge_columns(
                 for column, feature in features.items():
                     datasets.setdefault(column, {})[feature.dataset] = None
                     kinds.setdefault(column, {})[feature.kind] = None
-                    encoded.setdefault(column, set()).add(feature.encoded)
+                    encoded.setdefault(column, set()).add(feature.is_encoded)
                 yield label, {column: feature.form for column, feature in features.items()}
 
     merged, problems = reconcile(forms(), columns)
@@ -246,36 +246,37 @@ Arrays = list[tuple[Field, IndexValues]]
 
 def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -> Finalized:
     """Index arrays, tables and attributes of all sources; see `Converter.finalize`."""
-    episodes = _Episodes(view(scan.sources.details, EpisodeIndex.from_json))
+    episodes = _Episodes(view(scan.sources.details, lambda origin: origin.episodes))
     owner = np.repeat(np.arange(len(scan.sources), dtype=np.int64), episodes.counts)
-    summaries = summaries_of(scan.sources, facts)
+    said = view(scan.sources.details, lambda origin: json.loads(origin.said))
     masks = episodes.masks
     codes, names = _splits(masks, int(owner.size))
     spilled, kept = _kept(scan, facts)
-    direct = _next_tables(layout, summaries)
+    direct = _next_tables(layout, facts)
     return Finalized(
         arrays=[
-            *_episode_arrays(episodes, owner, summaries),
+            *_episode_arrays(episodes, owner, facts),
+            *_success(said),
             *(
                 (_field(f"mask/{name}", "bool", "episode", f"listed by mask {name} of its source"), listed)
                 for name, listed in masks.items()
             ),
-            *_attribute_texts(summaries),
-            *attribute_arrays(view(scan.sources.details, attribute_text)),
+            *_attribute_texts(said),
+            *attribute_arrays(view(scan.sources.details, lambda origin: origin.attributes)),
             *kept,
         ],
         spilled=spilled,
         direct=direct,
         rows={
-            each.name: tuple((episodes.counts if each.name == FINAL else episodes.steps).tolist())
-            for each in direct
+            table.name: tuple((episodes.counts if table.name == FINAL else episodes.steps).tolist())
+            for table in direct
         },
         samples=int(owner.size),
         splits=codes,
         split_names=names,
         sample_source=owner,
         sample_names=tuple(episodes.names),
-        groups=_groups(layout, episodes.layout, summaries, masks),
+        groups=_groups(layout, episodes.layout, said, masks),
     )
 
 
@@ -303,28 +304,18 @@ class _Episodes:
             self.masks[name][numbers] = True
 
 
-def _episode_arrays(
-    episodes: _Episodes, owner: NDArray[np.int64], summaries: Sequence[Mapping[str, Any]]
-) -> Arrays:
-    lengths = episodes.lengths
+def _episode_arrays(episodes: _Episodes, owner: NDArray[np.int64], facts: Sequence[Facts]) -> Arrays:
     described = "steps of episode e are offsets[e]:offsets[e + 1]"
     arrays: Arrays = [
-        (_field("offsets", "int64", "episode_bound", described), offsets_of(lengths)),
+        (_field("offsets", "int64", "episode_bound", described), offsets_of(episodes.lengths)),
         (_field("source", "int32", "episode", "index of the source file"), owner.astype(np.int32)),
         *text_arrays(f"{EPISODES}/name", episodes.names, axis="episode", description=_NAME),
     ]
-    cut = np.zeros(len(lengths), bool)
-    success = array("b")
-    for summary in summaries:
-        cut[[len(success) + episode for episode in summary["cut"]]] = True
-        success.extend(map(_success, summary["episodes"]))
+    cut = np.zeros(len(owner), bool)
+    for first, of_source in zip(offsets_of(episodes.counts).tolist(), facts, strict=False):
+        cut[first + cut_episodes(of_source)] = True
     if cut.any():
         arrays.append((_field("cut", "bool", "episode", "the recording ends here, no flag marks it"), cut))
-    if any(value >= 0 for value in success):
-        described = "1: the source says the episode succeeded, 0: failed, -1: it does not say"
-        field = _field("success", "int8", "episode", described)
-        flags = {"flag_values": [-1, 0, 1], "flag_meanings": "unknown failed succeeded"}
-        arrays.append((replace(field, attributes=flags), np.array(success, np.int8)))
     return arrays
 
 
@@ -332,35 +323,46 @@ def _field(name: str, dtype: str, axis: str, description: str) -> Field:
     return Field(path=f"{EPISODES}/{name}", dtype=dtype, axes=(axis,), description=description)
 
 
-def _success(attributes: Mapping[str, Any]) -> int:
-    value = attributes.get("success", attributes.get("is_success"))
-    return int(value) if value in (0, 1) else -1
+def _success(said: Sequence[Mapping[str, Any]]) -> Arrays:
+    """Whether each episode succeeded, if a source says so of one."""
+    values = array("b")
+    for of_source in said:
+        for attributes in of_source["episodes"]:
+            value = attributes.get("success", attributes.get("is_success"))
+            values.append(int(value) if value in (0, 1) else -1)
+    if all(value < 0 for value in values):
+        return []
+    described = "1: the source says the episode succeeded, 0: failed, -1: it does not say"
+    field = _field("success", "int8", "episode", described)
+    flags = {"flag_values": [-1, 0, 1], "flag_meanings": "unknown failed succeeded"}
+    return [(replace(field, attributes=flags), np.array(values, np.int8))]
 
 
-def _attribute_texts(summaries: Sequence[Mapping[str, Any]]) -> Arrays:
+def _attribute_texts(said: Sequence[Mapping[str, Any]]) -> Arrays:
     """Attributes of the sources and episodes, one JSON object each."""
-    arrays: Arrays = []
-    own = (summary["source"] for summary in summaries)
-    each = (attributes for summary in summaries for attributes in summary["episodes"])
-    for values, path, axis in (
-        (own, "sources/attributes", "source"),
-        (each, f"{EPISODES}/attributes", "episode"),
-    ):
-        texts = (json.dumps(value, ensure_ascii=False, sort_keys=True) for value in values)
-        text = text_arrays(path, texts, axis=axis, description=f"attributes of the {axis}, as JSON")
-        if text[0][1].size > len("{}") * (len(text[1][1]) - 1):
-            arrays += text
-    return arrays
+    of_episodes = (attributes for of_source in said for attributes in of_source["episodes"])
+    return [
+        *_texts((of_source["source"] for of_source in said), "sources/attributes", "source"),
+        *_texts(of_episodes, f"{EPISODES}/attributes", "episode"),
+    ]
+
+
+def _texts(values: Iterable[Mapping[str, Any]], path: str, axis: str) -> Arrays:
+    """JSON texts; nothing if all are empty."""
+    texts = (json.dumps(value, ensure_ascii=False, sort_keys=True) for value in values)
+    arrays = text_arrays(path, texts, axis=axis, description=f"attributes of the {axis}, as JSON")
+    data, offsets = arrays[0][1], arrays[1][1]
+    return list(arrays) if data.size > len("{}") * (len(offsets) - 1) else []
 
 
 def _groups(
     layout: MergedColumns,
     source_layout: str,
-    summaries: Sequence[Mapping[str, Any]],
+    said: Sequence[Mapping[str, Any]],
     masks: Mapping[str, NDArray[np.bool_]],
 ) -> dict[str, dict[str, Any]]:
     every = (
-        {**summary["source"], **attributes} for summary in summaries for attributes in summary["episodes"]
+        {**of_source["source"], **attributes} for of_source in said for attributes in of_source["episodes"]
     )
     shared = {key: value for key, value in next(every).items() if len(json.dumps(value)) <= MAX_SHARED_BYTES}
     for other in every:
@@ -410,16 +412,11 @@ def possible_tables(layout: MergedColumns, episodes: int, steps: int) -> tuple[t
     return tuple((table, rows[table.name]) for table in tables)
 
 
-def _next_tables(layout: MergedColumns, summaries: Sequence[Mapping[str, Any]]) -> tuple[Table, ...]:
+def _next_tables(layout: MergedColumns, facts: Sequence[Facts]) -> tuple[Table, ...]:
     """Tables of final observations (keys whose next observations follow everywhere) and of next ones."""
-    keys = layout.next_keys
-    apart = {
-        key
-        for summary in (summaries if keys else ())
-        for key in keys
-        if not summary["following"].get(key, True)
-    }
-    final, following = [key for key in keys if key not in apart], [key for key in keys if key in apart]
+    apart = set[str]().union(*map(keys_apart, facts)) if layout.next_keys else set()
+    final = [key for key in layout.next_keys if key not in apart]
+    following = [key for key in layout.next_keys if key in apart]
     return _tables_of(layout, {FINAL: final, NEXT: following})
 
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes, names_without_numbers
-from unistore.converters.files.hdf5.attributes import AttributeCollector
+from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.protocol import Scan, Sources
 from unistore.converters.scan import Parts
 from unistore.converters.trajectory.columns import IGNORED
-from unistore.converters.trajectory.episode_index import EpisodeIndex
+from unistore.converters.trajectory.episode_index import EpisodeIndex, Origin
 from unistore.converters.trajectory.finalize import MergedColumns, merge_columns, possible_tables
 from unistore.converters.trajectory.naming import Naming, column_of
 from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.converters.trajectory.read import SUMMARY, derive_memory
+from unistore.converters.trajectory.read import derive_memory
 from unistore.converters.trajectory.scan import ScannedFile
 from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
@@ -56,16 +56,21 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
     for name, files, each in zip(parts.names, parts.files(), scanned, strict=True):
         if each.index.names:
             index = each.index.restricted(layout.merged)
+            attributes = NO_ATTRIBUTES
+            if each.attributes is not None:
+                attributes = texts.text(name, each.attributes, _is_stored(index))
             sources.add(
                 name=name,
                 files=(*files, *each.files),
                 rows={table.name: sum(index.lengths) for table in tables if not table.spilled},
                 split=split_of(name),
-                detail={
-                    **index.to_json(),
-                    **texts.detail(name, each.attributes, _is_stored(index)),
-                    **({} if each.summary is None else {SUMMARY: each.summary}),
-                },
+                detail=Origin(
+                    files=(name,),
+                    formats=(each.format,),
+                    episodes=index,
+                    said=each.said,
+                    attributes=attributes,
+                ),
                 memory=derive_memory(index, keep=options.images == "keep"),
                 reading=each.reading,
             )
@@ -159,11 +164,11 @@ class _Seen:
         """Add a source."""
         self.episodes += len(each.index.names)
         self.steps += sum(each.index.lengths)
-        self.needs_facts = self.needs_facts or each.summary is None
+        self.needs_facts = self.needs_facts or each.index.must_be_compared
         self.left_out |= dict(each.left_out)
         for variant in each.index.variants:
             self.values |= dict.fromkeys(variant.values)
-            self.encoded |= dict.fromkeys(name for name, one in variant.features.items() if one.encoded)
+            self.encoded |= dict.fromkeys(name for name, one in variant.features.items() if one.is_encoded)
 
 
 def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:

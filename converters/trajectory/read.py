@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,116 +11,113 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import ProblemCollector
-from unistore.converters.common.faults import is_unreadable
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.formats.images import decode, is_complete, resize
-from unistore.converters.protocol import Emit, Facts, Source, Sources
-from unistore.converters.trajectory.columns import Feature, flags, frame_of
-from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
-from unistore.converters.trajectory.layouts import format_named
+from unistore.converters.plugin import Array, Opened
+from unistore.converters.protocol import Emit, Facts
+from unistore.converters.trajectory.columns import BLOCK, Feature, flags, frame_of
+from unistore.converters.trajectory.episode_index import EpisodeIndex, Span, array_in
 from unistore.converters.trajectory.options import Colour
-from unistore.converters.trajectory.source import Array, EpisodeSource, to_json
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
-from unistore.system.packed import view
 
-BLOCK = 16 << 20
-"""Bytes read at a time if rows cannot be read directly into the output."""
+_FLAGS = ("terminated", "truncated", "next_valid")
+_PREFIXES = {OBSERVATION: "observation/", NEXT: "next_observation/", FINAL: "next_observation/"}
+"""Of the columns of tables of observations, among the features of an episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads row ranges of the tables of one source.
+    """Reads row ranges of the tables of one open source.
 
     `resized` has the original column by resized image column, without the table's name.
     """
 
-    source: Source
+    opened: Opened
     index: EpisodeIndex
     colour: Colour
     resized: Mapping[str, str]
 
     def read(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Fill ``out`` with rows ``lo:hi`` of a table, counted inside the source."""
-        with format_named(self.index.layout).open_episodes(self.source) as file:
-            if table == STEPS:
-                out["terminated"][...] = False  # where no dataset says so
-                out["truncated"][...] = False
-                out["next_valid"][...] = True
-            collected = ProblemCollector()
-            for span in self._final(lo, hi) if table == FINAL else self.index.spans(lo, hi):
-                rows = {column: values[span.at : span.at + span.length] for column, values in out.items()}
-                with collected.attempt(location_of(self.source.name, span.group)):
-                    self._read_span(file, table, span, rows)
-            collected.check()
-            if table == STEPS:
-                self._set_last_flags(lo, hi, out)
-
-    def _final(self, lo: int, hi: int) -> Iterator[Span]:
-        """The last step of each of the episodes ``lo:hi``."""
         index = self.index
-        for episode in range(lo, hi):
-            last = index.firsts[episode] + index.lengths[episode] - 1
-            variant = index.variants[index.variant[episode]]
-            yield Span(index.groups[episode], variant, last, 1, episode - lo)
+        if table == STEPS:
+            out["terminated"][...] = False  # where no array says so
+            out["truncated"][...] = False
+            out["next_valid"][...] = True
+        collected = ProblemCollector()
+        for span in index.last_steps(lo, hi) if table == FINAL else index.spans(lo, hi):
+            rows = {column: values[span.at : span.at + span.length] for column, values in out.items()}
+            with collected.attempt(span.location(self.opened)):
+                self._read_span(table, span, rows)
+        collected.check()
+        if table == STEPS:
+            self._set_last_flags(lo, hi, out)
 
     def _set_last_flags(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Set the flags of the last step of each episode, after the recorded flags are read."""
-        last = self.index.offsets[1:] - 1
-        known = np.array([self.index.variants[number].knows_next for number in self.index.variant], bool)
+        index = self.index
+        last = index.offsets[1:] - 1
+        known = np.array([index.variants[number].knows_next for number in index.variant], bool)
         here = (last >= lo) & (last < hi)
         rows = last[here] - lo
         out["next_valid"][rows] = known[here]
         out["truncated"][rows] |= ~out["terminated"][rows]
 
-    def _read_span(
-        self, file: EpisodeSource, table: str, span: Span, out: Mapping[str, NDArray[Any]]
-    ) -> None:
+    def _read_span(self, table: str, span: Span, out: Mapping[str, NDArray[Any]]) -> None:
         resized: dict[str, list[NDArray[Any]]] = {}
         for column, base in self.resized.items():
             if column in out:
                 resized.setdefault(base, []).append(out[column])
         whole = {column: values for column, values in out.items() if column not in self.resized}
         for column in dict.fromkeys([*whole, *resized]):
-            feature = span.variant.features.get(feature_column(table, column))
+            feature = span.variant.features.get(_PREFIXES.get(table, "") + column)
             small = resized.get(column, [])
-            if feature is None:
+            if feature is not None:
+                self._read_column(span, feature, whole.get(column), small)
+            elif table != STEPS or column not in _FLAGS:
                 for values in [*([whole[column]] if column in whole else []), *small]:
-                    if table != STEPS or column not in ("terminated", "truncated", "next_valid"):
-                        values[...] = missing_value(values.dtype.name)
-                continue
-            array = file.array(span.group, feature.dataset)
-            for lo, hi in blocks(feature, span.length) if small else [(0, span.length)]:
-                first = span.first + lo
-                if column in whole:
-                    full = whole[column][lo:hi]
-                else:
-                    full = np.empty((hi - lo, *feature.form.row_shape), np.dtype(feature.form.dtype))
-                self._read_rows(array, feature, first, full)
-                for values in small:
-                    resize(full, values[lo:hi])
+                    values[...] = missing_value(values.dtype.name)
 
-    def _read_rows(self, array: Array, feature: Feature, first: int, out: NDArray[Any]) -> None:
+    def _read_column(
+        self, span: Span, feature: Feature, whole: NDArray[Any] | None, small: Sequence[NDArray[Any]]
+    ) -> None:
+        """Read the rows of a span into an array (None: into none), and resized ones into others."""
+        array, location = span.array(self.opened, feature)
+        for lo, hi in feature.blocks(span.length) if small else [(0, span.length)]:
+            if whole is not None:
+                rows = whole[lo:hi]
+            else:
+                rows = np.empty((hi - lo, *feature.row_shape), np.dtype(feature.dtype))
+            self._read_rows(array, location, feature, span.first + lo, rows)
+            for values in small:
+                resize(rows, values[lo:hi])
+
+    def _read_rows(
+        self, array: Array, location: Location, feature: Feature, first: int, out: NDArray[Any]
+    ) -> None:
         """Read rows from `first` on of one array, and convert them to the column's form."""
-        stop, location = first + len(out), array.location
-        if feature.encoded:
-            for row, frame in enumerate(frames(array, feature, first, stop)):
+        stop = first + len(out)
+        if feature.is_encoded:
+            for row, frame in enumerate(frames(array, location, feature, first, stop)):
                 out[row] = self._decoded(frame, location._replace(row=first + row), out.shape[1:])
-        elif feature.kind == "flag":
-            out[...] = flags(array.read(first, stop), location, first)
-        elif feature.kind == "channels_first":
-            for lo, hi in blocks(feature, len(out)):
-                np.copyto(out[lo:hi], array.read(first + lo, first + hi).transpose(0, 2, 3, 1))
-        elif array.dtype.newbyteorder("=") == out.dtype:
-            array.read(first, stop, out.reshape(len(out), *array.shape[1:]))
-        else:
-            for lo, hi in blocks(feature, len(out)):
-                rows = array.read(first + lo, first + hi)
-                np.copyto(out[lo:hi], rows.reshape(hi - lo, *out.shape[1:]), casting="same_kind")
+            return
+        if feature.kind == "flag":
+            out[...] = flags(array[first:stop], location, first)
+            return
+        is_as_it_is = feature.kind != "channels_first" and array.dtype.newbyteorder("=") == out.dtype
+        for lo, hi in [(0, len(out))] if is_as_it_is else feature.blocks(len(out)):
+            target = out[lo:hi]
+            into = target.reshape(hi - lo, *array.shape[1:]) if is_as_it_is else None
+            rows = array.read(first + lo, first + hi, into)
+            if rows is into:
+                continue
+            if feature.kind == "channels_first":
+                rows = rows.transpose(0, 2, 3, 1)
+            np.copyto(target, rows.reshape(target.shape), casting="same_kind")
 
     def _decoded(self, frame: NDArray[np.uint8], location: Location, shape: tuple[int, ...]) -> NDArray[Any]:
         if not is_complete(frame):
-            raise damaged_frame(frame, location)
+            raise _damaged_frame(frame, location)
         image = decode(frame, location, exact=True, swapped=self.colour == "swapped")
         if image.shape != shape:
             message = f"the frame is {image.shape}, the first one {shape}"
@@ -129,26 +125,14 @@ class Reader:
         return image
 
 
-def damaged_frame(frame: NDArray[np.uint8], location: Location) -> InputError:
-    """What to raise for a frame that is not complete."""
+def _damaged_frame(frame: NDArray[np.uint8], location: Location) -> InputError:
     message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
     return InputError(Problem.at(location, message, "get or write the file again", "damaged"))
 
 
-def feature_column(table: str, column: str) -> str:
-    """Name of a table's column among the features of an episode."""
-    prefix = {OBSERVATION: "observation/", NEXT: "next_observation/", FINAL: "next_observation/"}
-    return prefix.get(table, "") + column
-
-
-def blocks(feature: Feature, length: int) -> Iterator[tuple[int, int]]:
-    """Row ranges of about `BLOCK` bytes that cover ``0:length``."""
-    row_bytes = int(np.prod(feature.form.row_shape, dtype=np.int64)) * np.dtype(feature.form.dtype).itemsize
-    step = max(1, BLOCK // max(1, row_bytes))
-    return ((lo, min(lo + step, length)) for lo in range(0, length, step))
-
-
-def frames(array: Array, feature: Feature, lo: int, hi: int) -> Iterator[NDArray[np.uint8]]:
+def frames(
+    array: Array, location: Location, feature: Feature, lo: int, hi: int
+) -> Iterator[NDArray[np.uint8]]:
     """Compressed frames of rows ``lo:hi`` without padding.
 
     Raises
@@ -159,17 +143,17 @@ def frames(array: Array, feature: Feature, lo: int, hi: int) -> Iterator[NDArray
     for row in range(lo, hi):
         frame = frame_of(array, row, feature.kind)
         if frame is None:
-            raise InputError(
-                Problem.at(array.location._replace(row=row), "is not a compressed frame", kind="dtype")
-            )
+            message = "is not a compressed frame"
+            raise InputError(Problem.at(location._replace(row=row), message, kind="dtype"))
         yield frame
 
 
-# Reading what depends on the values of a source: next observations, compressed frames, attributes.
+# What depends on all values of a source: whether next observations are the following ones, ends, frames.
 
 _BASE_MEMORY = 4 << 20
-SUMMARY = "summary"
-"""Fact, and entry of a source's ``detail`` where the scan knows it."""
+_CUT = "cut"
+_FOLLOWS = "follows/"
+_SIZES = "sizes/"
 
 
 def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
@@ -180,71 +164,49 @@ def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
     largest = 0
     for length, number in zip(index.lengths, index.variant, strict=True):
         for column, feature in index.variants[number].features.items():
-            row = np.dtype(feature.form.dtype).itemsize * int(np.prod(feature.form.row_shape))
+            block = min(BLOCK, feature.row_bytes * length)
             if column.startswith("next_observation/"):
-                largest = max(largest, 4 * min(BLOCK, row * length))
-            elif keep and feature.encoded:
-                largest = max(largest, min(BLOCK, row * length))
+                largest = max(largest, 4 * block)
+            elif keep and feature.is_encoded:
+                largest = max(largest, block)
     return largest + _BASE_MEMORY
 
 
-def derive_source(source: Source, index: EpisodeIndex, kept: Sequence[str], emit: Emit) -> Facts:
+def derive_source(opened: Opened, index: EpisodeIndex, kept: Sequence[str], emit: Emit) -> Facts:
     """Facts of one source, of which the frames of the tables `kept` are emitted.
 
-    ``summary`` is JSON as u1 (see `summaries_of`); ``sizes/<n>`` has the bytes of each step's frame in table
-    n of `kept`, (steps,) i8.
+    ``cut``: numbers of the episodes that no flag ends although the file has truncation flags;
+    ``follows/<key>``: whether every next observation is the observation of the following step;
+    ``sizes/<n>``: bytes of each step's frame in table n of `kept`, (steps,) i8.
     """
-    known = source.detail.get(SUMMARY)
-    if known is not None and not kept:
-        return {SUMMARY: np.frombuffer(known.encode(), np.uint8)}
-    layout = format_named(index.layout)
-    with layout.open_episodes(source) as file:
-        summary = {
-            "following": _next_is_following(file, source.name, index),
-            "cut": _find_unended(file, index),
-            **_attributes(file, index, joined=layout.joined),
-        }
-        sizes = {
-            f"sizes/{n}": _emit_frames(file, source.name, index, table, emit) for n, table in enumerate(kept)
-        }
-    return {SUMMARY: np.frombuffer(_text(summary).encode(), np.uint8), **sizes}
+    facts = {_CUT: np.array(_unended(opened, index), np.int64)}
+    for key, follows in _next_is_following(opened, index).items():
+        facts[f"{_FOLLOWS}{key}"] = np.array(follows)
+    for number, table in enumerate(kept):
+        facts[f"{_SIZES}{number}"] = _emit_frames(opened, index, table, emit)
+    return facts
 
 
-def summary_in_scan(file: EpisodeSource, index: EpisodeIndex, *, joined: bool) -> str | None:
-    """The summary as JSON, where no values are compared for it; None where they are, or cannot be read."""
-    columns = {column for variant in index.variants for column in variant.features}
-    if "truncated" in columns or any(column.startswith("next_observation/") for column in columns):
-        return None
-    try:
-        return _text({"following": {}, "cut": [], **_attributes(file, index, joined=joined)})
-    except InputError as error:
-        if is_unreadable(error):
-            raise
-        return None
+def cut_episodes(facts: Facts) -> NDArray[np.int64]:
+    """Numbers of the episodes of a source that the end of the recording cuts."""
+    return np.asarray(facts.get(_CUT, ()), np.int64)
 
 
-def _text(summary: Mapping[str, Any]) -> str:
-    return json.dumps(summary, sort_keys=True)
-
-
-def summaries_of(sources: Sources, facts: Sequence[Facts]) -> Sequence[dict[str, Any]]:
-    """The summary of each source: in its facts, or, where nothing was derived, from the scan.
-
-    ``following``: by key, whether every next observation is the observation of the following step; ``cut``:
-    numbers of the episodes that no flag ends although the file has truncation flags; ``source``: attributes
-    of the file; ``episodes``: attributes of each episode.
-    """
-    if facts:
-        return view(facts, lambda each: json.loads(each[SUMMARY].tobytes()))
-    return view(sources.details, lambda detail: json.loads(detail[SUMMARY]))
+def keys_apart(facts: Facts) -> set[str]:
+    """Keys of the observations whose next ones are not those of the following steps."""
+    return {
+        name.removeprefix(_FOLLOWS)
+        for name, value in facts.items()
+        if name.startswith(_FOLLOWS) and not value
+    }
 
 
 def frame_sizes(facts: Facts, number: int) -> NDArray[np.int64]:
     """Bytes of each step's frame in the n-th table of kept frames, (steps,)."""
-    return np.asarray(facts[f"sizes/{number}"], np.int64)
+    return np.asarray(facts[f"{_SIZES}{number}"], np.int64)
 
 
-def _next_is_following(file: EpisodeSource, name: str, index: EpisodeIndex) -> dict[str, bool]:
+def _next_is_following(opened: Opened, index: EpisodeIndex) -> dict[str, bool]:
     """By key: whether the next observation equals that of the following step in all episodes."""
     result: dict[str, bool] = {}
     last = np.zeros(int(index.offsets[-1]), bool)
@@ -254,39 +216,39 @@ def _next_is_following(file: EpisodeSource, name: str, index: EpisodeIndex) -> d
         ends = last[span.at : span.at + span.length]
         features = span.variant.features
         for column, following in features.items():
-            if column.startswith("next_observation/"):
-                key = column.removeprefix("next_observation/")
-                if result.get(key, True):
-                    now = features.get(f"observation/{key}")
-                    with collected.attempt(location_of(name, f"{span.group}/{following.dataset}")):
-                        result[key] = now is not None and _values_follow(file, span, ends, now, following)
+            key = column.removeprefix("next_observation/")
+            if key == column or not result.get(key, True):
+                continue
+            now = features.get(f"observation/{key}")
+            with collected.attempt(span.location(opened, following.dataset)):
+                result[key] = now is not None and _values_follow(opened, span, ends, now, following)
     collected.check()
     return result
 
 
 def _values_follow(
-    file: EpisodeSource, span: Span, ends: NDArray[np.bool_], now: Feature, following: Feature
+    opened: Opened, span: Span, ends: NDArray[np.bool_], now: Feature, following: Feature
 ) -> bool:
-    if (now.kind, now.form) != (following.kind, following.form):
+    if now._replace(dataset=following.dataset) != following:
         return False
-    for lo, hi in blocks(now, span.length - 1):
+    for lo, hi in now.blocks(span.length - 1):
         first = span.first + lo
-        later = _row_bytes(file, span, now, first + 1, span.first + hi + 1)
-        said = _row_bytes(file, span, following, first, span.first + hi)
+        later = _row_bytes(opened, span, now, first + 1, span.first + hi + 1)
+        said = _row_bytes(opened, span, following, first, span.first + hi)
         if any(a != b and not end for a, b, end in zip(later, said, ends[lo:hi].tolist(), strict=True)):
             return False
     return True
 
 
-def _row_bytes(file: EpisodeSource, span: Span, feature: Feature, lo: int, hi: int) -> list[bytes]:
-    array = file.array(span.group, feature.dataset)
-    if feature.encoded:
-        return [frame.tobytes() for frame in frames(array, feature, lo, hi)]
-    flat = array.read(lo, hi).reshape(hi - lo, -1).view(np.uint8)
+def _row_bytes(opened: Opened, span: Span, feature: Feature, lo: int, hi: int) -> list[bytes]:
+    array, location = span.array(opened, feature)
+    if feature.is_encoded:
+        return [frame.tobytes() for frame in frames(array, location, feature, lo, hi)]
+    flat = array[lo:hi].reshape(hi - lo, -1).view(np.uint8)
     return [row.tobytes() for row in flat]
 
 
-def _find_unended(file: EpisodeSource, index: EpisodeIndex) -> list[int]:
+def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
     """Episodes cut by the end of the recording: no flag ends them. Only the last one of a group can be."""
     last = {group: episode for episode, group in enumerate(index.groups)}
     cut = []
@@ -297,16 +259,14 @@ def _find_unended(file: EpisodeSource, index: EpisodeIndex) -> list[int]:
         row = index.firsts[episode] + index.lengths[episode] - 1
         marks = []
         for column in {"terminated", "truncated"} & features.keys():
-            array = file.array(group, features[column].dataset)
-            marks.append(flags(array.read(row, row + 1), array.location, row).any())
+            array, location = array_in(opened, group, features[column].dataset)
+            marks.append(flags(array[row : row + 1], location, row).any())
         if not any(marks):
             cut.append(episode)
     return cut
 
 
-def _emit_frames(
-    file: EpisodeSource, name: str, index: EpisodeIndex, table: str, emit: Emit
-) -> NDArray[np.int64]:
+def _emit_frames(opened: Opened, index: EpisodeIndex, table: str, emit: Emit) -> NDArray[np.int64]:
     """Emit the compressed frames of one observation; returns their sizes."""
     column = "observation/" + table.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
     sizes = np.zeros(int(index.offsets[-1]), np.int64)
@@ -316,33 +276,15 @@ def _emit_frames(
         feature = span.variant.features.get(column)
         if feature is None:
             continue
-        for lo, hi in blocks(feature, span.length):
-            first, stop = span.first + lo, span.first + hi
-            with collected.attempt(location_of(name, f"{span.group}/{feature.dataset}")):
-                array = file.array(span.group, feature.dataset)
-                block = list(frames(array, feature, first, stop))
+        for lo, hi in feature.blocks(span.length):
+            first = span.first + lo
+            with collected.attempt(span.location(opened, feature.dataset)):
+                array, location = span.array(opened, feature)
+                block = list(frames(array, location, feature, first, span.first + hi))
                 for row, frame in enumerate(block, first):
                     if not is_complete(frame):
-                        raise damaged_frame(frame, array.location._replace(row=row))
+                        raise _damaged_frame(frame, location._replace(row=row))
                 sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
                 emit(table, "data", np.concatenate(block))
     collected.check()
     return sizes
-
-
-def _attributes(file: EpisodeSource, index: EpisodeIndex, *, joined: bool) -> dict[str, Any]:
-    """Attributes and small arrays, of the file and of each episode."""
-    source = dict(file.attributes())
-    if joined:
-        for group, number in dict.fromkeys(zip(index.groups, index.variant, strict=True)):
-            source |= _values(file, group, index.variants[number].values)
-        return {"source": source, "episodes": [{} for _ in index.names]}
-    episodes = [
-        {**file.group_attributes(group), **_values(file, group, index.variants[number].values)}
-        for group, number in zip(index.groups, index.variant, strict=True)
-    ]
-    return {"source": source, "episodes": episodes}
-
-
-def _values(file: EpisodeSource, group: str, names: Sequence[str]) -> dict[str, Any]:
-    return {name: to_json(file.array(group, name).value()) for name in names}

@@ -1,26 +1,27 @@
-"""Scanning one trajectory file: the bounds of its episodes, and their columns."""
+"""Scanning one trajectory file: the bounds of its episodes, their columns, and what it says of them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from unistore.converters.common.exclusion import Exclusion, ProblemCollector
-from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.files.hdf5.file import location_of
-from unistore.converters.scan import Candidate, Part, Scanned
-from unistore.converters.trajectory.columns import Episode, describe, flags, not_per_step
+from unistore.converters.plugin import Opened, as_json
+from unistore.converters.scan import Scanned
+from unistore.converters.trajectory.columns import Episode, NamedArrays, flags
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, lies_in, with_episodes
-from unistore.converters.trajectory.layouts import format_of
+from unistore.converters.trajectory.layouts import Layout, Mask, Recording, masks_of, recordings_of
 from unistore.converters.trajectory.naming import Naming
-from unistore.converters.trajectory.read import blocks, summary_in_scan
-from unistore.converters.trajectory.source import Contents, Group, Mask, SourceFile
-from unistore.errors import InputError, Location, Problem
+from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import name_problem
+
+if TYPE_CHECKING:
+    from unistore.converters.files.hdf5.attributes import Attributes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,136 +29,176 @@ class ScannedFile(Scanned):
     """The sound episodes of one file, each of a step or more; `problems` are those of its other episodes."""
 
     index: EpisodeIndex
+    format: str
     left_out: tuple[tuple[str, str], ...]
-    """Datasets that are not stored, each with the reason."""
+    """Arrays that are not stored, each with the reason."""
     notes: tuple[str, ...]
     """On decisions and what is left out."""
     files: tuple[str, ...]
     """Other files that are read."""
     reading: int
     """Bytes of memory needed to read rows, besides the rows."""
-    attributes: Attributes
-    """As in `Contents`."""
-    summary: str | None
-    """See `summary_in_scan`."""
+    said: str
+    """JSON: attributes and small arrays of the ``source`` and of its ``episodes``."""
+    attributes: Attributes | None
+    """Those that `said` does not have to the last bit."""
 
 
-def scan_file(part: Part, naming: Naming, exclusion: Exclusion) -> ScannedFile:
-    """Find the episodes of one file.
+def scan_file(
+    opened: Opened,
+    format: str,
+    layout: Layout,
+    naming: Naming,
+    exclusion: Exclusion,
+    *,
+    is_certain: bool,
+) -> ScannedFile:
+    """Find the episodes of an open file.
 
     Raises
     ------
     InputError
         With all problems of the file, if no episode of it is sound.
     """
-    with Candidate(part.files[0], part.roots) as file:
-        look = SourceFile(file, part.name)
-        layout = format_of(look, mapped=bool(naming.renamed))
-        contents = layout.describe(look)
-        groups = [
-            each for each in contents.groups if not exclusion.covers(str(location_of(part.name, each.path)))
-        ]
-        found = _Episodes(part.name, joined=layout.joined)
-        inside = found.divide_problems(contents, groups)
-        namings = [replace(naming, bare=group.bare) for group in groups]
-        not_steps = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
-        collected = ProblemCollector(found.problems)
-        for group, own in zip(groups, namings, strict=True):
-            location = location_of(part.name, group.path)
-            with collected.attempt(location):
-                episode = describe(group, location, own, not_steps)
-                episode.problems += inside[group.path]
-                found.add(group, episode, location)
-        index = found.index(layout.name, found.masks(contents.masks, {group.name for group in groups}))
-        episodes = layout.episodes_in(look)
-        summary = summary_in_scan(episodes, index, joined=layout.joined) if episodes is not None else None
-    problems = with_episodes(found.problems, part.name, [group.path for group in groups])
-    if problems and not found.sound:
+    assert opened.file is not None
+    name = opened.file.name
+    recordings = recordings_of(layout, opened)
+    masks = masks_of(layout, opened)
+    attributes, outside = _outside(layout, opened, recordings, masks)
+    chosen = [each for each in recordings if not exclusion.covers(str(each.location()))]
+    broken = _by_group(opened.unreachable, name, recordings)
+    episodes = _Episodes(name, layout, opened)
+    episodes.problems += broken.pop("", [])
+    named = [NamedArrays(recording, naming) for recording in chosen]
+    not_per_step = set[str]().union(*(arrays.not_per_step for arrays in named))
+    collected = ProblemCollector(episodes.problems)
+    for arrays in named:
+        with collected.attempt(arrays.recording.location()):
+            episode = arrays.describe(not_per_step)
+            episode.problems += broken.get(arrays.recording.group, [])
+            episodes.add(arrays.recording, episode)
+    index = episodes.index(masks, [recording.name for recording in chosen])
+    problems = with_episodes(episodes.problems, name, [recording.group for recording in chosen])
+    if problems and not episodes.sound:
         raise InputError(problems)
     return ScannedFile(
         index=index,
-        left_out=(*found.left_out.items(), *contents.left_out),
-        notes=tuple(found.notes()),
-        files=tuple(map(str, sorted(contents.files))),
-        reading=contents.memory,
-        attributes=contents.attributes,
-        summary=summary,
+        format=format,
+        left_out=(*episodes.left_out.items(), *outside, *opened.left_out.items()),
+        notes=tuple(episodes.notes()),
+        files=tuple(str(file.path) for file in opened.further),
+        reading=opened.memory,
+        said=episodes.said(),
+        attributes=attributes,
         problems=tuple(problems),
         excluded=exclusion.covered,
+        certain=is_certain,
     )
+
+
+def _outside(
+    layout: Layout, opened: Opened, recordings: Sequence[Recording], masks: Sequence[Mask]
+) -> tuple[Attributes | None, list[tuple[str, str]]]:
+    """Attributes that the JSON has not to the last bit, and arrays with values that are in no episode."""
+    groups = {recording.group for recording in recordings}
+    groups_with_json = groups | {layout.container}
+    listed = {mask.path for mask in masks}
+    of_root: Collection[str] = opened.group_facts() if layout.container else ()
+
+    def is_told(path: str, name: str, is_plain: bool) -> bool:
+        """Whether a mask has the value, or the JSON of the file or an episode the attribute."""
+        if not name:
+            return path in listed
+        return path in groups_with_json and name not in of_root and is_plain
+
+    attributes = opened.attributes(lambda _: True, is_told)
+    inside = {f"{each.group}/{path}".lstrip("/") for each in recordings for path in each.arrays}
+    inside |= listed
+    if attributes is not None:
+        inside |= attributes.single_values
+    outside = [
+        (path, "in no episode")
+        for path, array in opened.all_arrays.items()
+        if path not in inside and 0 not in array.shape
+    ]
+    return attributes, outside
+
+
+def _by_group(
+    problems: Sequence[Problem], name: str, recordings: Sequence[Recording]
+) -> dict[str, list[Problem]]:
+    """Problems by the group of the episode that they lie in; empty: in none."""
+    groups = [recording.group for recording in recordings if recording.group]
+    by_group: dict[str, list[Problem]] = {}
+    for problem in problems:
+        owner = next((group for group in groups if lies_in(problem, name, group)), "")
+        by_group.setdefault(owner, []).append(problem)
+    return by_group
+
+
+class _Sound(NamedTuple):
+    """A sound episode, with its columns in `EpisodeIndex`."""
+
+    name: str
+    group: str
+    first: int
+    length: int
+    variant: int
 
 
 class _Episodes:
     """Collects the episodes of a file."""
 
-    def __init__(self, name: str, *, joined: bool) -> None:
-        self._name, self._joined = name, joined
-        self.sound: list[tuple[str, str, int, int, int]] = []
-        """Name, group, first row, length and variant of each, as in `EpisodeIndex`."""
-        self.variants: list[Variant] = []
+    def __init__(self, name: str, layout: Layout, opened: Opened) -> None:
+        self._name, self._layout = name, layout
+        self.sound: list[_Sound] = []
         self.left_out: dict[str, str] = {}
         self.problems: list[Problem] = []
+        self._variants: list[Variant] = []
+        self._opened = opened
+        self._of_file: dict[str, Any] = {}
+        self._of_episodes: list[dict[str, Any]] = []
         self._notes: list[str] = []
         self._without_steps: list[Location] = []
         self._count_not_finite = 0
 
-    def divide_problems(self, contents: Contents, groups: Sequence[Group]) -> dict[str, list[Problem]]:
-        """Problems in `contents` by the group that they lie in; the others are added to `problems`."""
-        found: dict[str, list[Problem]] = {group.path: [] for group in groups}
-        paths = [group.path for group in contents.groups if group.path]
-        for problem in contents.problems:
-            owner = next((path for path in paths if lies_in(problem, self._name, path)), None)
-            if owner is None:
-                self.problems.append(problem)
-            elif owner in found:
-                found[owner].append(problem)
-        return found
-
-    def masks(self, masks: Sequence[Mask], groups: Collection[str]) -> dict[str, list[str]]:
-        """Names in each mask, of sound episodes and of `groups`, which may have problems."""
-        known = {*groups, *(name for name, *_ in self.sound)}
-        listed = {}
-        for mask in masks:
-            if (reason := name_problem(f"mask/{mask.name}")) is not None:
-                message = f"cannot name a mask of the store: {reason}"
-                self.problems.append(Problem.at(mask.location, message, "rename it", "name"))
-                continue
-            absent = [entry for entry in mask.episodes if entry not in known]
-            if absent:
-                message = f"lists episodes that the file does not have: {', '.join(map(str, absent[:5]))}"
-                self._notes.append(f"{mask.location}: {message}")
-            listed[mask.name] = [entry for entry in mask.episodes if entry in known]
-        return listed
-
-    def add(self, group: Group, episode: Episode, location: Location) -> None:
+    def add(self, recording: Recording, episode: Episode) -> None:
         """Add the episodes of a group if they are sound and have steps."""
         if episode.problems:
             self.problems += episode.problems
             return
-        firsts = self._first_rows(group, episode, location) if self._joined else [0]
-        self._count_not_finite += _count_not_finite(group, episode)
+        firsts = self._first_rows(recording, episode) if self._layout.joined else [0]
+        self._count_not_finite += _count_not_finite(recording, episode)
         if episode.length == 0:
-            self._without_steps.append(location)
+            self._without_steps.append(recording.location())
             return
+        values = {path: as_json(recording.arrays[path].item()) for path in episode.values}
+        if self._layout.joined:
+            said: dict[str, Any] = {}
+            self._of_file |= values
+        else:
+            said = {**self._opened.group_facts(recording.group), **values}
         self.left_out |= episode.left_out
         variant = Variant(episode.features, tuple(episode.values), episode.empty)
-        if variant not in self.variants:
-            self.variants.append(variant)
-        number = self.variants.index(variant)
+        if variant not in self._variants:
+            self._variants.append(variant)
+        number = self._variants.index(variant)
         for count, (first, stop) in enumerate(pairwise([*firsts, episode.length])):
-            name = f"{group.name}:{count}" if len(firsts) > 1 else group.name
-            self.sound.append((name, group.path, first, stop - first, number))
+            name = f"{recording.name}:{count}" if len(firsts) > 1 else recording.name
+            self.sound.append(_Sound(name, recording.group, first, stop - first, number))
+            self._of_episodes.append(said)
 
-    def _first_rows(self, group: Group, episode: Episode, location: Location) -> list[int]:
+    def _first_rows(self, recording: Recording, episode: Episode) -> list[int]:
         """First rows of the episodes in a group, which terminal and timeout flags end."""
+        location = recording.location()
         ends = np.zeros(episode.length, bool)
         flag_datasets = []
         for column in ("terminated", "truncated"):
             feature = episode.features.get(column)
             if feature is not None:
-                array = group.arrays[feature.dataset]
-                for lo, hi in blocks(feature, episode.length):
-                    ends[lo:hi] |= flags(array.read(lo, hi), array.location, lo)
+                array, where = recording.arrays[feature.dataset], recording.location(feature.dataset)
+                for lo, hi in feature.blocks(episode.length):
+                    ends[lo:hi] |= flags(array[lo:hi], where, lo)
                 flag_datasets.append(feature.dataset)
         stops = (np.flatnonzero(ends) + 1).tolist()
         firsts = [0, *(stop for stop in stops if stop < episode.length)]
@@ -169,15 +210,47 @@ class _Episodes:
             self._notes.append(f"{location}: {len(firsts)} episodes by {by}{cut}")
         return firsts
 
-    def index(self, layout: str, masks: Mapping[str, Sequence[str]]) -> EpisodeIndex:
-        numbers = {name: number for number, (name, *_) in enumerate(self.sound)}
-        found = {
-            mask: tuple(numbers[name] for name in listed if name in numbers) for mask, listed in masks.items()
-        }
+    def said(self) -> str:
+        """See `ScannedFile`."""
+        of_file = {**self._layout.file_facts(self._opened), **self._of_file}
+        return json.dumps({"source": of_file, "episodes": self._of_episodes}, sort_keys=True)
+
+    def index(self, masks: Sequence[Mask], groups: Sequence[str]) -> EpisodeIndex:
+        """Index of the sound episodes; `groups` are names of episodes that may have problems."""
+        numbers = {episode.name: number for number, episode in enumerate(self.sound)}
+        listed = self._listed(masks, {*groups, *numbers})
         columns: Sequence[tuple[Any, ...]] = list(zip(*self.sound, strict=True)) or [()] * 5
-        names, groups, firsts, lengths, variant = columns
-        variants = tuple(self.variants)
-        return EpisodeIndex(layout, names, groups, firsts, lengths, variant, variants, found)
+        names, in_groups, firsts, lengths, variant = columns
+        return EpisodeIndex(
+            layout=self._layout.name,
+            names=names,
+            groups=in_groups,
+            firsts=firsts,
+            lengths=lengths,
+            variant=variant,
+            variants=tuple(self._variants),
+            masks={
+                mask: tuple(numbers[name] for name in episodes if name in numbers)
+                for mask, episodes in listed.items()
+            },
+        )
+
+    def _listed(self, masks: Sequence[Mask], known: set[str]) -> dict[str, list[str]]:
+        """Known episodes of each mask."""
+        listed = {}
+        for mask in masks:
+            location = location_of(self._name, mask.path)
+            reason = name_problem(f"mask/{mask.name}")
+            if reason is not None:
+                message = f"cannot name a mask of the store: {reason}"
+                self.problems.append(Problem.at(location, message, "rename it", "name"))
+                continue
+            absent = [name for name in mask.episodes if name not in known]
+            if absent:
+                message = f"lists episodes that the file does not have: {', '.join(map(str, absent[:5]))}"
+                self._notes.append(f"{location}: {message}")
+            listed[mask.name] = [name for name in mask.episodes if name in known]
+        return listed
 
     def notes(self) -> list[str]:
         """Notes on decisions and what is left out."""
@@ -189,13 +262,13 @@ class _Episodes:
         ]
 
 
-def _count_not_finite(group: Group, episode: Episode) -> int:
+def _count_not_finite(recording: Recording, episode: Episode) -> int:
     feature = episode.features.get("action")
-    if feature is None or not episode.length or np.dtype(feature.form.dtype).kind != "f":
+    if feature is None or not episode.length or np.dtype(feature.dtype).kind != "f":
         return 0
-    array = group.arrays[feature.dataset]
+    array = recording.arrays[feature.dataset]
     count = 0
-    for lo, hi in blocks(feature, episode.length):
-        rows = array.read(lo, hi)
+    for lo, hi in feature.blocks(episode.length):
+        rows = array[lo:hi]
         count += int((~np.isfinite(rows)).reshape(len(rows), -1).any(axis=1).sum())
     return count

@@ -45,7 +45,6 @@ def test_before_and_after_give_the_same_batches() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     lines = iter(done.stdout.splitlines())

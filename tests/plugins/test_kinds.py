@@ -162,3 +162,12 @@ def test_the_seam_has_few_names_and_is_light() -> None:
     code = f"import sys, unistore.plugin; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("samples", ["Ragged", "Rows", "Window"])
+def test_what_a_source_says_is_given_on_request(store: Path, samples: str) -> None:
+    dataset = unistore.Dataset(store, samples, fields=["sources.rate", "sources.facts", "source"])
+    first, last = dataset[0], dataset[-1]
+    assert first == {"index": 0, "sources.rate": 4000, "sources.facts": '{"rate": 4000}', "source": "a.wav"}
+    assert last["source"] == "b.wav"
+    assert set(unistore.Dataset(store, samples)[0]) & {"sources.rate", "sources.facts"} == set()

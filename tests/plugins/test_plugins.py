@@ -296,7 +296,7 @@ def test_values_below_the_bounds_of_a_schema_are_not_sealed(
 
     def cut(self: Audio, opened: plugin.Opened) -> Iterator[plugin.Cut]:
         for one in whole(self, opened):
-            yield one._replace(numbers={"length": one.rows})
+            yield one._replace(numbers={"length": one.rows} if part == "per_sample" else {})
 
     monkeypatch.setattr(Audio, "cut", cut)
     monkeypatch.setattr(Audio, "schema", replace(Audio.schema, **{part: bounded[part]}))
@@ -304,6 +304,70 @@ def test_values_below_the_bounds_of_a_schema_are_not_sealed(
     with pytest.raises(UnistoreError, match=message):
         unistore.convert(recordings[0], tmp_path / "a.zarr", "audio")
     assert not (tmp_path / "a.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({}, r"e0\.h5: Events\.cut gave no start for sample 0 \(tell who wrote unistore_events\)"),
+        ({"start": 0, "end": 1}, r"Events\.cut gave end, not in Schema\.per_sample"),
+        ({"start": 0.5}, r"Events\.cut gave start 0\.5 for sample 0, expected int64"),
+        ({"start": "0"}, r"Events\.cut gave start '0' for sample 0, expected int64"),
+        ({"start": float("nan")}, r"Events\.cut gave start nan for sample 0, expected int64"),
+    ],
+)
+@pytest.mark.usefixtures("in_this_process")
+def test_numbers_of_a_sample_that_the_schema_does_not_declare(
+    numbers: dict[str, Any],
+    message: str,
+    events: tuple[Path, dict[str, np.ndarray]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from unistore_events import Events
+
+    def cut(self: Events, opened: plugin.Opened) -> Iterator[plugin.Cut]:
+        yield plugin.Cut(len(opened.arrays["events/t"]), numbers)
+
+    monkeypatch.setattr(Events, "cut", cut)
+    with pytest.raises(InputError, match=message):
+        unistore.convert(events[0], tmp_path / "e.zarr", "events")
+    assert not (tmp_path / "e.zarr").exists()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_number_of_a_source_that_is_not_whole(
+    recordings: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore_audio import Audio
+
+    half = {"half": plugin.Column(kinds="i", source="half")}
+    monkeypatch.setattr(Audio, "schema", replace(Audio.schema, per_source=half))
+    whole = Audio.formats[0].open
+
+    @contextmanager
+    def opened(self: Any, file: Any) -> Iterator[plugin.Opened]:
+        with whole(self, file) as found:
+            yield plugin.Opened(found.arrays, {**found.facts, "half": found.facts["rate"] + 0.5})
+
+    monkeypatch.setattr(Audio.formats[0], "open", opened)
+    families.cache_clear()
+    with pytest.raises(InputError, match=r"a\.wav: says half 8000\.5, expected a whole number"):
+        unistore.convert(recordings[0], tmp_path / "a.zarr", "audio")
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_memory_that_a_family_takes_is_counted(
+    recordings: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore_audio import Audio
+
+    unistore.convert(recordings[0], tmp_path / "a.zarr", "audio", memory="500MB")
+    taken = {"a.wav": 3 << 30}
+    monkeypatch.setattr(Audio, "memory", lambda _, head: taken.get(head.file.name, 0))
+    with pytest.raises(InputError, match=r"500.0 MB is too little: .* for reading a\.wav = .*GB"):
+        unistore.convert(recordings[0], tmp_path / "b.zarr", "audio", memory="500MB")
+    unistore.convert(recordings[0], tmp_path / "b.zarr", "audio", memory="4GB")
 
 
 @pytest.mark.parametrize("wrong", ["flip", "order", "scale", "offset"])

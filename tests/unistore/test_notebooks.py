@@ -23,7 +23,7 @@ def test_the_notebooks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     forget = nbformat.v4.new_code_cell("%reset -f")
     together = nbformat.v4.new_notebook(metadata=notebooks[0].metadata)
     together.cells = [cell for notebook in notebooks for cell in (*notebook.cells, forget)]
-    NotebookClient(together, timeout=100, resources={"metadata": {"path": str(FOLDER)}}).execute()
+    NotebookClient(together, resources={"metadata": {"path": str(FOLDER)}}).execute()
     for notebook in notebooks:
         shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
         assert {output.output_type for output in shown} <= {"display_data", "execute_result"}

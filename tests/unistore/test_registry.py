@@ -83,7 +83,7 @@ def test_core_names_no_family() -> None:
                     ("unistore.converters.", "unistore.schemas.")
                 ):
                     wrong.append(f"{name}:{node.lineno}: imports {module}")
-    assert len(seen) > 190
+    assert len(seen) > 150
     assert {"converters/registry.py", "converters/common/columns.py", "schemas/array_specs.py"} <= seen
     assert not wrong
 
@@ -113,7 +113,7 @@ def test_importing_the_registry_and_all_options_is_light() -> None:
         "print({'numpy', 'h5py', 'cv2', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent
     )
     assert done.stdout == "set()\n"
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from trials import FAMILIES, family, make_parser, tree
 
 from unistore import repair, verify
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.store.names import MANIFEST, ROOT
 
 

@@ -30,7 +30,7 @@ from trials import FAMILIES, Case, Reference, ended, family, make_parser, start
 
 import unistore.conversion.plan
 import unistore.zarr3.durable
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import StoreError
 from unistore.store.names import build_folder

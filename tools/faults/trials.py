@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import make_converter
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import InputError
 from unistore.store.reader import Store

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unistore.conversion.settings import Settings
     from unistore.converters.survey import Detection
 
+
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3
 """Exit code of a conversion that left something out because of problems."""
@@ -95,7 +96,7 @@ def _convert(family: str | None, **given: Any) -> int:
 def _is_up_to_date(family: str, options: Any, *arguments: Any) -> bool:
     """Whether this very command made the store that stands there; what is wrong is told by the conversion."""
     from unistore.conversion.convert import make_converter
-    from unistore.conversion.runner import is_up_to_date
+    from unistore.conversion.run import is_up_to_date
 
     try:
         return is_up_to_date(make_converter(family, options), *arguments)

@@ -14,11 +14,10 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from unistore.conversion.lock import Lock, check_own, check_plain
-from unistore.conversion.target import Folder, Target
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
-from unistore.zarr3.durable import sync_folder
+from unistore.zarr3.durable import Folder, Target, sync_folder
 
 # The journal of a conversion: one fsynced JSON line for each finished step, to continue after a kill.
 

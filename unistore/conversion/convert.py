@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.asking import asking
 from unistore.conversion.executors.worker_process import CONVERSION
-from unistore.conversion.runner import Report, run
+from unistore.conversion.run import Report, run
 from unistore.conversion.settings import Settings
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from unistore.conversion.executors.dask_executor import Dask
     from unistore.conversion.executors.processes import Processes
+
 
 PathLike = str | os.PathLike[str]
 

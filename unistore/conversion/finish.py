@@ -18,7 +18,6 @@ from unistore.conversion.plan import ArrayPlan, Plan
 from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.splits import Codes
 from unistore.conversion.statistics import Moments
-from unistore.conversion.target import Files, Target
 from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family
 from unistore.converters.survey import TAKEN
@@ -27,6 +26,7 @@ from unistore.schemas.array_specs import relations
 from unistore.schemas.tables import Field, IndexValues, lazy_text_arrays
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
+from unistore.zarr3.durable import Files, Target
 
 IndexArrays = Sequence[tuple[Field, IndexValues]]
 

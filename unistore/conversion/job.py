@@ -1,11 +1,17 @@
-"""The two jobs of a conversion, deriving sources and writing shards: idempotent, picklable steps."""
+"""The jobs of a conversion: deriving sources, reading parts of shards, writing shards.
+
+Their steps are idempotent and can be pickled.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +19,29 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import Column, InMemory, Planes, WatchedColumns, in_planes, write_column
-from unistore.conversion.executors.local import Job, Outcome
+from unistore.conversion.columns import (
+    Column,
+    InMemory,
+    Planes,
+    WatchedColumns,
+    broken_rows,
+    in_planes,
+    write_column,
+)
+from unistore.conversion.executors.local import Executor, Job, Outcome
+from unistore.conversion.failure import writing_failed
 from unistore.conversion.keys import Fingerprints, Keys, check_unchanged, reading
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
-from unistore.conversion.plan import Piece, Plan, ShardTask, json_digest
-from unistore.conversion.row_cache import RowCache
-from unistore.conversion.schema_checks import broken_rows
+from unistore.conversion.plan import Piece, Plan, ShardTask, TablePlan, json_digest
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
-from unistore.conversion.target import Folder, Target
 from unistore.converters.common.exclusion import with_source
 from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.errors import ConversionError, InputError, Problem, first_few
 from unistore.schemas.array_specs import ArraySpec
 from unistore.schemas.tables import Table
 from unistore.store.manifest import Entry
+from unistore.zarr3.durable import Folder, Target
 from unistore.zarr3.writer import EncoderThreads, OrderedMap, content_digest, serial_map
 
 MIN_BATCHES = 32
@@ -41,6 +54,10 @@ SHOWN = 4
 """Sources that a description names."""
 AHEAD = 16
 """Pieces of a task that threads may read ahead."""
+SMALL_SOURCE = 64 << 10
+"""Sources of fewer bytes of rows take longer to open than to read."""
+MAX_PIECES = 256
+"""Most sources of a part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +142,92 @@ def source_batches(sources: Sequence[int], sizes: NDArray[np.int64]) -> list[tup
             found.append(tuple(sources[first:at]))
             first, nbytes = at, int(sizes[source])
     return [*found, tuple(sources[first:])] if sources else []
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Rows ``lo:hi`` of all columns of a table in a scratch file, one column after the other.
+
+    Attributes
+    ----------
+    row_bytes
+        Bytes of a row of each column, in the order of the file.
+    """
+
+    table: str
+    lo: int
+    hi: int
+    path: Path
+    row_bytes: Mapping[str, int]
+
+    def write(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Write the rows of each column, C-contiguous; the file appears once it is whole.
+
+        Raises
+        ------
+        ConversionError
+            If it cannot be written.
+        """
+        part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                for column in self.row_bytes:
+                    file.write(columns[column].reshape(-1).view(np.uint8).data)
+            part.replace(self.path)
+        except OSError as error:
+            raise writing_failed(error, self.path) from error
+
+    def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
+        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous.
+
+        Raises
+        ------
+        ConversionError
+            If the file cannot be read.
+        """
+        before = takewhile(lambda name: name != column, self.row_bytes)
+        start = (self.hi - self.lo) * sum(self.row_bytes[name] for name in before)
+        wanted = out.reshape(-1).view(np.uint8).data
+        try:
+            with self.path.open("rb") as file:
+                file.seek(start + (lo - self.lo) * self.row_bytes[column])
+                missing = len(wanted) - file.readinto(wanted)
+        except OSError as error:
+            msg = f"{self.path}: rows cannot be read ({error.strerror}); run the same command again"
+            raise ConversionError(msg) from error
+        if missing:
+            msg = f"{self.path}: {missing} bytes of rows are missing; run the same command again"
+            raise ConversionError(msg)
+
+
+class RowCache:
+    """Ranges of rows that were read already."""
+
+    def __init__(self, rows: Sequence[StoredRows] = ()) -> None:
+        self._rows = list(rows)
+
+    def add(self, rows: StoredRows) -> None:
+        """Keep more rows."""
+        self._rows.append(rows)
+
+    def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
+        """Copy rows ``lo:hi`` of columns into `out`; returns False if some are not here."""
+        found: list[tuple[StoredRows, int, int]] = []
+        at = lo
+        near = (each for each in self._rows if each.table == table and each.lo < hi and lo < each.hi)
+        for each in sorted(near, key=lambda rows: rows.lo):
+            if each.lo > at:
+                return False
+            if each.hi > at:
+                found.append((each, at, min(hi, each.hi)))
+                at = found[-1][2]
+        if at < hi:
+            return False
+        for each, first, last in found:
+            for column, target in out.items():
+                each.copy(column, first, target[first - lo : last - lo])
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,3 +459,80 @@ def _problems(error: InputError, name: str) -> tuple[Problem, ...]:
 def source_digest(pieces: Sequence[str]) -> bytes:
     """Content digest of a source, 16 bytes: xxh3-128 over its pieces' digests in table and row order."""
     return xxhash.xxh3_128_digest("\n".join(pieces).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class PartJob(Job[ShardTask]):
+    """Read parts of shards: ``job(part)`` writes the rows of all columns of a part into a file.
+
+    Nothing is recorded in the journal: a continued conversion reads parts again.
+    """
+
+    job: ShardJob
+    """Reads the rows."""
+    folder: Path
+    """Where the files are written."""
+
+    def __call__(self, part: ShardTask) -> Outcome:
+        """Read the rows of a part; the same again gives the same file."""
+        try:
+            columns = self.job.columns(part)
+        except InputError as error:
+            return Outcome(problems=error.problems)
+        rows = {column.array.column: column.block for column in columns if isinstance(column, InMemory)}
+        self.rows(part).write(rows)
+        return Outcome()
+
+    def rows(self, part: ShardTask) -> StoredRows:
+        """The rows of a part, once they are read."""
+        arrays = self.job.plan.table(part.table).arrays
+        path = self.folder / part.id.replace("/", "#")
+        row_bytes = {array.column: array.field.row_bytes for array in arrays}
+        return StoredRows(part.table, part.lo, part.hi, path, row_bytes)
+
+    def bare(self) -> PartJob:
+        """See `Job`."""
+        return replace(self, job=self.job.bare())
+
+    def slice(self, part: ShardTask) -> dict[str, Any]:
+        """See `Job`."""
+        return {"job": replace(self.job.bare(), **self.job.slice(part))}
+
+    def describe(self, part: ShardTask) -> str:
+        """See `ShardJob.describe`."""
+        return self.job.describe(part)
+
+    def need(self, part: ShardTask) -> int:
+        """Peak bytes, those of the whole shard: nothing is refused here that could be written later."""
+        return self.job.need(part)
+
+
+def read_parts(job: ShardJob, executor: Executor, folder: Path, parts: Sequence[ShardTask]) -> list[Problem]:
+    """Read parts into the row cache of a job; returns the problems of those that cannot be read."""
+    reading = PartJob(job, folder)
+    problems: list[Problem] = []
+    with closing(executor.run(reading, parts)) as steps:
+        for part, outcome in steps:
+            problems += outcome.problems
+            if not outcome.problems:
+                job.row_cache.add(reading.rows(part))
+    return problems
+
+
+def parts_of(job: ShardJob, table: TablePlan, workers: int) -> list[ShardTask]:
+    """Parts that a table is to be read in, so that all workers read: none if it has a shard for each.
+
+    Nor if its rows are spilled, or its sources are few or large.
+    """
+    rows = np.array(table.source_rows, np.int64)
+    starts = (np.cumsum(rows) - rows)[rows > 0]
+    if (
+        table.spilled
+        or in_planes(job.converter, table)
+        or table.rows > (workers - 1) * table.shard_rows
+        or len(starts) < MIN_BATCHES
+        or table.rows * table.row_bytes > len(starts) * SMALL_SOURCE
+    ):
+        return []
+    bounds = [*starts[:: min(MAX_PIECES, len(starts) // MIN_BATCHES)].tolist(), table.rows]
+    return [ShardTask(table.name, number, *span) for number, span in enumerate(pairwise(bounds))]

@@ -26,7 +26,7 @@ from unistore.zarr3.durable import WrittenFile, write_file
 
 
 class ObjectTarget:
-    """Writes files of a store as objects at their final keys, see `unistore.conversion.target.Target`.
+    """Writes files of a store as objects at their final keys, see `unistore.zarr3.durable.Target`.
 
     Each object is put in one request, so that it is complete or absent, and its size is checked. The root
     document is kept in a local folder until `commit`: it makes the prefix a store.
@@ -48,7 +48,7 @@ class ObjectTarget:
         return type(self), (self.location, self.root_folder)
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
-        """Write an object; see `unistore.conversion.target.Files.put`."""
+        """Write an object; see `unistore.zarr3.durable.Files.put`."""
         if key == ROOT:
             return write_file(self.root_folder, key, buffers)
         buffers = list(buffers)

@@ -19,13 +19,11 @@ from unistore.conversion.columns import in_planes
 from unistore.conversion.executors.asking import asking
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.finish import IndexArrays, root_attributes, shared_index
-from unistore.conversion.job import ShardJob
-from unistore.conversion.part_job import read_parts
+from unistore.conversion.job import ShardJob, read_parts
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.spill import Spill
-from unistore.conversion.split_columns import column_values
 from unistore.conversion.split_rule import SplitRule
-from unistore.conversion.splits import Codes, assign_splits
+from unistore.conversion.splits import Codes, assign_splits, column_values
 from unistore.converters.common.faults import UNREADABLE
 from unistore.converters.protocol import Converter, Finalized, Scan
 from unistore.converters.survey import counted_scan

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch.utils.data import default_collate
 
-from unistore.data.sample import Ragged, Sample, Samples
-from unistore.data.tensors import empty_tensor
+from unistore.data.packed import Batch
+from unistore.data.sample import Memory, Ragged, Sample, Samples, empty_tensor
 from unistore.system.arguments import Arguments
 
 
@@ -228,3 +228,23 @@ def _padded(tensors: list[torch.Tensor], axes: int) -> torch.Tensor:
     for row, tensor in zip(out, tensors, strict=True):
         row[tuple(slice(extent) for extent in tensor.shape[:axes])] = tensor
     return out
+
+
+def as_tensors(batch: Batch, collate: Callable[[Any], Any] | None = None) -> Any:
+    """Return a packed batch as `unistore.collate` returns it, over the same memory.
+
+    Parameters
+    ----------
+    batch
+        As a dataset read it.
+    collate
+        A `unistore.Collate`; None: the default one.
+    """
+    return (collate or Collate())(Samples(batch, Memory()))
+
+
+def pin(batch: Any) -> Any:
+    """Return a batch of any structure with its tensors copied into pinned memory."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    return pin_memory(batch)  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 import numpy.ma  # else numpy imports these while samples are read, perhaps in a thread during a fork
@@ -21,6 +21,7 @@ from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in
 from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
+    Part,
     bind_parts,
     check_drawable,
     checked_names,
@@ -28,11 +29,11 @@ from unistore.data.parts import (
     common_fields,
     open_parts,
 )
-from unistore.data.sample import Sample, Samples
-from unistore.data.tensors import Memory
-from unistore.errors import InputError, StoreError, first_few
+from unistore.data.sample import Memory, Sample, Samples
+from unistore.errors import InputError, Problem, StoreError, first_few
 from unistore.order.permutation import At
 from unistore.order.seeding import RandomFunction
+from unistore.order.sequences import sample_indices
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch
@@ -315,7 +316,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             If the key is not read here, or holds no integers; if there is no such split, or no such sample;
             if both `split` and `subset` are given.
         """
-        from unistore.data.labels import label_counts
+        from unistore.data.dataset import label_counts
 
         return label_counts(self, key, split, subset)
 
@@ -350,7 +351,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         InputError
             As `label_counts`; or if there are no labels, or labels outside of 0 to classes - 1.
         """
-        from unistore.data.labels import class_weights
+        from unistore.data.dataset import class_weights
 
         counts = self.label_counts(key, split=split, subset=subset)
         return torch.from_numpy(class_weights(counts, key, classes, unlabelled))
@@ -470,3 +471,64 @@ def _keep_ragged(result: Any, samples: Samples) -> Any:
     """The result of a transform, as a Sample if it is a plain mapping."""
     is_plain = isinstance(result, Mapping) and not isinstance(result, Sample)
     return Sample(result, samples.ragged) if is_plain else result
+
+
+Names: TypeAlias = str | Sequence[str] | None
+
+_SAMPLES = 16
+"""Samples read together."""
+
+
+def label_counts(dataset: Any, key: str, split: Names, subset: Any) -> dict[int, int]:
+    """See `Dataset.label_counts`."""
+    if split is not None and subset is not None:
+        message = "was given with split, and its numbers are those of the dataset's own samples"
+        raise InputError(Problem("subset", message, "give one of the two", "option"))
+    if key not in dataset.fields:
+        message = f"{key} is not read; there are {', '.join(dataset.fields)}"
+        raise InputError(Problem("key", message, kind="option"))
+    found: dict[int, int] = {}
+    reader = bind_parts(_parts_of(dataset, split), [key])
+    chosen = np.arange(len(reader))
+    if subset is not None:
+        chosen = sample_indices("subset", subset, len(reader))
+    for lo in range(0, len(chosen), _SAMPLES):
+        index = chosen[lo : lo + _SAMPLES]
+        picks = Picks(index, np.full(len(index), dataset.epoch), dataset.seed)
+        values = reader.read(picks, np.empty)[key].values
+        if values.dtype.kind not in "biu":
+            message = f"{key} is {values.dtype}, and labels are integers"
+            raise InputError(Problem("key", message, kind="option"))
+        labels, counts = np.unique(values, return_counts=True)
+        for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
+            found[int(label)] = found.get(int(label), 0) + count
+    return dict(sorted(found.items()))
+
+
+def _parts_of(dataset: Any, split: Names) -> Sequence[Part]:
+    """The parts of a dataset, of other splits if any are named."""
+    if split is None:
+        return cast("Sequence[Part]", dataset.parts)
+    names = (split,) if isinstance(split, str) else tuple(split)
+    parts = [part._replace(splits=names) for part in dataset.parts]
+    for part in parts:
+        part.check_splits()
+    return parts
+
+
+def class_weights(
+    counts: Mapping[int, int], key: str, classes: int | None, unlabelled: int | None
+) -> NDArray[np.float32]:
+    """Weights of the classes of `Dataset.class_weights`, from `label_counts`."""
+    counts = {label: n for label, n in counts.items() if label != unlabelled}
+    most = max(counts, default=-1) + 1 if classes is None else classes
+    outside = [label for label in counts if not 0 <= label < most]
+    if outside or not counts:
+        message = f"has labels {first_few([*map(str, outside)], 8)}, outside of {most} classes"
+        cure = "give the value that stands for no class: unlabelled=…"
+        raise InputError(Problem(key, message if outside else "has no labels", cure, "option"))
+    weights = np.zeros(most, np.float32)
+    mean = sum(counts.values()) / len(counts)
+    for label, count in counts.items():
+        weights[label] = mean / count
+    return weights

@@ -2,25 +2,409 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unistore.conversion.failure import named, refusal
-from unistore.converters.common.exported import File
+from unistore.conversion.lock import Lock, check_own, check_plain
+from unistore.converters.common.exported import VALUE, File, Values
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError
-from unistore.exporting.writing import FileNames, temporary_folder, write
 from unistore.progress import resolve_progress
-from unistore.remote.storage import local_path
-from unistore.remote.url import require_local_path
+from unistore.remote.url import local_path, require_local_path
 from unistore.schemas.indices import whole
+from unistore.store.names import ROOT, file_name_problem
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.progress import Progress
+from unistore.zarr3.codecs import codecs_document, encoder
+from unistore.zarr3.metadata import json_bytes
+from unistore.zarr3.writer import array_metadata, chunk_slices, pad_chunk
+
+# Writes one HDF5 file to a disk that may fill up.
+#
+# libhdf5 crashes on closing a file after a failed write, with its own drivers as well as with a Python file
+# object that raises. So its writes never fail: the file object that it writes to records the first error,
+# keeps all later data in memory and reads them back, until the file is closed. The error is checked after
+# each block of rows and raised once the file is closed, so at most one block of rows and the file's metadata
+# are kept in memory.
+
+_CHUNK_ROWS, _MAX_CHUNK_BYTES = 8192, 16 << 20
+
+
+def write_hdf5(file: File, path: Path) -> None:
+    """Write a new HDF5 file.
+
+    It is written on a thread, as a KeyboardInterrupt is raised in the main thread only: inside a write of
+    libhdf5 it would be a failed write.
+
+    Raises `OSError` if the file cannot be written; `StoreError` if the store's values cannot be read, or HDF5
+    does not allow a name.
+    """
+    with _FailSafeFile(path) as out, ThreadPoolExecutor(1, "unistore-hdf5") as thread:
+        try:
+            thread.submit(_write, file, out).result()
+        except BaseException as error:
+            out.stop(error)
+            raise
+
+
+class _FailSafeFile:
+    """A new file for libhdf5, none of whose operations fails.
+
+    Leaving the ``with`` statement raises the first error, if there was one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._position = self._end = 0
+        self._error: BaseException | None = None
+        self._unwritten: list[tuple[int, bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            os.close(self._descriptor)
+        except OSError as failure:  # network file systems report a full disk only now
+            self._fail(failure)
+        if error is None:
+            self.check()
+
+    def check(self) -> None:
+        """Raise the first error, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, error: BaseException) -> None:
+        """Stop writing to disk; `error` is the one that `check` raises, unless there was one before."""
+        self._error = self._error or error
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position."""
+        self._position = offset if whence == os.SEEK_SET else self._end + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Position."""
+        return self._position
+
+    def write(self, data: Any) -> int:
+        """Write to disk; keep in memory what cannot be written."""
+        view, offset = memoryview(data).cast("B"), self._position
+        size = len(view)
+        self._end = max(self._end, offset + size)
+        try:
+            while view and self._error is None:
+                done = os.pwrite(self._descriptor, view, offset)
+                view, offset = view[done:], offset + done
+        except OSError as error:
+            self._fail(error)
+        if view:
+            self._unwritten.append((offset, bytes(view)))
+        return size
+
+    def read(self, size: int) -> bytes:
+        """Read `size` bytes; zeros where nothing was written."""
+        out = bytearray(size)
+        self.readinto(out)
+        return bytes(out)
+
+    def readinto(self, out: Any) -> int:
+        """Fill a buffer; with zeros where nothing was written."""
+        view, offset = memoryview(out).cast("B"), self._position
+        view[:] = bytes(len(view))
+        try:
+            os.preadv(self._descriptor, [view], offset)
+        except OSError as error:
+            self._fail(error)
+        for start, data in self._unwritten:
+            lo, hi = max(start, offset), min(start + len(data), offset + len(view))
+            if lo < hi:
+                view[lo - offset : hi - offset] = data[lo - start : hi - start]
+        return len(view)
+
+    def truncate(self, size: int) -> None:
+        """Set the size of the file."""
+        self._end = size
+        try:
+            if self._error is None:
+                os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            self._fail(error)
+
+    def flush(self) -> None:
+        """Do nothing: writes are not buffered."""
+
+    def _fail(self, error: OSError) -> None:
+        error.filename = str(self._path)
+        self.stop(error)
+
+
+def _write(file: File, disk: _FailSafeFile) -> None:
+    import h5py
+
+    for name in (*file.values, *file.attributes):
+        if "\0" in name or (name and "" in name.split("/")):
+            msg = f"{file.name}: dataset or group {name!r} cannot be written: not a valid name in HDF5"
+            raise StoreError(msg)
+    with h5py.File(disk, "w", libver=("v108", "latest")) as out:  # 1.8 on: attributes above 64 KiB
+        for name, values in file.values.items():
+            try:
+                _write_dataset(out, name, values, disk, compressed=file.compressed)
+            except (ValueError, TypeError) as error:
+                msg = f"{file.name}: dataset {name!r} cannot be written ({error})"
+                raise StoreError(msg) from error
+        for name, attributes in file.attributes.items():
+            if VALUE in attributes and name not in out:
+                value = attributes[VALUE]
+                out.create_dataset(name, data=value, dtype=value.dtype)
+            target = out.require_group(name) if name and name not in out else out[name or "/"]
+            for key, value in attributes.items():
+                if key != VALUE:
+                    _write_attribute(target.attrs, key, value)
+
+
+def _write_dataset(out: Any, name: str, values: Values, disk: _FailSafeFile, *, compressed: bool) -> None:
+    import h5py
+
+    dtype = h5py.vlen_dtype(np.uint8) if values.dtype.hasobject else values.dtype
+    storage: dict[str, Any] = {}
+    if compressed and not values.dtype.hasobject and 0 not in values.shape:
+        row_bytes = max(1, prod(values.shape[1:]) * dtype.itemsize)
+        rows = max(1, min(_CHUNK_ROWS, values.shape[0], _MAX_CHUNK_BYTES // row_bytes))
+        chunks = (rows, *values.shape[1:])
+        storage = {"chunks": chunks, "compression": "gzip", "compression_opts": 4, "shuffle": True}
+    dataset = out.create_dataset(name, values.shape, dtype, **storage)
+    row = 0
+    for block in values.blocks():
+        if block.size:
+            dataset[row : row + len(block)] = block[0] if values.dtype.hasobject else block
+        disk.check()
+        row += len(block)
+
+
+def _write_attribute(attributes: Any, name: str, value: Any) -> None:
+    """Write an array, ``h5py.Empty`` or JSON value as an attribute."""
+    import h5py
+
+    plain = value if isinstance(value, np.ndarray | h5py.Empty) else _from_json(value)
+    attributes.create(name, plain, dtype=plain.dtype if isinstance(plain, np.ndarray) else None)
+
+
+def _from_json(value: Any) -> Any:
+    """A JSON value as an HDF5 attribute: None becomes an empty one, an irregular list JSON text."""
+    import h5py
+
+    if value is None:
+        return h5py.Empty("f4")
+    if not isinstance(value, list):
+        return value
+    array = np.asarray(value) if _is_regular(value) else None
+    if array is None or array.dtype.kind == "O":
+        return json.dumps(value)
+    return value if array.dtype.kind == "U" else array
+
+
+def _is_regular(value: list[Any]) -> bool:
+    """Whether a list, nested or not, has the form of an array: one length per axis, one type."""
+    if any(isinstance(item, list) for item in value):
+        same_length = all(isinstance(item, list) and len(item) == len(value[0]) for item in value)
+        return same_length and all(_is_regular(item) for item in value)
+    kinds = {type(item) for item in value}
+    return kinds <= {int, float} or kinds in ({str}, {bool})
+
+
+# A temporary folder beside a destination, for one process at a time.
+
+
+def temporary_folder_path(target: Path, purpose: str) -> Path:
+    """Folder beside a target in which `temporary_folder` works; a killed process leaves it behind."""
+    return target.with_name(f"{target.name}.{purpose}")
+
+
+@contextmanager
+def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
+    """Yield an empty folder ``work`` in `temporary_folder_path`; it is removed at the end, also after errors.
+
+    What a killed process left is removed first. `purpose` is the suffix of the outer folder's name, as in
+    ``"unistore-export"``.
+
+    Raises `ConversionError` if another process uses it, or it is a link or belongs to another user.
+    """
+    folder = temporary_folder_path(target, purpose)
+    work = folder / "work"
+    check_plain(folder)
+    try:
+        with Lock(folder / "lock"):
+            check_own(folder, folder / "lock")
+            if work.exists():
+                shutil.rmtree(work)
+            work.mkdir()
+            try:
+                yield work
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    finally:
+        with suppress(OSError):  # not empty if another process uses it
+            if not (folder / "lock").exists():
+                for left in folder.glob("lock.*"):  # of processes that were killed while they took the lock
+                    left.unlink(missing_ok=True)
+                folder.rmdir()
+
+
+_EDGE = 64
+"""Voxels along each axis of a Zarr chunk: a plane across any axis reads few chunks."""
+
+
+class FileNames:
+    """The file names of one export: each safe, each once, none inside another; `store` is for messages."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+
+    def take(self, name: str) -> tuple[str, ...]:
+        """Register a new file name; returns its parts.
+
+        Raises `StoreError` if the name is absolute, leaves its folder, is not a valid file name on every file
+        system, was taken before, or lies inside a file.
+        """
+        if reason := file_name_problem(name):
+            msg = f"{self._store}: the store names a file {name!r}, which is not written: {reason}"
+            raise StoreError(msg)
+        parts = tuple(name.split("/"))
+        parents = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+        if name in self._files or name in self._folders or self._files.intersection(parents):
+            two = f"two files {name!r}, or one inside another"
+            msg = f"{self._store}: the store names {two}: only one can be written"
+            raise StoreError(msg)
+        self._files.add(name)
+        self._folders.update(parents)
+        return parts
+
+
+def _write_zarr(file: File, path: Path) -> None:
+    """Write a Zarr v3 group: every chunk a file, since viewers do not all read shards.
+
+    Not by zarr-python: after a failed write others of its writes go on for a while.
+    """
+    names = FileNames(str(path))
+    for name in (*file.attributes, *file.values):
+        document = path.joinpath(*names.take(f"{name}/{ROOT}".lstrip("/")))
+        document.parent.mkdir(parents=True)
+        if name in file.values:
+            _write_array(file.values[name], document.parent, file.axes)
+        else:
+            group = {"zarr_format": 3, "node_type": "group", "attributes": file.attributes[name]}
+            document.write_text(json.dumps(group, indent=2, allow_nan=False))
+
+
+def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
+    chunk = tuple(max(1, min(_EDGE, extent)) for extent in values.shape)
+    blank = np.zeros(chunk, values.dtype)
+    metadata = array_metadata(values.shape, values.dtype, chunk, chunk, "balanced", dimension_names=axes)
+    document = metadata.to_json()
+    document["codecs"] = codecs_document(metadata.compressor, values.dtype.itemsize)
+    (folder / ROOT).write_bytes(json_bytes(document))
+    encode = encoder(metadata.compressor)
+    for depth, layer in enumerate(_layers(values, chunk[0])):
+        for box in chunk_slices(layer.shape, chunk):
+            along = (part.start // edge for part, edge in zip(box[1:], chunk[1:], strict=True))
+            file = folder.joinpath("c", str(depth), *map(str, along))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("xb") as out:
+                out.writelines(encode(pad_chunk(layer[box], blank)))
+
+
+def _layers(values: Values, depth: int) -> Iterator[NDArray[Any]]:
+    """Layers of `depth` rows, the last one perhaps thinner, in a buffer that is reused for each."""
+    layer = np.empty((depth, *values.shape[1:]), values.dtype)
+    filled = 0
+    for block in values.blocks():
+        done = 0
+        while done < len(block):
+            count = min(len(block) - done, depth - filled)
+            layer[filled : filled + count] = block[done : done + count]
+            filled, done = filled + count, done + count
+            if filled == depth:
+                yield layer
+                filled = 0
+    if filled:
+        yield layer[:filled]
+
+
+def write(file: File, path: Path) -> None:
+    """Write a new file.
+
+    Raises `ConversionError` if an image cannot be encoded; `OSError` if the file cannot be written;
+    `StoreError` if the store's values cannot be read, or a name inside the file is not valid.
+    """
+    if file.form == "hdf5":
+        write_hdf5(file, path)
+        return
+    if file.form == "zarr":
+        _write_zarr(file, path)
+        return
+    if file.write is not None:
+        file.write(path)
+        return
+    with path.open("xb") as out:
+        if file.form == "npz":
+            _write_npz(file.values, out)
+        elif file.form == "npy":
+            _write_npy(file.values[""], out)
+        elif file.form == "png":
+            out.write(_png(file.values[""].whole(), path))
+        else:
+            out.writelines(map(_bytes_of, file.values[""].blocks()))
+
+
+def _write_npy(values: Values, out: IO[bytes]) -> None:
+    descr = np.lib.format.dtype_to_descr(values.dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": values.shape}
+    np.lib.format.write_array_header_1_0(out, header)
+    out.writelines(_bytes_of(np.asarray(block, values.dtype)) for block in values.blocks())
+
+
+def _write_npz(members: Mapping[str, Values], out: IO[bytes]) -> None:
+    with zipfile.ZipFile(out, "w", allowZip64=True) as archive:
+        for name, values in members.items():
+            info = zipfile.ZipInfo(f"{name}.npy")  # fixed time stamp (1980): exports are reproducible
+            with archive.open(info, "w", force_zip64=True) as member:
+                _write_npy(values, member)
+
+
+def _bytes_of(block: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
+
+
+def _png(pixels: NDArray[Any], path: Path) -> bytes:
+    import cv2
+
+    done, encoded = cv2.imencode(".png", np.ascontiguousarray(pixels[..., ::-1]))
+    if not done:
+        msg = f"{path}: an image of {pixels.shape} could not be encoded as PNG"
+        raise ConversionError(msg)
+    return encoded.tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

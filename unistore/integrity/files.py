@@ -15,11 +15,11 @@ from unistore.conversion.executors.asking import run_in_order
 from unistore.conversion.executors.local import Executor, Job, Outcome, Serial
 from unistore.conversion.lock import owner_of
 from unistore.errors import Location, Problem, StoreError
-from unistore.exporting.writing import temporary_folder_path
-from unistore.remote.storage import local_path, open_storage
+from unistore.exporting.run import temporary_folder_path
+from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, ROOT
-from unistore.store.reader import Store
+from unistore.store.reader import Store, open_storage
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of
 from unistore.zarr3.documents import DocumentError, parse_document

@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import FolderBuild
-from unistore.conversion.conversion import Conversion
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.asking import T, asking
 from unistore.conversion.executors.local import Executor
-from unistore.conversion.job import ShardJob
+from unistore.conversion.job import RowCache, ShardJob
 from unistore.conversion.keys import Fingerprints, fingerprints_of
 from unistore.conversion.planning import Planned, versions
-from unistore.conversion.row_cache import RowCache
+from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import with_skipped
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
-from unistore.conversion.target import Folder
 from unistore.converters.common.exported import VALUE
 from unistore.converters.files.hdf5.attributes import attribute_label
 from unistore.converters.scanning import scan_sources
@@ -31,6 +29,7 @@ from unistore.errors import InputError, StoreError, printable
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
+from unistore.zarr3.durable import Folder
 from unistore.zarr3.writer import compressor_of
 
 _SHOWN = 5

@@ -24,7 +24,7 @@ from unistore.conversion.job import ShardJob
 from unistore.conversion.keys import task_keys
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask
 from unistore.errors import ConversionError, InputError, StoreError, first_few
-from unistore.exporting.writing import temporary_folder, temporary_folder_path
+from unistore.exporting.run import temporary_folder, temporary_folder_path
 from unistore.integrity.files import CheckedFiles, check_file, check_files
 from unistore.integrity.recorded import (
     RecordedConversion,
@@ -34,7 +34,7 @@ from unistore.integrity.recorded import (
 )
 from unistore.integrity.verify import Verified, make_executor, verify_with
 from unistore.progress import resolve_progress
-from unistore.remote.storage import local_path
+from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_manifest, root_head, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store

@@ -13,7 +13,6 @@ from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from unistore.data.presentation import as_tensors, pin
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
 from unistore.loader.cached import cache_file, cached, check_cacheable
@@ -413,6 +412,8 @@ class Loader:
                 "iterate the loader again, and use a loader of its own in each thread"
             )
             raise LoaderError(msg)
+        from unistore.data.collate import as_tensors, pin  # loads torch
+
         started = time.perf_counter()
         try:
             advanced = iteration.advance()

@@ -16,7 +16,7 @@ import numpy as np
 
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cached import cached
-from unistore.loader.environment import prepare_process, set_worker_info
+from unistore.loader.collating import prepare_process, set_worker_info
 from unistore.loader.fetch import Failure, caused, choose_fetch, fetch_batch, in_one_line, pack_failure
 from unistore.loader.iteration import Arrival, BatchConfig
 from unistore.loader.wire import Channel, decode, encode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -114,6 +115,13 @@ def file_path(url: str) -> str | None:
     if parts.netloc not in ("", "localhost"):
         raise _refused(url, "a file on another machine; write file:///folder (three slashes)")
     return unquote(parts.path)
+
+
+def local_path(path: str | os.PathLike[str]) -> Path | None:
+    """Return the local path of a path or ``file://`` URL, None for that of an object store."""
+    text = os.fspath(path)
+    folder = file_path(text) if is_url(text) else text
+    return None if folder is None else Path(folder)
 
 
 def _split(url: str) -> SplitResult:

@@ -19,7 +19,7 @@ from unistore.data.kinds.locality import samples_per_chunk
 from unistore.data.kinds.named import parse_kind
 from unistore.data.kinds.reach import as_code
 from unistore.progress import resolve_progress
-from unistore.remote.storage import local_path
+from unistore.remote.url import local_path
 from unistore.report.suggestions import Suggestion, natural_suggestion, suggestions
 from unistore.report.text import Block, to_text
 from unistore.store.reader import Store
@@ -33,6 +33,7 @@ from unistore.zarr3.gather import forget_chunks
 if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
     from unistore.data.kinds.protocol import SampleKind
+
 
 # How fast Loaders with several settings read a store: samples a second, waits, memory.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unistore.converters.registry import families
 from unistore.errors import InputError, Problem, first_few
-from unistore.remote.storage import local_path
+from unistore.remote.url import local_path
 from unistore.report.blocks import source_blocks, store_blocks, unfinished_blocks, verdict_table, zarr_blocks
 from unistore.report.sealed import StoreReport, describe_store
 from unistore.report.sources import (
@@ -30,6 +30,7 @@ from unistore.system.sizes import count_of
 
 if TYPE_CHECKING:
     from unistore.report.sources import SourceReport
+
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 

@@ -16,7 +16,7 @@ import xxhash
 from unistore.data.kinds.protocol import SOURCE, Picks
 from unistore.data.packed import Packed
 from unistore.errors import InputError, StoreError
-from unistore.remote.storage import local_path
+from unistore.remote.url import local_path
 from unistore.report.suggestions import natural_suggestion, snippet
 from unistore.report.values import (
     ValueReport,

@@ -21,7 +21,7 @@ from unistore.data.kinds.protocol import NamesGroup, SampleKind
 from unistore.data.kinds.reach import Reach, as_code, reach_of
 from unistore.data.parts import default_kind
 from unistore.errors import InputError, UnistoreError, printable
-from unistore.remote.storage import local_path
+from unistore.remote.url import local_path
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, preview_of
-from unistore.remote.storage import local_path
+from unistore.remote.url import local_path
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 

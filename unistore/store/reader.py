@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.registry import find_family
-from unistore.errors import CorruptionError, NoStoreError, StoreError
-from unistore.remote.storage import local_path, open_storage
-from unistore.remote.url import BUCKETS
+from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
+from unistore.remote.url import BUCKETS, local_path
 from unistore.schemas import indices
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
 from unistore.store.manifest import MANIFEST_LIMIT, GrammarError, parse_root, parse_split_names
@@ -20,10 +19,24 @@ from unistore.store.names import BUILD_MARK, FORMAT_VERSION, ROOT, build_folder
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.array import Array
 from unistore.zarr3.documents import DocumentError, parse_document, shown
-from unistore.zarr3.storage import AbsentError, Storage
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, check_tree
+
+if TYPE_CHECKING:
+    import zarr
+
 
 CACHE_LIMIT = "20GB"
 """Default size of the folder of local copies."""
+
+
+def open_storage(path: str | os.PathLike[str]) -> Storage:
+    """Return the storage of a folder or URL; nothing is opened yet."""
+    folder = local_path(path)
+    if folder is not None:
+        return LocalStorage(folder)
+    from unistore.remote.object_storage import ObjectStorage
+
+    return ObjectStorage(os.fspath(path))
 
 
 class Store:
@@ -233,3 +246,52 @@ def _why_no_store(url: str) -> str:
         if client.list(limit=1):
             return f"{url}: not a unistore store (no {ROOT} there)"
     return f"{url}: no such store (no {ROOT} there)"
+
+
+_DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
+
+
+def open_zarr(path: str | os.PathLike[str]) -> zarr.Group:
+    """Open a store with zarr-python, read-only.
+
+    Parameters
+    ----------
+    path
+        Folder or URL of a store, or of any other Zarr group.
+
+    Raises
+    ------
+    StoreError
+        If there is no Zarr group, its metadata cannot be read, or the folder holds links, pipes or devices.
+
+    Notes
+    -----
+    For dask give the shards as chunks: by itself it makes a task of each small inner chunk.
+
+    Examples
+    --------
+    >>> unistore.open_zarr("train.zarr")["rows/data"][:3]  # doctest: +SKIP
+    >>> images = unistore.open_zarr("train.zarr")["rows/image"]  # doctest: +SKIP
+    >>> dask.array.from_array(images, chunks=images.shards)  # doctest: +SKIP
+    """
+    import zarr
+    from zarr.storage import ObjectStore
+
+    from unistore.remote.client import ObjectClient
+
+    try:
+        folder = local_path(path)
+        if folder is None:
+            objects = ObjectStore(ObjectClient(os.fspath(path)).handle, read_only=True)
+            return zarr.open_group(objects, mode="r")
+        check_tree(folder, _DOCUMENTS, DOCUMENT_LIMIT)
+        return zarr.open_group(os.fspath(folder), mode="r")
+    except FileNotFoundError as error:
+        msg = f"{os.fspath(path)}: no such store"
+        raise NoStoreError(msg) from error
+    except UnistoreError:
+        raise
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        msg = f"{os.fspath(path)}: cannot be opened as a Zarr group ({why})"
+        raise StoreError(msg) from error

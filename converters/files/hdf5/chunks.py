@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.filters import Bytes, applied_filters, decode
-from unistore.converters.files.hdf5.library_filters import Filter
+from unistore.converters.files.hdf5.filters import Bytes, Filter, applied_filters, decode
 from unistore.converters.files.paths import file_version
 
 # How the elements of HDF5 datasets are stored, beside NumPy's dtypes.

@@ -7,7 +7,7 @@
 - A chunk that is stored or decodes too short would be completed with arbitrary memory: `chunks` checks the
   size of every chunk.
 - Chunks that were never written have no value if the fill time is "never": refused.
-- A virtual dataset that maps to itself would crash the process: `virtual` checks the mapping.
+- A virtual dataset that maps to itself would crash the process: `check_sources` checks the mapping.
 - A damaged structure hangs the library or crashes the process: files are read in workers, which name each one
   before it is opened, see `unistore.system.foreign`.
 """
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ from unistore.converters.files.hdf5.chunks import (
     stored_size,
 )
 from unistore.converters.files.hdf5.filters import are_decoded_here
-from unistore.converters.files.hdf5.virtual import check_sources
+from unistore.converters.files.paths import is_inside
 from unistore.errors import InputError, Location, Problem, printable
+from unistore.errors import location_of as location_of  # noqa: PLC0414  imported from here, too
 from unistore.system.foreign import begin_reading, opening
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
@@ -51,12 +53,6 @@ _METADATA_CACHE = 2 << 20
 """Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset."""
 FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 """What h5py raises where a file is damaged."""
-
-
-def location_of(name: Location | str, item: str = "") -> Location:
-    """Place of an object by its path in a file, or below a group of it."""
-    file, group, _ = Location(name) if isinstance(name, str) else name
-    return Location(printable(file), printable(f"{group}/{item}".strip("/")))
 
 
 @contextmanager
@@ -305,6 +301,126 @@ def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
         chunks_of(dataset).check(lo, hi)
     elif storage == h5py.h5d.VIRTUAL:
         check_sources(dataset, lo, hi)
+
+
+# Virtual datasets: HDF5 crashes on one that maps to itself, directly or through others. It also trusts the
+# chunks of the source datasets, and reads fill values where a source is missing.
+
+_MAX_DEPTH = 16
+"""Virtual datasets that may map to one another in a row."""
+
+
+def _sources(dataset: h5py.Dataset) -> Iterator[tuple[Any, Path | None, str]]:
+    """Each mapping of a virtual dataset, the file (None: the same), and the name of the source dataset.
+
+    A name with ``%b`` stands for all datasets of that name with a number, from 0 on.
+    """
+    for each in dataset.virtual_sources():
+        own = each.file_name == "."
+        file = None if own else (Path(dataset.file.filename).parent / each.file_name).resolve()
+        name = each.dset_name.replace("%%", "\0")
+        for number in count() if "%b" in name else (0,):
+            one = name.replace("%b", str(number)).replace("\0", "%")
+            if "%b" in name:
+                with _opened(dataset, file) as opened:
+                    if one not in opened:
+                        break
+            yield each, file, one
+
+
+@contextmanager
+def _opened(dataset: h5py.Dataset, file: Path | None) -> Iterator[h5py.File]:
+    if file is None:
+        yield dataset.file
+    else:
+        with opening(file, str(file)), h5py.File(file, "r", driver="sec2", locking="best-effort") as opened:
+            yield opened
+
+
+def check_sources(
+    dataset: h5py.Dataset,
+    lo: int = 0,
+    hi: int = 0,
+    *,
+    roots: Sequence[Path] = (),
+    above: tuple[object, ...] = (),
+) -> set[Path]:
+    """Check that the sources of a virtual dataset exist, and that HDF5 can read rows ``lo:hi`` of them.
+
+    Parameters
+    ----------
+    lo, hi
+        Rows whose chunks are decoded as a check; if empty, only the mapping is checked.
+    roots
+        Folders that source files must lie in; any folder if empty.
+    above
+        Virtual datasets that map to this one.
+
+    Returns
+    -------
+    set of Path
+        Source files other than its own file.
+
+    Raises
+    ------
+    ValueError
+        If it maps to itself, through too many others, or to a source that is missing, damaged or outside the
+        roots.
+    """
+    info = h5py.h5o.get_info(dataset.id)
+    here = (info.fileno, info.addr)
+    if here in above:
+        msg = "is virtual and maps to itself"
+        raise ValueError(msg)
+    if creation_of(dataset).fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
+        msg = "is virtual and has no fill value: HDF5 leaves what no source fills undefined"
+        raise ValueError(msg)
+    if len(above) >= _MAX_DEPTH:
+        msg = f"is virtual and maps through more than {_MAX_DEPTH} others"
+        raise ValueError(msg)
+    files: set[Path] = set()
+    done: set[object] = set()
+    for mapping, file, name in _sources(dataset):
+        rows = (0, 0) if hi <= lo else _rows(mapping, lo, hi)
+        if (hi > lo and rows == (0, 0)) or (file, name, rows) in done:
+            continue
+        done.add((file, name, rows))
+        with _opened(dataset, file) as opened:
+            source = None
+            try:
+                source = opened[name]
+            except KeyError as error:
+                if is_read_error(error):
+                    raise
+            if not isinstance(source, h5py.Dataset):
+                owner = f" of {file}" if file else ""
+                msg = f"is virtual and maps to {name!r}, which is not a dataset{owner}"
+                raise ValueError(msg)
+            reached = Path(source.file.filename).resolve()
+            if roots and not is_inside(reached, roots):
+                msg = f"is virtual and maps into {printable(str(reached))}, outside the given paths"
+                raise ValueError(msg)
+            files.add(reached)
+            if source.is_virtual:
+                files |= check_sources(source, *rows, roots=roots, above=(*above, here))
+            elif rows != (0, 0) and source.chunks is not None:
+                chunks_of(source).check(rows[0], min(rows[1], source.shape[0]))
+            elif source.size and not source.external and not source.id.get_storage_size():
+                msg = f"is virtual and maps to {name!r}, which was never written"
+                raise ValueError(msg)
+    return files - {Path(dataset.file.filename).resolve()}
+
+
+def _rows(mapping: Any, lo: int, hi: int) -> tuple[int, int]:
+    """Source rows that rows ``lo:hi`` of the virtual dataset may need; 0, 0 if none."""
+    try:
+        (start, *_), (stop, *_) = mapping.vspace.get_select_bounds()
+        if stop < lo or start >= hi:
+            return 0, 0
+        (first, *_), (last, *_) = mapping.src_space.get_select_bounds()
+    except (RuntimeError, ValueError, TypeError):  # an unlimited selection, or all rows
+        return 0, 1 << 62
+    return first, last + 1
 
 
 def _failed(location: Location, what: str, error: Exception) -> InputError:

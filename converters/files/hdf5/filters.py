@@ -6,16 +6,20 @@ HDF5's own bzip2 filter hangs if the stored bytes are cut short.
 from __future__ import annotations
 
 import bz2
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+import ctypes
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from unistore.converters.files.hdf5 import library_filters
-from unistore.converters.files.hdf5.library_filters import Filter
+from unistore.converters.files.hdf5 import library as h5py
 
 _DEFLATE, _SHUFFLE, _FLETCHER, _NBIT, _BZIP2 = 1, 2, 3, 5, 307
 _DECOMPRESSORS: dict[int, Callable[[], Any]] = {
@@ -28,6 +32,13 @@ _CHECKSUM_BYTES = 4
 _MODULUS = np.uint64(65535)
 
 Bytes = NDArray[np.uint8]
+
+
+class Filter(NamedTuple):
+    """One filter of a dataset: its registered number and its parameters."""
+
+    number: int
+    values: tuple[int, ...]
 
 
 @lru_cache(maxsize=100)
@@ -60,7 +71,8 @@ def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
         If the chunk cannot be decoded, or not to exactly these bytes.
     """
     if not are_decoded_here(filters):
-        return library_filters.decode(stored, size, filters)
+        with _one_at_a_time:
+            return _decoded_by_library(stored, size, filters)
     data = np.frombuffer(stored, np.uint8)
     checksums = sum(number == _FLETCHER for number, _ in filters)
     for number, values in reversed(filters):
@@ -134,3 +146,185 @@ def _without_checksum(data: Bytes) -> Bytes:
             return data
     msg = "does not match its checksum"
     raise ValueError(msg)
+
+
+# Decoding by the filters of the library and its plugins. The library trusts them: it reads beyond what they
+# return, and they read beyond what is stored. So a chunk is decoded in a dataset in memory, between two
+# filters of our own. The last filter of a dataset runs first when a chunk is read: ours adds padding behind
+# the stored bytes. The first filter runs last: ours checks how many bytes the others returned. Each chunk is
+# decoded twice, with new memory and the padding filled with different bytes. If the results differ, the file
+# does not hold all of its bytes.
+
+_CHECK, _PAD = 0xFF00, 0xFF01
+"""Numbers of our filters, from the range for private use."""
+_PLACEHOLDER, _PLACEHOLDER_NAME = 3, b"fletcher32\0"
+_PLACEHOLDER_NAME_BYTES = 16
+_PADDING = 1 << 16
+"""Bytes added behind the stored ones, besides as many as the decoded chunk has."""
+_M_PERTURB = -6
+_FILLS = (0x55, 0xAA)
+_HEADROOM = 256 << 20
+"""Bytes that filters may allocate besides eight times the chunk: damaged ones ask for any amount."""
+_CACHED_BLOCKS, _CACHED_BYTES = 8, 2048
+"""Number and size of the freed blocks that the C library keeps aside, which ``M_PERTURB`` does not fill."""
+
+_Function = ctypes.CFUNCTYPE(
+    ctypes.c_size_t,
+    ctypes.c_uint,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+
+
+class _FilterClass(ctypes.Structure):
+    """``H5Z_class2_t``."""
+
+    _fields_ = [
+        ("version", ctypes.c_int),
+        ("number", ctypes.c_int),
+        ("has_encoder", ctypes.c_uint),
+        ("has_decoder", ctypes.c_uint),
+        ("name", ctypes.c_char_p),
+        ("can_apply", ctypes.c_void_p),
+        ("set_local", ctypes.c_void_p),
+        ("function", _Function),
+    ]
+
+
+class _Reading(threading.local):
+    """What our filters must do in the read that this thread makes."""
+
+    expected = 0  # bytes of the decoded chunk
+    returned = 0  # bytes that the filters returned
+    fill = 0  # value of the bytes that are not stored
+
+
+_reading = _Reading()
+_one_at_a_time = threading.Lock()
+
+
+def _decoded_by_library(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
+    """As `decode`; one at a time, as limits of memory hold for the process, and HDF5 opens one such file."""
+    image = _file_image(size, filters)
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access.set_chunk_cache(0, 0, 0.0)
+    with h5py.File(h5py.h5f.open_file_image(image, h5py.h5f.ACC_RDWR)) as file:
+        dataset = h5py.h5d.open(file.id, b"chunk", access)
+        dataset.write_direct_chunk((0,), stored)
+        values, again = (_read(dataset, size, fill) for fill in _FILLS)
+    if not np.array_equal(values, again):
+        msg = "does not determine all of its bytes: its filter needs more than is stored"
+        raise ValueError(msg)
+    return values
+
+
+def _read(dataset: h5py.h5d.DatasetID, size: int, fill: int) -> Bytes:
+    values = np.zeros(size, np.uint8)
+    _reading.expected = _reading.returned = size
+    _reading.fill = fill
+    try:
+        with _guarded_memory(size, fill):
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    except (OSError, RuntimeError) as error:
+        if _reading.returned != size:
+            msg = f"decodes to {_reading.returned} bytes, expected {size}"
+            raise ValueError(msg) from error
+        msg = f"cannot be decoded: {error}"
+        raise ValueError(msg) from error
+    finally:
+        _reading.expected = 0
+    return values
+
+
+@contextmanager
+def _guarded_memory(size: int, fill: int) -> Iterator[None]:
+    """Fill allocated memory with a byte value, and limit it for a chunk of `size` bytes."""
+    pages_of_data = int(Path("/proc/self/statm").read_text().split()[5])
+    limit = pages_of_data * resource.getpagesize() + _HEADROOM + 8 * size
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    is_lower = soft == resource.RLIM_INFINITY or limit < soft
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)  # other C libraries have none
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if is_lower else soft, hard))
+    mallopt(_M_PERTURB, fill)
+    try:
+        yield
+    finally:
+        mallopt(_M_PERTURB, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@lru_cache(maxsize=16)
+def _file_image(size: int, filters: tuple[Filter, ...]) -> bytes:
+    """Return an HDF5 file with a dataset of one chunk of bytes that has these filters between ours.
+
+    When a dataset is created, filters change their parameters. So it is created with a filter that does not,
+    and the numbers of the filters are put into the bytes of the file.
+    """
+    _library()
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_chunk((size,))
+    creation.set_filter(_CHECK, 0, ())
+    for _, values in filters:
+        creation.set_filter(_PLACEHOLDER, 0, values)
+    creation.set_filter(_PAD, 0, ())
+    with h5py.File("chunk", "w", driver="core", backing_store=False, libver=("earliest", "v108")) as file:
+        space = h5py.h5s.create_simple((size,))
+        h5py.h5d.create(file.id, b"chunk", h5py.h5t.STD_U8LE, space, creation)
+        file.flush()
+        image = bytearray(file.id.get_file_image())
+    name = 0
+    for number, values in filters:
+        name = image.index(_PLACEHOLDER_NAME, name)
+        image[name - 8 : name - 6] = number.to_bytes(2, "little")
+        name += _PLACEHOLDER_NAME_BYTES + 4 * len(values)
+    return bytes(image)
+
+
+@cache
+def _library() -> Any:
+    """Return the HDF5 library that h5py uses, with our filters."""
+    library = ctypes.CDLL(h5py.h5z.__file__)
+    for function in (library.H5allocate_memory, library.H5resize_memory):
+        function.restype = ctypes.c_void_p
+    library.H5allocate_memory.argtypes = (ctypes.c_size_t, ctypes.c_bool)
+    library.H5resize_memory.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.H5free_memory.argtypes = (ctypes.c_void_p,)
+    for definition in _DEFINITIONS:
+        if library.H5Zregister(ctypes.byref(definition)) < 0:
+            msg = "the HDF5 library refuses a filter"
+            raise RuntimeError(msg)
+    return library
+
+
+def _check_size(_flags: int, _count: int, _values: int, size: int, _capacity: int, _buffer: int) -> int:
+    _reading.returned = size
+    return size if size == _reading.expected else 0
+
+
+def _pad(_flags: int, _count: int, _values: int, size: int, _capacity: int, buffer: int) -> int:
+    if not _reading.expected:
+        return 0
+    library = _library()
+    padding = _reading.expected + _PADDING
+    pointer = ctypes.c_void_p.from_address(buffer)
+    resized = library.H5resize_memory(pointer.value, size + padding)
+    if not resized:
+        return 0
+    pointer.value = resized
+    ctypes.memset(resized + size, _reading.fill, padding)
+    # Last, as Python may free blocks of its own at any line above.
+    if _reading.expected <= _CACHED_BYTES:
+        blocks = [library.H5allocate_memory(_reading.expected, False) for _ in range(_CACHED_BLOCKS)]
+        for block in blocks:
+            ctypes.memset(block, _reading.fill, _reading.expected)
+            library.H5free_memory(block)
+    return size
+
+
+_DEFINITIONS = (
+    _FilterClass(1, _CHECK, 1, 1, b"check", None, None, _Function(_check_size)),
+    _FilterClass(1, _PAD, 1, 1, b"pad", None, None, _Function(_pad)),
+)

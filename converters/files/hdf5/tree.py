@@ -16,8 +16,14 @@ from typing import Literal
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.common.faults import UNREADABLE, is_read_error
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.file import FAILURES, file_of, location_of, member, names_in
-from unistore.converters.files.hdf5.virtual import check_sources
+from unistore.converters.files.hdf5.file import (
+    FAILURES,
+    check_sources,
+    file_of,
+    location_of,
+    member,
+    names_in,
+)
 from unistore.converters.files.paths import is_inside, real_path
 from unistore.errors import InputError, Location, Problem, printable
 from unistore.system.foreign import begin_reading, opening

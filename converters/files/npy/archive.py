@@ -69,7 +69,7 @@ def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, Arra
             if member.compressed:
                 arrays[name] = opened.enter_context(closing(_CompressedValues(member.header, place, archive)))
             else:
-                arrays[name] = FileValues(member.header, place, path, opened)
+                arrays[name] = opened.enter_context(FileValues(member.header, place, path))
         yield arrays
 
 

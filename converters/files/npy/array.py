@@ -12,12 +12,12 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
+from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -309,25 +309,36 @@ class FileValues(ArrayValues):
         As in `ArrayValues`.
     path
         The file.
-    opened
-        Closes it.
     """
 
-    def __init__(self, header: NpyHeader, where: Location | str, path: Path, opened: ExitStack) -> None:
+    def __init__(self, header: NpyHeader, where: Location | str, path: Path) -> None:
         super().__init__(header, where)
-        self._path, self._opened = path, opened
+        self._path = path
+        self._files: list[BufferedReader] = []  # none or one, also that of `T`
 
-    @cached_property
-    def _file(self) -> BufferedReader:
-        # half of the time of Path.open: many files are tiny
-        return self._opened.enter_context(open(self._path, "rb"))  # noqa: PTH123
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, if values were read."""
+        while self._files:
+            self._files.pop().close()
 
     def fill(self, start: int, out: NDArray[Any]) -> None:
         """Read them; the file is not mapped, since a disk that fails would end the process."""
         view = out.reshape(-1).view(np.uint8).data
         try:
-            self._file.seek(self.header.offset + start * self.dtype.itemsize)
-            missing = len(view) - self._file.readinto(view)
+            if not self._files:
+                # half of the time of Path.open: many files are tiny
+                self._files.append(open(self._path, "rb"))  # noqa: PTH123, SIM115
+            (file,) = self._files
+            file.seek(self.header.offset + start * self.dtype.itemsize)
+            missing = len(view) - file.readinto(view)
         except OSError as error:
             raise InputError(unreadable(self.where, error)) from error
         if missing:
@@ -351,12 +362,9 @@ class FileValues(ArrayValues):
         return mapped
 
 
-@contextmanager
-def open_npy(path: Path, location: str | None = None) -> Iterator[ArrayValues]:
+def open_npy(path: Path, location: str | None = None) -> FileValues:
     """Context of the values of a ``.npy`` file; the header is read now, as by `read_header`."""
-    header = read_header(path, location)
-    with ExitStack() as opened:
-        yield FileValues(header, location or str(path), path, opened)
+    return FileValues(read_header(path, location), location or str(path), path)
 
 
 def _native(rows: NDArray[Any]) -> NDArray[Any]:

@@ -1,10 +1,10 @@
-"""The source formats of point clouds, one module each, and the choice of one for a file."""
+"""The layouts of point clouds, one module each, and the choice of one for a file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from unistore.converters.common.faults import is_unreadable
+from unistore.converters.plugin import Opened
 from unistore.converters.point_cloud.layouts import (
     arrays,
     batches,
@@ -12,57 +12,48 @@ from unistore.converters.point_cloud.layouts import (
     pointsuite_columns,
     pointsuite_indices,
 )
-from unistore.converters.point_cloud.source import Format, Match
-from unistore.converters.scan import Candidate
+from unistore.converters.point_cloud.pointsuite import outside_segments
+from unistore.converters.point_cloud.source import LayoutModule, Match
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["FORMATS"]
-
-FORMATS: tuple[Format, ...] = (pointsuite_indices, pointsuite_columns, batches, columns, arrays)
-"""In the order in which they are tried."""
+_OF_NUMPY: tuple[LayoutModule, ...] = (arrays,)
+_OF_GROUPS: tuple[LayoutModule, ...] = (pointsuite_indices, pointsuite_columns, batches, columns)
 
 
-def format_named(name: str) -> Format:
-    """The format of a name."""
-    return next(each for each in FORMATS if name == each.NAME)
+def layout_named(name: str) -> LayoutModule:
+    """The layout of a name."""
+    return next(layout for layout in (*_OF_NUMPY, *_OF_GROUPS) if name == layout.NAME)
 
 
-def recognise(file: Candidate, mapping: Mapping[str, str]) -> tuple[Format | None, Match]:
-    """The first format that fits a file best, among those with its suffix, or all if none has it.
+def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[LayoutModule | None, Match]:
+    """The first layout that fits a file of a format best.
 
-    A file that is wrong in some detail still has its format, so that the detail can be reported.
+    A file that is wrong in some detail still has its layout, so that the detail can be reported.
 
     Raises
     ------
     InputError
-        If the file cannot be read; or none is certain, and it is wrong for a format.
+        If none is certain, and something in the file cannot be opened.
     """
-    best: tuple[Format | None, Match] = None, Match.NO
-    failure: InputError | None = None
-    for each in _candidates(file):
-        try:
-            match = each.match(file, mapping)
-        except InputError as error:
-            if is_unreadable(error):
-                raise
-            failure = failure or error
-            continue
-        if match is Match.CERTAIN:
-            return each, match
+    opened = outside_segments(opened)
+    best: tuple[LayoutModule | None, Match] = None, Match.NO
+    for layout in _layouts_of(kind):
+        match = layout.match(opened, mapping)
         if match > best[1]:
-            best = each, match
-    if failure is not None:
-        raise failure
+            best = layout, match
+        if match is Match.CERTAIN:
+            return best
+    if opened.unreachable:
+        raise InputError(opened.unreachable)
     return best
 
 
-def no_format(file: Candidate) -> Problem:
-    """Problem of a file that no format fits."""
-    asked = ", ".join(each.NAME for each in _candidates(file))
-    message = f"is no point cloud of a known format; looked for {asked}"
-    return Problem(printable(file.name), message, "check what wrote it", "format")
+def no_layout(name: str, kind: str) -> Problem:
+    """Problem of a file of a format that no layout fits."""
+    names = ", ".join(layout.NAME for layout in _layouts_of(kind))
+    message = f"is no point cloud of a known format; looked for {names}"
+    return Problem(printable(name), message, "check what wrote it", "format")
 
 
-def _candidates(file: Candidate) -> tuple[Format, ...]:
-    known = tuple(each for each in FORMATS if file.path.name.lower().endswith(each.SUFFIXES))
-    return known or FORMATS
+def _layouts_of(kind: str) -> Sequence[LayoutModule]:
+    return _OF_NUMPY if kind in ("npy", "npz") else _OF_GROUPS

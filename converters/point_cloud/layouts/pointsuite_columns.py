@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,23 +13,24 @@ from unistore.converters.common.faults import is_read_error
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.chunks import native
-from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
-from unistore.converters.files.hdf5.tree import follow, walk
+from unistore.converters.files.hdf5.file import check_dataset, location_of
+from unistore.converters.files.hdf5.tree import walk
+from unistore.converters.plugin import Opened
 from unistore.converters.point_cloud.columns import choose
-from unistore.converters.point_cloud.datasets import (
-    count_notes,
-    make_layout,
-    open_checked,
-    open_file,
-    opener,
+from unistore.converters.point_cloud.datasets import count_notes, described
+from unistore.converters.point_cloud.pointsuite import (
+    CURE,
+    SEGMENT_MEMORY,
+    SEGMENTS,
+    Segments,
+    has_segments,
+    raise_first,
 )
-from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
-from unistore.converters.point_cloud.source import Layout, Match, PointSource, Ranges, column_paths
-from unistore.converters.scan import Candidate, Source
+from unistore.converters.point_cloud.source import Described, Layout, Match, PointSource, Ranges
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.tables import offsets_of
 
-__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_points"]
+__all__ = ["NAME", "describe", "match", "points"]
 
 NAME = "pointsuite_columns"
 
@@ -40,94 +40,92 @@ _SUMMARIES = ("unique_labels", "indices")
 Ints = NDArray[np.int64]
 
 
-def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
+def match(opened: Opened, mapping: Mapping[str, str]) -> Match:
     """Segments without ``data``."""
-    found = open_file(file)
-    return Match.CERTAIN if found.segments and "data" not in found.tree.groups else Match.NO
+    return Match.CERTAIN if "data" not in opened.groups and has_segments(opened) else Match.NO
 
 
-def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
+def describe(opened: Opened, mapping: Mapping[str, str]) -> Described:
     """Columns are those of the first segment."""
-    found = open_checked(file)
-    groups, names = found.file["segments"], found.segments
-    location = location_of(file.name, f"segments/{names[0]}")
-    first = follow(groups, names[0], location, file.roots)
-    if isinstance(first, Problem):
-        raise InputError(first)
-    inside = walk(first, location, file.roots)
+    segments = Segments(opened)
+    location = location_of(segments.name, f"segments/{segments.keys[0]}")
+    inside = walk(segments.group(0), location, segments.roots)
     if inside.problems:
         raise InputError(inside.problems)
-    columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
-    chosen = replace(choose(NAME, columns, "", mapping, location, check_dataset), left_out=())
-    return make_layout(
-        found,
+    columns = {key: dataset for key, dataset in inside.datasets.items() if key not in _SUMMARIES}
+    chosen = choose(NAME, columns, "", mapping, location, check_dataset)
+    layout = chosen.layout
+    count = len(segments.keys)
+    said = opened.group_facts(SEGMENTS).get("num_segments")
+    chosen = replace(
         chosen,
-        [*chosen.xyz, *(path for path, _ in chosen.columns.values())],
-        points=_points_inside(groups, names, chosen.xyz[0]),
-        segments=len(names),
+        layout=layout._replace(unit="m"),
+        points=_points_inside(segments, layout.xyz[0]),
+        segments=count,
         segmented="ranges",
-        unit="m",
-        memory=len(names) * SEGMENT_MEMORY,
-        notes=count_notes(groups, "num_segments", len(names), "segments"),
+        memory=count * SEGMENT_MEMORY,
+        notes=(*count_notes(said, count, "segments"), *chosen.notes),
+        left_out=(),
     )
+    return described(opened, chosen, [*layout.xyz, *(place.array for place in layout.columns.values())])
 
 
-def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> int:
+def _points_inside(segments: Segments, column: str) -> int:
     """Points of all segments that can be opened; the others are reported when they are read."""
     points = 0
-    for name in names:
+    for name in segments.keys:
         path = f"{name}/{column}"
         try:
-            if isinstance(segments.get(path, getlink=True), h5py.HardLink):
-                points += segments[path].shape[0]
+            if isinstance(segments.parent.get(path, getlink=True), h5py.HardLink):
+                points += segments.parent[path].shape[0]
         except (KeyError, OSError, RuntimeError) as error:
             if is_read_error(error):
                 raise
     return points
 
 
-class _InSegments(PointSource):
+class InSegments(PointSource):
     """Reads the rows of the segments one after the other, by number."""
 
-    def __init__(self, file: h5py.File, source: Source) -> None:
-        detail = source.detail
-        self._groups = Segments(file, source.name, [Path(root) for root in detail["roots"]])
-        self._lengths = _lengths(self._groups, detail["xyz"][0])
+    def __init__(self, opened: Opened, layout: Layout) -> None:
+        self._groups = Segments(opened)
+        self._lengths = _lengths(self._groups, layout.xyz[0])
         self._offsets = offsets_of(self._lengths)
-        self._paths = column_paths(detail)
-        own = (3,) if len(detail["xyz"]) == 1 else ()
-        forms = [(path, dtype, own) for path, dtype in zip(detail["xyz"], detail["xyz_stored"], strict=True)]
+        self._paths = layout.arrays
+        row_shape = (3,) if len(layout.xyz) == 1 else ()
+        coordinates = zip(layout.xyz, layout.xyz_stored, strict=True)
         self._forms = {
-            path: (native(np.dtype(dtype)), tuple(row_shape))
-            for path, dtype, row_shape in (*detail["columns"].values(), *forms)
+            place.array: (native(np.dtype(place.dtype)), place.row_shape) for place in layout.columns.values()
         }
+        self._forms |= {path: (native(np.dtype(dtype)), row_shape) for path, dtype in coordinates}
         self._problems: dict[Problem, None] = {}
         self.rows = int(self._offsets[-1])
 
-    def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
-        return [self._read(self._paths[column], lo, hi) for column in columns]
-
-    def segments(self) -> Ranges:
-        return Ranges(self._groups.numbers, self._lengths)
-
-    def check(self) -> None:
-        for number in np.flatnonzero(self._lengths == 0).tolist():
-            for path in self._forms:
-                self._dataset(number, path)
-        raise_first(self._problems, self._groups.name)
-
-    def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
+    def read(self, column: str, lo: int, hi: int) -> NDArray[Any]:
         """Rows of the concatenated segments."""
+        path = self._paths[column]
         base, row_shape = self._forms[path]
         rows = np.zeros((hi - lo, *row_shape), base)
         number = int(np.searchsorted(self._offsets, lo, side="right")) - 1
         while number < len(self._groups.keys) and self._offsets[number] < hi:
             start, end = self._offsets[number : number + 2].tolist()
             first, last = max(lo, start), min(hi, end)
-            if (found := self._dataset(number, path)) is not None:
-                hdf5.read_rows(*found, first - start, last - start, out=rows[first - lo : last - lo])
+            located = self._dataset(number, path)
+            if located is not None:
+                hdf5.read_rows(*located, first - start, last - start, out=rows[first - lo : last - lo])
             number += 1
         return rows
+
+    def segments(self) -> Ranges:
+        """See `PointSource`."""
+        return Ranges(self._groups.numbers, self._lengths)
+
+    def check(self) -> None:
+        """See `PointSource`."""
+        for number in np.flatnonzero(self._lengths == 0).tolist():
+            for path in self._forms:
+                self._dataset(number, path)
+        raise_first(self._problems, self._groups.name)
 
     def _dataset(self, number: int, path: str) -> tuple[h5py.Dataset, Location] | None:
         """A dataset of a segment and its location; None if it has a problem, which is kept."""
@@ -145,25 +143,22 @@ class _InSegments(PointSource):
         return None
 
 
-open_points = opener(_InSegments)
+points = InSegments
 
 
 def _lengths(groups: Segments, key: str) -> Ints:
     """Points of each segment (S,), from its column `key`; checks that all have the same columns."""
     lengths: list[int] = []
     problems: list[Problem] = []
-    known: set[str] = set()
+    expected: set[str] = set()
     for number, name in enumerate(groups.keys):
         names = set(groups.group(number))
-        known = known or names
-        missing, further = sorted(known - names), sorted(names - known)
-        if missing or further:
-            said = " and ".join(
-                f"{what} {', '.join(found)}"
-                for what, found in (("lacks", missing), ("has", further))
-                if found
-            )
-            message = f"{said}, unlike the first segment, which holds {', '.join(sorted(known))}"
+        expected = expected or names
+        lacking = ", ".join(sorted(expected - names))
+        further = ", ".join(sorted(names - expected))
+        if lacking or further:
+            unlike = " and ".join([f"lacks {lacking}"] * bool(lacking) + [f"has {further}"] * bool(further))
+            message = f"{unlike}, unlike the first segment, which holds {', '.join(sorted(expected))}"
             problems.append(
                 Problem.at(location_of(groups.name, f"segments/{name}"), message, CURE, "columns")
             )

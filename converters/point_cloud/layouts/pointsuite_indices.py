@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
+from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.plugin import Opened
 from unistore.converters.point_cloud.columns import choose
-from unistore.converters.point_cloud.datasets import (
-    Datasets,
-    count_notes,
-    make_layout,
-    open_checked,
-    open_file,
-    opener,
+from unistore.converters.point_cloud.datasets import Columns, columns_of, count_notes, described, header_of
+from unistore.converters.point_cloud.pointsuite import (
+    CURE,
+    SEGMENT_MEMORY,
+    SEGMENTS,
+    Segments,
+    has_segments,
+    raise_first,
 )
-from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
-from unistore.converters.point_cloud.source import Indices, Layout, Match
-from unistore.converters.scan import Candidate, Source
+from unistore.converters.point_cloud.source import Described, Indices, Match
 from unistore.errors import Location, Problem
 
 STEP = 1 << 19
 """Rows of indices that are checked at a time."""
 
-__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_points"]
+__all__ = ["NAME", "describe", "match", "points"]
 
 NAME = "pointsuite_indices"
 
@@ -37,44 +37,42 @@ _KINDS = ("range", "duplicate", "unsorted")
 Ints = NDArray[np.int64]
 
 
-def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
+def match(opened: Opened, mapping: Mapping[str, str]) -> Match:
     """Segments beside ``data``."""
-    found = open_file(file)
-    return Match.CERTAIN if found.segments and "data" in found.tree.groups else Match.NO
+    return Match.CERTAIN if "data" in opened.groups and has_segments(opened) else Match.NO
 
 
-def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
-    """Columns are the datasets of ``data``."""
-    found = open_checked(file)
-    chosen = choose(NAME, found.arrays, "data", mapping, file.name, check_dataset)
-    count = len(found.segments)
-    return make_layout(
-        found,
+def describe(opened: Opened, mapping: Mapping[str, str]) -> Described:
+    """Columns are the arrays of ``data``."""
+    chosen = choose(NAME, columns_of(opened), "data", mapping, opened.name)
+    count = len(Segments(opened).keys)
+    segments_said = opened.group_facts(SEGMENTS).get("num_segments")
+    points_said = header_of(opened).get("point_count")
+    chosen = replace(
         chosen,
-        ["indices"],
+        layout=chosen.layout._replace(unit="m"),
         segments=count,
         segmented="indices",
-        unit="m",
         memory=count * SEGMENT_MEMORY,
         notes=(
-            *count_notes(found.file["segments"], "num_segments", count, "segments"),
-            *count_notes(hdf5.find(found.file, "header"), "point_count", chosen.points, "points"),
+            *count_notes(segments_said, count, "segments"),
+            *count_notes(points_said, chosen.points, "points"),
+            *chosen.notes,
         ),
     )
+    return described(opened, chosen, ["indices"])
 
 
-class _Indexed(Datasets):
-    """Reads datasets with one row per point, and the row indices of the segments."""
-
-    def __init__(self, file: h5py.File, source: Source) -> None:
-        super().__init__(file, source)
-        self._groups = Segments(file, source.name, [Path(root) for root in source.detail["roots"]])
+class Indexed(Columns):
+    """Reads arrays with one row per point, and the row indices of the segments."""
 
     def segments(self) -> Indices:
-        return Indices(self._groups.numbers, _indices(self._groups, self.rows))
+        """See `PointSource`."""
+        groups = Segments(self.opened)
+        return Indices(groups.numbers, _indices(groups, self.rows))
 
 
-open_points = opener(_Indexed)
+points = Indexed
 
 
 def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.real_ct import LUNG, VOLUME
+from unistore.converters.ct import points as ct_points
 from unistore.converters.ct import slabs as ct_slabs
-from unistore.converters.ct.converter import CtConverter
-from unistore.converters.ct.layouts import npz as ct_points
+from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -75,7 +75,7 @@ def test_bundled_volumes(check_contract: Callable[..., Any]) -> None:
     files = sorted(DATA.glob("*.npy"))
     images = [np.load(file) for file in files]
     converted = check_contract(
-        CtConverter(window=("lung", "bone")),
+        ct_converter(window=("lung", "bone")),
         [DATA],
         {
             "volumes/image": padded(images, "int16"),
@@ -95,7 +95,7 @@ def test_real_volume_in_every_form(
     ct_samples: Path, convert_in_memory: Callable[..., Any], sparse: str
 ) -> None:
     image = np.load(ct_samples / VOLUME)
-    converter = CtConverter(window=("lung", "bone", "soft_tissue", "brain", "dense:100:1200"), sparse=sparse)
+    converter = ct_converter(window=("lung", "bone", "soft_tissue", "brain", "dense:100:1200"), sparse=sparse)
     converted = convert_in_memory(converter, [ct_samples / VOLUME])
     np.testing.assert_array_equal(converted.arrays["volumes/image"][0], image)
     for name, count in COUNTS.items():
@@ -114,7 +114,7 @@ def test_real_volume_in_every_form(
 
 
 def test_real_window_file_beside_its_volume(ct_samples: Path, convert_in_memory: Callable[..., Any]) -> None:
-    converted = convert_in_memory(CtConverter(), [ct_samples])
+    converted = convert_in_memory(ct_converter(), [ct_samples])
     assert len(converted.scan.sources) == 1
     assert converted.finalized.groups["windows/lung"]["low"] == -1350
     lung = np.load(ct_samples / LUNG)
@@ -127,7 +127,7 @@ def test_real_window_file_beside_its_volume(ct_samples: Path, convert_in_memory:
 
 def test_real_window_file_alone(ct_samples: Path, convert_in_memory: Callable[..., Any]) -> None:
     path = ct_samples / LUNG
-    converted = convert_in_memory(CtConverter(sparse="coords"), [path])
+    converted = convert_in_memory(ct_converter(sparse="coords"), [path])
     lung = np.load(path)
     assert "volumes/image" not in converted.arrays
     np.testing.assert_array_equal(converted.arrays["volumes/extent"], [lung.shape])
@@ -155,7 +155,7 @@ def test_volumes_of_every_kind_in_one_folder(tmp_path: Path, check_contract: Cal
     order = ["a_fortran", "b_big", "c_int32", "d_byte", "e_half", "vol9", "vol10"]
     images = [arrays[f"{name}.npy"] for name in order]
     converted = check_contract(
-        CtConverter(window=("lung",), sparse="coords", tile=(4, 4, 4), values="hu"),
+        ct_converter(window=("lung",), sparse="coords", tile=(4, 4, 4), values="hu"),
         [tmp_path],
         {
             "volumes/image": padded(images, "float64"),
@@ -176,7 +176,7 @@ def test_halves_stay_halves(tmp_path: Path, check_contract: Callable[..., Any]) 
     image[0, 0, 1:4] = np.nan
     np.save(tmp_path / "ct.npy", image)
     converted = check_contract(
-        CtConverter(window=("lung", "bone")), [tmp_path], {"volumes/image": image[None]}
+        ct_converter(window=("lung", "bone")), [tmp_path], {"volumes/image": image[None]}
     )
     assert converted.arrays["volumes/image"].dtype == np.float16
     np.testing.assert_array_equal(converted.arrays["volumes/nan"], [3])
@@ -212,7 +212,7 @@ def test_case_folders(tmp_path: Path, check_contract: Callable[..., Any]) -> Non
     np.save(cases[0] / "masks" / "3_binary.npy", (images[0] > 100).astype("u1"))
     np.save(cases[1] / "masks" / "case_10_binary.npy", images[1] > 0)
     converted = check_contract(
-        CtConverter(window=("brain",), info_order="zyx"),
+        ct_converter(window=("brain",), info_order="zyx"),
         [root],
         {
             "volumes/image": padded(images, "int16"),
@@ -256,7 +256,7 @@ def test_case_folders_are_found_from_any_height(
 ) -> None:
     image = ct_like((5, 6, 7))
     make_case(tmp_path / "set" / "processed" / "case_1", image, 1024)
-    converted = convert_in_memory(CtConverter(), [tmp_path / "set" / given])
+    converted = convert_in_memory(ct_converter(), [tmp_path / "set" / given])
     np.testing.assert_array_equal(converted.arrays["volumes/image"], image[None])
     assert text(converted, "volumes/name") == ["case_1"]
 
@@ -265,12 +265,12 @@ def test_resolution_chooses(tmp_path: Path, convert_in_memory: Callable[..., Any
     image = ct_like((5, 6, 7))
     case = make_case(tmp_path / "case", image, 512)
     np.save(case / "ct_original_1024.npy", image.repeat(2, 0))
-    converted = convert_in_memory(CtConverter(resolution=1024), [case])
+    converted = convert_in_memory(ct_converter(resolution=1024), [case])
     assert converted.arrays["volumes/extent"].tolist() == [[10, 6, 7]]
     with pytest.raises(InputError, match=r"ct_original_512.npy, ct_original_1024.npy: choose one"):
-        scan_sources(CtConverter(), [case])
+        scan_sources(ct_converter(), [case])
     with pytest.raises(InputError, match="--resolution 256 is not one of them"):
-        scan_sources(CtConverter(resolution=256), [case])
+        scan_sources(ct_converter(resolution=256), [case])
 
 
 def test_sparse_files_are_the_only_source(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
@@ -281,7 +281,7 @@ def test_sparse_files_are_the_only_source(tmp_path: Path, check_contract: Callab
         folder.mkdir(parents=True)
         np.savez_compressed(folder / "lung_w1500_l-600_sparse.npz", indices=index, values=value)
     converted = check_contract(
-        CtConverter(),
+        ct_converter(),
         [tmp_path],
         {
             "windows/lung/coords": np.array([[0, 1, 2], [0, 1, 3], [4, 0, 0], [1, 2, 2], [3, 3, 3]], "u2"),
@@ -292,7 +292,7 @@ def test_sparse_files_are_the_only_source(tmp_path: Path, check_contract: Callab
     )
     assert "volumes/image" not in converted.arrays
     with pytest.raises(InputError, match="which a mask would lose"):
-        scan_sources(CtConverter(sparse="mask"), [tmp_path])
+        scan_sources(ct_converter(sparse="mask"), [tmp_path])
 
 
 def test_long_axes_get_wider_indices(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
@@ -300,7 +300,7 @@ def test_long_axes_get_wider_indices(tmp_path: Path, check_contract: Callable[..
     image[1, 0, 65536] = 1200
     np.save(tmp_path / "ct.npy", image)
     oracle = {"windows/w/coords": np.array([[1, 0, 65536]], "i4")}
-    check_contract(CtConverter(window=("w:10:1200",)), [tmp_path], oracle)
+    check_contract(ct_converter(window=("w:10:1200",)), [tmp_path], oracle)
 
 
 def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:
@@ -309,7 +309,7 @@ def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable
     image.reshape(-1)[200:328] = 2000
     np.save(tmp_path / "ct.npy", image)
     converted = convert_in_memory(
-        CtConverter(window=("few:10:1000", "many:10:2000", "none:10:500")), [tmp_path]
+        ct_converter(window=("few:10:1000", "many:10:2000", "none:10:500")), [tmp_path]
     )
     encoding = {name: group["encoding"] for name, group in converted.finalized.groups.items()}
     assert encoding == {"windows/few": "coords", "windows/many": "mask", "windows/none": "coords"}
@@ -325,14 +325,14 @@ def test_shards_of_points_in_slabs(
     np.save(tmp_path / "f.npy", np.asfortranarray(image[:, :, ::-1]))
     points = [np.argwhere(inside(each, "lung")) for each in (image, image[:, :, ::-1])]
     oracle = {"windows/lung/coords": np.concatenate(points).astype("u2")}
-    check_contract(CtConverter(window=("lung",), sparse="coords"), [tmp_path], oracle)
+    check_contract(ct_converter(window=("lung",), sparse="coords"), [tmp_path], oracle)
 
 
 def test_splits_come_from_folders(tmp_path: Path) -> None:
     for name in ("train/a.npy", "train/b.npy", "test/c.npy", "d.npy"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         np.save(tmp_path / name, ct_like((3, 4, 5)))
-    scan = scan_sources(CtConverter(), [tmp_path])
+    scan = scan_sources(ct_converter(), [tmp_path])
     assert [(s.name, s.split) for s in scan.sources] == [
         ("d.npy", None),
         ("test/c.npy", "test"),
@@ -342,16 +342,16 @@ def test_splits_come_from_folders(tmp_path: Path) -> None:
 
 
 def test_windows_are_recorded_with_their_numbers() -> None:
-    same = CtConverter(window=("lung", "w:400:50", "lung"))
-    assert same == CtConverter(window=["lung:1500:-600", "w:4e2:50.0"])
-    assert same.recorded()["window"] == ["lung:1500.0:-600.0", "w:400.0:50.0"]
+    same = ct_converter(window=("lung", "w:400:50", "lung"))
+    assert same == ct_converter(window=["lung:1500:-600", "w:4e2:50.0"])
+    assert same.plugin.recorded()["window"] == ["lung:1500.0:-600.0", "w:400.0:50.0"]
     with pytest.raises(InputError, match="two widths or levels"):
-        CtConverter(window=("lung", "lung:10:10"))
+        ct_converter(window=("lung", "lung:10:10"))
     with pytest.raises(InputError, match=r"--sparse: must be one of .*got 'maybe'"):
-        CtConverter(sparse="maybe")
+        ct_converter(sparse="maybe")
     for tile in ((0, 1, 2), (1, 2), 3):
         with pytest.raises(InputError, match="--tile: must be"):
-            CtConverter(tile=tile)
+            ct_converter(tile=tile)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -371,9 +371,9 @@ def test_distance_fields_are_read_in_blocks(
     save(tmp_path / "case/windows/far.npz", sparse_index=index, sparse_sdf=values)
     oracle = {"sdf/far/coords": index, "sdf/far/values": values[:, 0]}
     oracle["volumes/extent"] = (index.max(axis=0) + 1).astype("i4")[None]
-    check_contract(CtConverter(), [tmp_path], oracle)
+    check_contract(ct_converter(), [tmp_path], oracle)
     index[44, 1] = -3
     save(tmp_path / "case/windows/far.npz", sparse_index=index, sparse_sdf=values)
-    scan = scan_sources(CtConverter(), [tmp_path])
+    scan = scan_sources(ct_converter(), [tmp_path])
     with pytest.raises(InputError, match=r"1 points lie outside .* the first is row 44: "):
-        CtConverter().derive(scan, 0, lambda *_: None, None)
+        ct_converter().derive(scan, 0, lambda *_: None, None)

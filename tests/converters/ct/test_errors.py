@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore.converters.ct.converter import CtConverter
+from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem
 
@@ -18,12 +18,12 @@ GOOD = np.arange(60, dtype="i2").reshape(3, 4, 5)
 
 def scan_problems(*paths: Path, **options: object) -> dict[str, Problem]:
     with pytest.raises(InputError) as error:
-        scan_sources(CtConverter(**options), paths)
+        scan_sources(ct_converter(**options), paths)
     return {problem.location: problem for problem in error.value.problems}
 
 
 def derive_problems(path: Path, **options: object) -> list[Problem]:
-    converter = CtConverter(**options)
+    converter = ct_converter(**options)
     scan = scan_sources(converter, [path])
     with pytest.raises(InputError) as error:
         converter.derive(scan, 0, lambda *_: None, None)
@@ -80,7 +80,14 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("a.nii.gz", "NIfTI"), ("a.nii", "NIfTI"), ("a.dcm", "DICOM"), ("a.nrrd", "NRRD")]
+    ("name", "kind"),
+    [
+        ("a.nii.gz", "NIfTI"),
+        ("a.NII", "NIfTI"),
+        ("a.dcm", "DICOM"),
+        ("a.mha", "MetaImage"),
+        ("ct.nrrd", "NRRD"),
+    ],
 )
 def test_other_formats_are_named(tmp_path: Path, name: str, kind: str) -> None:
     path = tmp_path / name
@@ -100,18 +107,18 @@ def test_real_other_formats(ct_samples: Path) -> None:
 
 def test_nothing_here(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
-        scan_sources(CtConverter(), [tmp_path / "none"])
+        scan_sources(ct_converter(), [tmp_path / "none"])
     with pytest.raises(InputError, match=r"is an empty folder"):
-        scan_sources(CtConverter(), [tmp_path])
+        scan_sources(ct_converter(), [tmp_path])
     (tmp_path / "metadata.csv").write_text("case\n")
     with pytest.raises(InputError, match=r"metadata\.csv is a list of files"):
-        scan_sources(CtConverter(), [tmp_path])
+        scan_sources(ct_converter(), [tmp_path])
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(InputError, match=r"is no \.npy file"):
-        scan_sources(CtConverter(), [tmp_path / "a.txt"])
+        scan_sources(ct_converter(), [tmp_path / "a.txt"])
     np.savez(tmp_path / "a.npz", a=GOOD)
     with pytest.raises(InputError, match="no window of a volume"):
-        scan_sources(CtConverter(), [tmp_path / "a.npz"])
+        scan_sources(ct_converter(), [tmp_path / "a.npz"])
 
 
 def test_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
@@ -243,7 +250,7 @@ def test_points_that_are_no_indices(tmp_path: Path, write: Callable[[Path], None
 
 def test_a_file_cut_while_it_is_converted(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npy", GOOD)
-    converter = CtConverter(window=("lung",))
+    converter = ct_converter(window=("lung",))
     scan = scan_sources(converter, [path])
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=r"a.npy: is truncated: holds 228 of 248 bytes"):
@@ -253,13 +260,13 @@ def test_a_file_cut_while_it_is_converted(tmp_path: Path) -> None:
 def test_plain_arrays_beside_volumes_are_left_out_unless_they_are_given(tmp_path: Path) -> None:
     good, flat = save(tmp_path / "good.npy", GOOD), save(tmp_path / "flat.npy", GOOD[0])
     dose = save(tmp_path / "dose.npy", GOOD.astype("f4"))
-    scan = scan_sources(CtConverter(), [tmp_path])
+    scan = scan_sources(ct_converter(), [tmp_path])
     assert [source.name for source in scan.sources] == ["good.npy"]
     assert scan.left_out == tuple((path, "of another family: unistore convert rows") for path in (dose, flat))
     assert set(scan_problems(good, flat)) == {"flat.npy"}
-    assert len(scan_sources(CtConverter(), [good, dose]).sources) == 2
+    assert len(scan_sources(ct_converter(), [good, dose]).sources) == 2
     good.unlink()
-    scan = scan_sources(CtConverter(), [tmp_path])
+    scan = scan_sources(ct_converter(), [tmp_path])
     assert [source.name for source in scan.sources] == ["dose.npy"], "taken where the family is named"
 
 
@@ -268,8 +275,8 @@ def test_two_files_of_one_mask_are_refused(tmp_path: Path) -> None:
     for name in ("liver_binary", "p1_liver_binary"):
         save(tmp_path / f"p1/masks/{name}.npy", (GOOD > 3).astype("u1"))
     (problem,) = scan_problems(tmp_path).values()
-    assert problem.location == problem.source == "p1"
-    assert problem.message == "has liver_binary.npy and p1_liver_binary.npy, which are called the same"
+    assert (problem.location, problem.source) == ("p1/masks/p1_liver_binary.npy", "p1")
+    assert problem.message == "is a second mask 'liver' of this volume, beside p1/masks/liver_binary.npy"
 
 
 def test_problems_and_contradictions_are_told_together(tmp_path: Path) -> None:
@@ -283,7 +290,7 @@ def test_masks_beside_files_are_named_with_their_folder(tmp_path: Path) -> None:
     save(tmp_path / "set" / "a.npy", GOOD)
     save(tmp_path / "set" / "masks" / "a_binary.npy", GOOD / 4)
     save(tmp_path / "b.npy", GOOD)
-    converter = CtConverter()
+    converter = ct_converter()
     scan = scan_sources(converter, [tmp_path])
     with pytest.raises(InputError) as error:
         converter.derive(scan, 1, lambda *_: None, None)

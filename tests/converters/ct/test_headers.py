@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.ct.converter import CtConverter
+from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.files.paths import list_files
-from unistore.converters.scan import Part
+from unistore.converters.scan import Part, Parts
 from unistore.errors import InputError
 
 HU = np.arange(60, dtype="i2").reshape(3, 4, 5)
@@ -33,14 +33,14 @@ def write_case(folder: Path, image: np.ndarray = HU) -> Path:
 
 
 def parts(*paths: Path) -> dict[str, Part]:
-    return {part.name: part for part in CtConverter().find(list_files(paths), Exclusion(())).parts}
+    return {part.name: part for part in ct_converter().find(list_files(paths), Exclusion(())).parts}
 
 
 def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:
     (part,) = parts(write_case(tmp_path / "case")).values()
-    scanned = CtConverter(info_order="xyz").scan(part)
+    scanned = ct_converter(info_order="xyz").scan(part)
     assert scanned.image is not None
-    assert (scanned.image.path.name, scanned.image.location) == (
+    assert (scanned.image.file.path.name, scanned.image.file.name) == (
         "ct_original_512.npy",
         "case/ct_original_512.npy",
     )
@@ -50,7 +50,7 @@ def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:
         "bone": (1500, 300),
     }
     assert {
-        name: (points.count, points.dtype, points.resolution) for name, points in scanned.sdf.items()
+        name: (points.length, points.dtype, points.resolution) for name, points in scanned.sdf.items()
     } == {"far": (2, "<f4", 8)}
     assert (list(scanned.windows), list(scanned.sparse), list(scanned.masks)) == (
         ["lung"],
@@ -58,8 +58,8 @@ def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:
         ["liver"],
     )
     assert (scanned.geometry, scanned.stated_by) == ({"spacing": [3, 2, 1]}, {"spacing": "info.json"})
-    assert CtConverter(info_order="zyx").scan(part).geometry == {"spacing": [1, 2, 3]}
-    unordered = CtConverter().scan(part)
+    assert ct_converter(info_order="zyx").scan(part).geometry == {"spacing": [1, 2, 3]}
+    unordered = ct_converter().scan(part)
     assert (unordered.geometry, unordered.unordered) == ({}, ("spacing",))
     assert (scanned.problems, scanned.excluded) == ((), ())
 
@@ -69,7 +69,7 @@ def test_a_pickled_part_gives_the_same_in_another_process(tmp_path: Path) -> Non
     np.save(tmp_path / "other.npy", np.asfortranarray(HU.astype(">f4")))
     np.save(tmp_path / "lone_lung_w1500_l-600.npy", (HU > 3).astype("u1"))
     found = list(parts(tmp_path).values())
-    converter = CtConverter(window=("brain",))
+    converter = ct_converter(window=("brain",))
     here = [converter.scan(part) for part in found]
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         there = list(pool.map(pickle.loads(pickle.dumps(converter)).scan, pickle.loads(pickle.dumps(found))))
@@ -77,7 +77,7 @@ def test_a_pickled_part_gives_the_same_in_another_process(tmp_path: Path) -> Non
     assert len({repr(each) for each in here}) == 3, "they are told apart"
     images = [number for number, each in enumerate(here) if each.image is not None]
     scans = [
-        converter.gather([found[n] for n in images], [each[n] for n in images]) for each in (here, there)
+        converter.gather(Parts(found[n] for n in images), [each[n] for n in images]) for each in (here, there)
     ]
     assert len(images) == 2
     assert scans[0] == scans[1]
@@ -86,13 +86,13 @@ def test_a_pickled_part_gives_the_same_in_another_process(tmp_path: Path) -> Non
 def test_a_volume_is_scanned_alike_whatever_the_others_are(tmp_path: Path) -> None:
     write_case(tmp_path / "a")
     write_case(tmp_path / "b")
-    before = CtConverter().scan(parts(tmp_path)["a"])
+    before = ct_converter().scan(parts(tmp_path)["a"])
     (tmp_path / "b/ct_original_512.npy").write_bytes(b"damaged")
     np.save(tmp_path / "b/windows/lung_w1_l1.npy", HU[0])
     after = parts(tmp_path)
-    assert CtConverter().scan(after["a"]) == before
+    assert ct_converter().scan(after["a"]) == before
     with pytest.raises(InputError, match=r"b/ct_original_512\.npy"):
-        CtConverter().scan(after["b"])
+        ct_converter().scan(after["b"])
 
 
 def test_the_scan_of_a_volume_tells_all_its_problems(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_the_scan_of_a_volume_tells_all_its_problems(tmp_path: Path) -> None:
     np.save(case / "masks/case_liver_binary.npy", HU > 3)
     (case / "info.json").write_text("{")
     with pytest.raises(InputError) as error:
-        CtConverter().scan(parts(case)["case"])
+        ct_converter().scan(parts(case)["case"])
     assert [problem.location for problem in error.value.problems] == [
-        "case",
+        "case/masks/liver_binary.npy",
         "case/windows/lung_w1500_l-600.npy",
         "case/info.json",
     ]

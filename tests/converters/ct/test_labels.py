@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.converters.ct.converter import CtConverter
+from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.registry import get_family
 from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
@@ -72,7 +72,7 @@ def test_volumes_and_their_segmentations(tmp_path: Path, check_contract: Callabl
         "labels/seg/label": seg,
         "labels/mask/mask": np.packbits(mask, axis=-1, bitorder="little"),
     }
-    converted = check_contract(CtConverter(), [tmp_path], oracle)
+    converted = check_contract(ct_converter(), [tmp_path], oracle)
     infos = {
         path: ArrayInfo(values.shape, str(values.dtype))
         for path, values in converted.arrays.items()
@@ -141,9 +141,9 @@ def test_pairs_of_any_habit(tmp_path: Path, names: tuple[str, str]) -> None:
     volume, label = names if names[0] != "masks__a" else names[::-1]
     save(tmp_path, **{volume: image(), label: classes(dtype="i2")})
     assert set(families(tmp_path).values()) == {"ct"}
-    scan = scan_sources(CtConverter(), [tmp_path])
+    scan = scan_sources(ct_converter(), [tmp_path])
     assert len(scan.sources) == 1
-    assert len(scan.sources[0].detail["labels"]) == 1
+    assert len(scan.sources[0].detail.named("labels")) == 1
 
 
 @pytest.mark.parametrize(("dtype", "label"), [("f4", "u1"), ("u1", "?"), ("f8", "i8")])
@@ -205,7 +205,9 @@ def test_labels_that_cannot_be(tmp_path: Path, label: np.ndarray, message: str) 
 
 def test_two_labels_of_one_name(tmp_path: Path) -> None:
     save(tmp_path / "a", p=image(), p_seg=classes(), p_segmentation=classes())
-    assert "has p_seg.npy and p_segmentation.npy, which are called the same" in problems_of(tmp_path / "a")
+    assert "p_segmentation.npy: is a second label 'seg' of this volume, beside p_seg.npy" in problems_of(
+        tmp_path / "a"
+    )
 
 
 def test_masks_as_floats_are_bits_beside_masks_as_bytes(tmp_path: Path) -> None:
@@ -266,7 +268,7 @@ def test_labels_of_other_habits(
 
 def test_a_label_of_no_image_is_said_to_be_a_volume(tmp_path: Path) -> None:
     save(tmp_path, scan=image(), organ_seg_final=classes(dtype="i2"))
-    notes = " | ".join(scan_sources(CtConverter(), [tmp_path]).notes)
+    notes = " | ".join(scan_sources(ct_converter(), [tmp_path]).notes)
     assert "called like labels, but of no image that is there, so volumes: organ_seg_final.npy" in notes
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore.converters.ct.files import window_in
-from unistore.converters.ct.find import find_volumes
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.ct.family import converter
+from unistore.converters.ct.names import window_in
 from unistore.converters.files.paths import list_files
+from unistore.converters.scan import Found, Part
 
 VOLUME = np.zeros((2, 3, 4), "i2")
 
@@ -52,16 +54,27 @@ def lay(root: Path, *names: str) -> Path:
     return root
 
 
+def find(*paths: Path) -> Found:
+    found: Found = converter().find(list_files(paths), Exclusion(()))
+    return found
+
+
 def grouped(root: Path, *given: str) -> dict[str, set[str]]:
     """Files of each volume, by the volume's path."""
-    found = find_volumes(list_files([root / name for name in given] or [root]))
+    found = find(*([root / name for name in given] or [root]))
     assert not found.problems, found.problems
     return {
-        part.detail.path.relative_to(root.resolve()).as_posix(): {
-            path.name for path in part.files if path.name != "info.json"
-        }
+        path_of(part, root): {path.name for path in part.files if path.name != "info.json"}
         for part in found.parts
     }
+
+
+def path_of(part: Part, root: Path) -> str:
+    """Case folder of a volume, or its first file."""
+    path = part.files[0]
+    if part.detail.names[0] != part.name:
+        path = next(parent for parent in path.parents if parent.name == part.name.rpartition("/")[2])
+    return path.relative_to(root.resolve()).as_posix()
 
 
 def test_windows_beside_files(tmp_path: Path) -> None:
@@ -114,7 +127,7 @@ def test_cases_and_files_side_by_side(tmp_path: Path) -> None:
         "extra/info.json",
         "extra/plain.npz",
     )
-    found = find_volumes(list_files([tmp_path]))
+    found = find(tmp_path)
     assert sorted(path.name for path, _ in found.left_out) == sorted(
         ["notes.npy", "plain.npz", "y_binary.npy", "info.json"]
     )
@@ -125,10 +138,14 @@ def test_cases_and_files_side_by_side(tmp_path: Path) -> None:
         "processed/case_1": {"ct_original_512.npy", "1_binary.npy"},
         "processed/case_2": {"volume.npy", "odd_name_w40_l1.npy"},
     }
-    by_name = {part.detail.path.name: part.detail for part in found.parts}
-    assert list(by_name["x.npy"].masks) == ["binary"]
-    assert by_name["case_2"].windows[0].name == "odd_name"
-    assert by_name["case_1"].info is not None
+    roles = {part.name.rpartition("/")[2]: part.detail.arrays for part in found.parts}
+    assert roles == {
+        "x.npy": ("image/0", "masks/binary"),
+        "z.npy": ("image/0",),
+        "case_1": ("image/512", "masks/1", "info"),
+        "case_2": ("image/0", "windows/odd_name"),
+        "case_3": ("image/0", "masks/2", "info"),
+    }
 
 
 def test_given_windows_folder_is_no_case(tmp_path: Path) -> None:
@@ -159,7 +176,7 @@ def test_every_file_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
         "files/plain.npz",
         "files/masks/z_binary.npy",
     )
-    found = find_volumes(list_files([tmp_path]))
+    found = find(tmp_path)
     assert [part.name for part in found.parts] == ["case", "files/x.npy", "files/y.npy"]
     assert {path.relative_to(tmp_path.resolve()).as_posix(): why for path, why in found.left_out} == {
         "a.nii.gz": "is NIfTI, which this version does not read",
@@ -183,16 +200,16 @@ def test_parts_name_their_files(tmp_path: Path) -> None:
         "lone_lung_w1500_l-600.npy",
         "lone_a_w9_l9_sparse.npz",
     )
-    case, lone = find_volumes(list_files([tmp_path])).parts
+    case, lone = find(tmp_path).parts
     assert case.roots == (tmp_path,)
     assert case.name == "case"
-    assert [file.name for file in case.files] == [
-        "ct_original_512.npy",
-        "lung_w1500_l-600.npy",
-        "far.npz",
-        "1_binary.npy",
-        "info.json",
-    ]
+    assert dict(zip(case.detail.arrays, (file.name for file in case.files), strict=True)) == {
+        "image/512": "ct_original_512.npy",
+        "windows/lung": "lung_w1500_l-600.npy",
+        "points/far": "far.npz",
+        "masks/1": "1_binary.npy",
+        "info": "info.json",
+    }
     assert [lone.name, *(file.name for file in lone.files)] == [
         "lone_a_w9_l9_sparse.npz",
         "lone_a_w9_l9_sparse.npz",

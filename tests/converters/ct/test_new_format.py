@@ -1,4 +1,4 @@
-"""A format of CT volumes is one module and one entry of `FORMATS`: shown by one made up here.
+"""A format of CT volumes is one class and one entry of `FORMATS`: shown by one made up here.
 
 ``.vol``: 32 bytes of header (``VOL1``, D, H, W and a dtype code as little-endian u4, spacing as three f4),
 then the planes, big-endian.
@@ -12,9 +12,8 @@ import pickle
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -25,66 +24,62 @@ import unistore
 from tests.detection import detect
 from unistore import export, verify
 from unistore.conversion.convert import convert
-from unistore.converters.ct import layouts
+from unistore.converters.ct import names as ct_names
 from unistore.converters.ct import slabs as ct_slabs
-from unistore.converters.ct.converter import CtConverter
 from unistore.converters.ct.counting import THREADS
-from unistore.converters.ct.source import Format, Read, VoxelSource
-from unistore.converters.files.libraries import ONLY, UNISTORE, Opened
+from unistore.converters.ct.family import converter as ct_converter
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.schemas.ct.windows import PRESETS
 
-# The module of the format: this, and its entry in FORMATS, is all that is added.
+# The format: this, and its entry in FORMATS, is all that is added.
 
 HEADER = struct.Struct("<4s4I3f")
 DTYPES = (np.dtype(">i2"), np.dtype("u1"))
 
 
-class VolSource(VoxelSource):
+class Planes:
+    """Planes of a ``.vol`` file."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.path, self.shape, self.dtype = path, shape, dtype
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        lo, hi, step = rows.indices(self.shape[0])
+        size = self.shape[1] * self.shape[2]
+        offset = HEADER.size + lo * size * self.dtype.itemsize
+        values = np.fromfile(self.path, self.dtype, (hi - lo) * size, offset=offset)
+        return values.reshape(-1, *self.shape[1:])[::step]
+
+
+class Vol(Format):
     """A ``.vol`` file."""
 
+    name: ClassVar[str] = "vol"
+    suffixes: ClassVar[tuple[str, ...]] = (".vol",)
+    memory: ClassVar[int] = 0
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Take every file with the suffix."""
+        return sure("")
+
     @contextmanager
-    def open(self) -> Iterator[Read]:
-        """Read planes with ``os.preadv``, straight into the caller's memory."""
-        handle = os.open(self.path, os.O_RDONLY)
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Read the header."""
+        header = file.head(HEADER.size)
+        if len(header) < HEADER.size or header[:4] != b"VOL1":
+            raise file.problem("does not begin with VOL1", "is it a .vol file?")
+        _, depth, height, width, code, *spacing = HEADER.unpack(header)
+        shape, dtype = (depth, height, width), DTYPES[code]
+        expected = HEADER.size + depth * height * width * dtype.itemsize
+        if expected != file.size:
+            message = f"holds {file.size} bytes, its header says {expected}"
+            raise file.problem(message, "copy it again", "truncated")
+        voxels = Array(Planes(file.path, shape, dtype))
+        yield Opened({"voxels": voxels}, {"spacing": spacing}, memory=self.memory)
 
-        def read(first: int, out: NDArray[Any]) -> None:
-            start = HEADER.size + first * out[:1].nbytes
-            if os.preadv(handle, [out.reshape(-1).view(np.uint8)], start) < out.nbytes:
-                raise InputError(Problem(self.location, "ended early while it was read", kind="truncated"))
-            if not self.dtype.isnative:
-                out.byteswap(inplace=True)
-
-        try:
-            yield read
-        finally:
-            os.close(handle)
-
-
-def open_vol(path: Path, location: str) -> VoxelSource:
-    with path.open("rb") as file:
-        header = file.read(HEADER.size)
-    if len(header) < HEADER.size or header[:4] != b"VOL1":
-        raise InputError(Problem(location, "does not begin with VOL1", "is it a .vol file?", "format"))
-    _, depth, height, width, code, *spacing = HEADER.unpack(header)
-    shape, dtype = (depth, height, width), DTYPES[code]
-    expected, found = HEADER.size + depth * height * width * dtype.itemsize, path.stat().st_size
-    if expected != found:
-        message = f"holds {found} bytes, its header says {expected}"
-        raise InputError(Problem(location, message, "copy it again", "truncated"))
-    return VolSource(path=path, location=location, shape=shape, dtype=dtype, spacing=tuple(spacing))
-
-
-@contextmanager
-def vol_arrays(path: Path) -> Iterator[Opened]:
-    shape, code = np.fromfile(path, "<u4", 3, offset=4), np.fromfile(path, "<u4", 1, offset=16)[0]
-    voxels = np.memmap(path, DTYPES[code], "r", HEADER.size, tuple(shape.tolist()))
-    yield Opened(UNISTORE, [ONLY], lambda _: voxels)
-
-
-VOL = Format(suffixes=(".vol",), open=open_vol, arrays=vol_arrays)
 
 # The tests.
 
@@ -94,7 +89,7 @@ LUNG = PRESETS["lung"]
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layouts, "FORMATS", (*layouts.FORMATS, VOL))
+    monkeypatch.setattr(ct_names, "FORMATS", ("npy", Vol))
     monkeypatch.setattr(ct_slabs, "SLAB", 1000)
 
 
@@ -236,8 +231,10 @@ def test_files_of_one_name_in_a_case_are_refused(tmp_path: Path) -> None:
         convert(folder, tmp_path / "store")
     found = {problem.location: problem.message for problem in error.value.problems}
     assert found == {
-        "p1": "has ct_original.npy and ct_original.vol, which are called the same",
-        "p2": "has liver_binary.npy and liver_binary.vol, which are called the same",
+        "p1": "which file is its volume? ct_original.npy, ct_original.vol",
+        "p2/masks/liver_binary.vol": (
+            "is a second mask 'liver' of this volume, beside p2/masks/liver_binary.npy"
+        ),
     }
 
 
@@ -277,27 +274,22 @@ def test_a_fault_of_the_format_names_the_file(tmp_path: Path) -> None:
         file.seek(16)
         file.write(b"\x09")
     with pytest.raises(InputError) as error:
-        scan_sources(CtConverter(), [tmp_path])
+        scan_sources(ct_converter(), [tmp_path])
     (problem,) = error.value.problems
     assert (problem.location, problem.source) == ("p1/ct_original.vol", "p1")
 
 
 def test_memory_of_the_format_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.vol")
-    (plain,) = scan_sources(CtConverter(), [tmp_path]).sources
-    larger = Format(
-        suffixes=(".vol",),
-        open=lambda path, location: replace(open_vol(path, location), memory=5_000),
-        arrays=vol_arrays,
-    )
-    monkeypatch.setattr(layouts, "FORMATS", (larger,))
-    (source,) = scan_sources(CtConverter(), [tmp_path]).sources
+    (plain,) = scan_sources(ct_converter(), [tmp_path]).sources
+    monkeypatch.setattr(Vol, "memory", 5_000)
+    (source,) = scan_sources(ct_converter(), [tmp_path]).sources
     assert source.memory - plain.memory == source.reading - plain.reading == 5_000 * THREADS
 
 
 def test_cut_while_it_is_converted(tmp_path: Path) -> None:
     write(tmp_path / "a.vol")
-    converter = CtConverter(window=("lung",))
+    converter = ct_converter(window=("lung",))
     scan = scan_sources(converter, [tmp_path])
     os.truncate(tmp_path / "a.vol", 1000)
     with pytest.raises(InputError, match=r"a\.vol: holds 1000 bytes"):
@@ -306,9 +298,9 @@ def test_cut_while_it_is_converted(tmp_path: Path) -> None:
 
 def test_sources_are_plain_values(tmp_path: Path) -> None:
     values = write(tmp_path / "a.vol")
-    converter = CtConverter()
+    converter = ct_converter()
     scan = scan_sources(converter, [tmp_path])
-    assert json.loads(json.dumps(scan.sources[0].detail)) == scan.sources[0].detail
+    assert json.dumps(scan.sources[0].detail), "the key of an unfinished conversion"
     again, scan = pickle.loads(pickle.dumps((converter, scan)))
     out = np.zeros((1, 3, 9, 21), "i2")
     again.read_planes(scan, "volumes", 0, 2, 5, {"image": out})
@@ -322,24 +314,20 @@ def test_verified_against_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     verified = verify(store, against=[tmp_path / "in"])
     assert verified.problems == ()
     assert verified.receipt is not None
-    assert verified.receipt.values == values.size
-    plain = VolSource.open
+    assert verified.receipt.values == values.size + 1, "and its spacing"
+    plain = Planes.__getitem__
 
-    @contextmanager
-    def wrong(self: VolSource) -> Iterator[Read]:
-        with plain(self) as read:
+    def wrong(self: Planes, rows: slice) -> NDArray[Any]:
+        block = plain(self, rows)
+        block[0, 0, 0] += 1
+        return block
 
-            def off_by_one(first: int, out: NDArray[Any]) -> None:
-                read(first, out)
-                out[0, 0, 0] += 1
-
-            yield off_by_one
-
-    monkeypatch.setattr(VolSource, "open", wrong)
-    convert(tmp_path / "in", tmp_path / "wrong")
-    (problem,) = verify(tmp_path / "wrong", against=[tmp_path / "in"]).problems
-    assert "a.vol" in problem.location
-    assert "values differ" in problem.message
+    with monkeypatch.context() as patched:
+        patched.setattr(Planes, "__getitem__", wrong)
+        convert(tmp_path / "in", tmp_path / "wrong")
+    first, *_ = verify(tmp_path / "wrong", against=[tmp_path / "in"]).problems
+    assert first.location == "volumes/image"
+    assert "1 of 1323 values differ" in first.message
 
 
 def test_exported_as_npy(tmp_path: Path) -> None:
@@ -381,11 +369,12 @@ def test_volumes_and_patches_are_the_files_voxels(tmp_path: Path) -> None:
 def test_a_format_that_is_refused_until_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = write(tmp_path / "in/a.nii.gz")
     with pytest.raises(InputError, match=r"is NIfTI, which this version does not read"):
-        scan_sources(CtConverter(), [tmp_path / "in"])
-    monkeypatch.setattr(layouts, "FORMATS", (replace(VOL, suffixes=(".nii.gz",)),))
+        scan_sources(ct_converter(), [tmp_path / "in"])
+    monkeypatch.setattr(Vol, "suffixes", (".nii.gz",))
+    monkeypatch.setattr(ct_names, "FORMATS", (Vol,))
     assert (
         ".nii.gz files outside case folders, one volume each: 1"
-        in scan_sources(CtConverter(), [tmp_path]).notes
+        in scan_sources(ct_converter(), [tmp_path]).notes
     )
     convert(tmp_path / "in", tmp_path / "store")
     assert names(tmp_path / "store") == ["a"]
@@ -393,7 +382,7 @@ def test_a_format_that_is_refused_until_it_is_read(tmp_path: Path, monkeypatch: 
 
 
 def test_only_layouts_know_how_files_are_written() -> None:
-    folder = Path(layouts.__file__).parents[1]
+    folder = Path(ct_names.__file__).parent
     modules = sorted(folder.glob("*.py"))
     assert len(modules) > 8
     assert [path.name for path in modules if "converters.files.npy" in path.read_text()] == []

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore.cli.main import main
-from unistore.converters.ct.converter import CtConverter
+from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.schemas.ct.windows import PRESETS
@@ -71,7 +71,7 @@ def test_masks_do_not_become_tissue(masks: Path, tmp_path: Path, capsys: pytest.
 
 def problems(folder: Path, **options: Any) -> dict[str, str]:
     """What the first pass over the values says of each source, by location."""
-    converter = CtConverter(**{"window": ("lung",), **options})
+    converter = ct_converter(**{"window": ("lung",), **options})
     scan = scan_sources(converter, [folder])
     messages = {}
     for number in range(len(scan.sources)):
@@ -152,7 +152,7 @@ def test_windows_that_files_confirm_are_no_problem(tmp_path: Path) -> None:
     assert problems(tmp_path / "in", window=()) == {}
     assert problems(tmp_path / "in") == {}
     (tmp_path / "in" / "b" / "windows" / "lung_w1500_l-600.npy").unlink()
-    converter = CtConverter()
+    converter = ct_converter()
     scan = scan_sources(converter, [tmp_path / "in"])
     with pytest.raises(InputError) as error:
         converter.derive(scan, 1, lambda *_: None, None)

@@ -13,10 +13,11 @@ from unistore.converters.ct import counting as ct_counting
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct import voxels as ct_voxels
 from unistore.converters.ct.counting import MaskComparison, count_voxels, ones_of
-from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.slabs import planes, read_image, slabs
-from unistore.converters.ct.source import VoxelSource
+from unistore.converters.ct.source import Voxels, voxels_of
 from unistore.converters.ct.voxels import bit_shape, bounds, inside, point_coords, read_bits, read_points
+from unistore.converters.formats.arrays import Npy
+from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError
 from unistore.schemas.ct.windows import Window
 
@@ -32,9 +33,9 @@ def volume(dtype: str, shape: tuple[int, int, int] = (7, 9, 21)) -> np.ndarray:
     return rng.integers(low, 100, shape).astype(dtype)
 
 
-def saved(folder: Path, array: np.ndarray, name: str = "a.npy") -> VoxelSource:
+def saved(folder: Path, array: np.ndarray, name: str = "a.npy") -> Voxels:
     np.save(folder / name, array)
-    return open_voxels(folder / name)
+    return voxels_of(SourceFile(folder / name, name), Npy())
 
 
 @pytest.fixture(params=["C", "F"])
@@ -255,7 +256,7 @@ def test_masks_are_compared_with_their_windows(
 
 def test_what_holds_neither_windows_nor_nan_is_not_read(tmp_path: Path) -> None:
     file = saved(tmp_path, volume("<i2"))
-    file.path.unlink()
+    file.file.path.unlink()
     assert count_voxels(file, {}, {}).nan == 0
     with pytest.raises(InputError, match="cannot be read"):
         count_voxels(file, {"w": inside(WINDOW, file.dtype)}, {})

@@ -38,13 +38,21 @@ def test_a_link_that_leads_out_is_not_there(tmp_path: Path) -> None:
 def test_a_folder_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay(tmp_path, *(f"{number}.npy" for number in range(9)))
     listed = []
+    searched = []
     scandir = os.scandir
+
+    def is_eight(path: Path) -> bool:
+        searched.append(path)
+        return path.stem == "8"
+
     monkeypatch.setattr("os.scandir", lambda folder: listed.append(folder) or scandir(folder))
     folders = Folders([tmp_path])
     for number in range(9):
         assert folders.has(tmp_path / f"{number}.npy")
         assert len(folders.names(tmp_path)) == 9
+        assert folders.holds(tmp_path, is_eight)
     assert listed == [tmp_path]
+    assert len(searched) <= 9, "searched once"
 
 
 def test_folders_of_some_files(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.files.formats import has_ending
-from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
@@ -60,7 +60,7 @@ def test_families_take_hdf5_of_any_ending(tmp_path: Path, check_contract: Callab
     assert found == {"a.mat": "rows", "b.h5": "rows", "c.mat": "", "c.jld2": "point_cloud"}
     converted = check_contract(rows_converter(), [tmp_path / "rows"], {"rows/x": np.arange(24).reshape(8, 3)})
     assert any("c.mat" in note for note in converted.scan.notes)
-    assert len(scan_sources(PointCloudConverter(), [tmp_path / "clouds"]).sources) == 1
+    assert len(scan_sources(point_cloud(), [tmp_path / "clouds"]).sources) == 1
 
 
 def test_indices_of_pytables_are_skipped(tmp_path: Path, check_contract: Callable[..., Any]) -> None:

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from unistore.conversion.convert import convert
 from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, step_budget
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.point_cloud import datasets
 from unistore.converters.point_cloud import derive as point_cloud_derive
 from unistore.converters.point_cloud import sorting as point_cloud_sorting
-from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.point_cloud.derive import partition_of
+from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.point_cloud.grids import Windows, voxelise, window_rows
 from unistore.converters.point_cloud.layouts import pointsuite_indices as point_cloud_indices
 from unistore.converters.point_cloud.sorting import Buckets, PlacedTable, Workspace, part_of, sorted_groups
@@ -215,7 +216,7 @@ def test_no_byte_depends_on_blocks_or_on_what_may_be_held(
     if not exact:
         with h5py.File(tmp_path / "a.h5", "r+") as file:
             file["data/x"][-1] += 0.001  # what comes before is quantised all the same
-    converter = PointCloudConverter(voxel_size=(0.5, 4.0), **LAYOUTS[layout])
+    converter = point_cloud(voxel_size=(0.5, 4.0), **LAYOUTS[layout])
     whole = run(converter, [tmp_path / "a.h5"], tmp_path / "whole")
     kind = Store(tmp_path / "whole").array("points/xyz").dtype.kind
     assert kind == ("i" if exact and layout != "batches" else "f")
@@ -239,7 +240,7 @@ def test_no_byte_depends_on_blocks_or_on_what_may_be_held(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_one_block_is_never_spilled(tmp_path: Path, layout: str) -> None:
-    converter = PointCloudConverter(voxel_size=(0.5,), **LAYOUTS[layout])
+    converter = point_cloud(voxel_size=(0.5,), **LAYOUTS[layout])
     scan = scan_sources(converter, [make(tmp_path / "a.h5", layout)])
     emitted: list[int] = []
     facts = converter.derive(
@@ -251,9 +252,9 @@ def test_one_block_is_never_spilled(tmp_path: Path, layout: str) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 def test_more_blocks_are_spilled(tmp_path: Path) -> None:
-    scan = scan_sources(PointCloudConverter(), [make(tmp_path / "a.h5", "indices")])
+    scan = scan_sources(point_cloud(), [make(tmp_path / "a.h5", "indices")])
     with pytest.raises(ConversionError, match="a folder that is not there"):
-        PointCloudConverter().derive(scan, 0, lambda *_: None, tmp_path / "a folder that is not there")
+        point_cloud().derive(scan, 0, lambda *_: None, tmp_path / "a folder that is not there")
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -264,7 +265,7 @@ def test_coordinates_that_are_not_finite_are_counted_over_all_blocks(tmp_path: P
         file["data/z"][555] = np.inf
     options = {"segment": "window:3"} if layout == "windows" else {}
     with pytest.raises(InputError) as caught:
-        run(PointCloudConverter(voxel_size=(1.0,), **options), [tmp_path / "a.h5"], tmp_path / "out")
+        run(point_cloud(voxel_size=(1.0,), **options), [tmp_path / "a.h5"], tmp_path / "out")
     text = str(caught.value)
     assert "data/y: 3 of 1000 coordinates are not finite, first at row 77: nan" in text
     assert "data/z: 1 of 1000 coordinates are not finite, first at row 555: inf" in text
@@ -276,7 +277,7 @@ def test_a_larger_file_takes_no_more_memory(
 ) -> None:
     monkeypatch.setattr(point_cloud_derive, "STEP", 500)
     files = [make(tmp_path / f"{n}.h5", layout, n) for n in (1000, 9000)]
-    small, large = (scan_sources(PointCloudConverter(), [file]).sources[0].memory for file in files)
+    small, large = (scan_sources(point_cloud(), [file]).sources[0].memory for file in files)
     assert small == large
 
 
@@ -290,6 +291,7 @@ def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monke
             chunks = (700, *values.shape[1:])
             file["data"].create_dataset(key, data=values, chunks=chunks, compression="gzip")
     monkeypatch.setattr(hdf5, "_CHUNK_CACHE", 100)
+    monkeypatch.setattr(datasets, "_LARGE", 100)
     reads: list[str] = []
     read_rows = hdf5.read_rows
 
@@ -298,12 +300,12 @@ def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monke
         return read_rows(dataset, *more)
 
     monkeypatch.setattr("unistore.conversion.memory.STEP_BUDGET", 0)
-    plain = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "plain")
+    plain = run(point_cloud(), [tmp_path / "a.h5"], tmp_path / "plain")
     monkeypatch.setattr(hdf5, "read_rows", count)
-    counted = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "counted")
+    counted = run(point_cloud(), [tmp_path / "a.h5"], tmp_path / "counted")
     assert counted.digest == plain.digest
     assert 2 <= reads.count("/data/x") <= 3
-    assert scan_sources(PointCloudConverter(), [tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8
+    assert scan_sources(point_cloud(), [tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -312,10 +314,10 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     child = (
         "import resource, sys; from pathlib import Path\n"
         "from unistore.converters.point_cloud import sorting\n"
-        "from unistore.converters.point_cloud.converter import PointCloudConverter\n"
+        "from unistore.converters.point_cloud.family import converter as point_cloud\n"
         "from unistore.converters.scanning import scan_sources\n"
         "sorting.STEP = 40\n"
-        "converter = PointCloudConverter(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"
+        "converter = point_cloud(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "converter.derive(scan, 0, lambda *more: None, Path(sys.argv[2]))\n"
     )
@@ -348,7 +350,7 @@ def test_wrong_indices_of_several_blocks(
     for size in (0, 1 << 30):
         monkeypatch.setattr("unistore.conversion.memory.STEP_BUDGET", size)
         with pytest.raises(InputError) as caught:
-            run(PointCloudConverter(), [path], tmp_path / "out")
+            run(point_cloud(), [path], tmp_path / "out")
         assert f"segments/segment_0000/indices: {expected}" in str(caught.value)
 
 
@@ -390,7 +392,7 @@ def test_what_may_be_held_decides_where_points_are_sorted(
     for module in MODULES:
         monkeypatch.setattr(module, "STEP", STEP)
     monkeypatch.setattr(point_cloud_derive, "_FIXED", 32 << 20)  # so that deriving takes more than a shard
-    scan = scan_sources(PointCloudConverter(voxel_size=(1.0,)), [path])
+    scan = scan_sources(point_cloud(voxel_size=(1.0,)), [path])
     (source,) = scan.sources
     enough = PROCESS + SOURCE + source.memory_in_core
     assert 0 < source.memory < source.memory_in_core

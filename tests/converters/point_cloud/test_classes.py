@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.scanning import scan_sources
 
 RANDOM = np.random.default_rng(1)
@@ -37,7 +37,7 @@ def labels_of(converted: Any) -> dict[str, int]:
 def test_folders_are_labels_and_splits(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
     names = ("table/train/b.npy", "chair/train/a.npy", "chair/test/b.npy", "night_stand/test/a.npy")
     root = save(tmp_path / "modelnet", *names)
-    converted = check_contract(PointCloudConverter(), [root])
+    converted = check_contract(point_cloud(), [root])
     assert labels_of(converted) == {
         "chair/test/b.npy": 0,
         "chair/train/a.npy": 0,
@@ -64,31 +64,31 @@ def test_folders_are_labels_and_splits(tmp_path: Path, check_contract: Callable[
     ],
 )
 def test_other_folders_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
-    scan = scan_sources(PointCloudConverter(), [save(tmp_path, *names)])
-    assert all("class" not in source.detail for source in scan.sources)
+    scan = scan_sources(point_cloud(), [save(tmp_path, *names)])
+    assert all(source.detail.label is None for source in scan.sources)
 
 
 def test_synsets_are_classes(tmp_path: Path) -> None:
     root = save(tmp_path, "02691156/a.npy", "02691156/b.npy", "03001627/a.npy")
-    scan = scan_sources(PointCloudConverter(), [root])
-    assert [source.detail["class"] for source in scan.sources] == [
-        [0, "02691156"],
-        [0, "02691156"],
-        [1, "03001627"],
+    scan = scan_sources(point_cloud(), [root])
+    assert [source.detail.label for source in scan.sources] == [
+        (0, "02691156"),
+        (0, "02691156"),
+        (1, "03001627"),
     ]
 
 
 def test_labels_of_their_own_and_options_come_first(tmp_path: Path) -> None:
     root = save(tmp_path / "a", "chair/a.npy", "chair/b.npy", "table/c.npy")
-    for converter in (PointCloudConverter(map={"label": ""}), PointCloudConverter(segment="window:1")):
+    for converter in (point_cloud(map={"label": ""}), point_cloud(segment="window:1")):
         scan = scan_sources(converter, [root])
-        assert all(not source.detail["segment_columns"] for source in scan.sources)
+        assert all(not source.detail.layout.segment_columns for source in scan.sources)
     for name in ("chair/d", "chair/e", "table/f"):
         path = tmp_path / "b" / f"{name}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, points=RANDOM.random((5, 3)), label=np.arange(5))
-    scan = scan_sources(PointCloudConverter(), [tmp_path / "b"])
-    assert all("class" not in source.detail for source in scan.sources)
+    scan = scan_sources(point_cloud(), [tmp_path / "b"])
+    assert all(source.detail.label is None for source in scan.sources)
     assert "points/label" in {field.path for field in scan.tables[0].fields}
 
 
@@ -104,7 +104,7 @@ def clouds(root: Path, **more: np.ndarray) -> Path:
 
 def test_folders_of_hdf5_are_classes(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
     root = clouds(tmp_path / "a")
-    converted = check_contract(PointCloudConverter(), [root])
+    converted = check_contract(point_cloud(), [root])
     assert labels_of(converted) == {"chair/a.h5": 0, "chair/b.h5": 0, "table/c.h5": 1}
     unistore.convert(root, tmp_path / "a.zarr")
     assert unistore.verify(tmp_path / "a.zarr", against=[root]).problems == ()
@@ -115,5 +115,5 @@ def test_hdf5_with_labels_has_no_classes(tmp_path: Path, key: str) -> None:
     root = clouds(tmp_path / "a")
     with h5py.File(root / "chair/b.h5", "r+") as file:  # one will do: columns of all must be the same
         file[key] = np.arange(5)
-    scan = scan_sources(PointCloudConverter(columns="union"), [root])
-    assert all("class" not in source.detail for source in scan.sources)
+    scan = scan_sources(point_cloud(columns="union"), [root])
+    assert all(source.detail.label is None for source in scan.sources)

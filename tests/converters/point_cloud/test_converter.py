@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from unistore.conversion.convert import convert
-from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.scanning import scan_sources
+from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(3)
@@ -51,7 +52,7 @@ def write(
     return path
 
 
-def problems_of(converter: PointCloudConverter, *paths: Path) -> str:
+def problems_of(converter: SeamConverter, *paths: Path) -> str:
     """Problems that the scan reports, or all that deriving reports."""
     with pytest.raises(InputError) as caught:
         scan = scan_sources(converter, paths)
@@ -60,7 +61,7 @@ def problems_of(converter: PointCloudConverter, *paths: Path) -> str:
 
 def problems_of_values(path: Path, **options) -> str:
     """Problems that appear when values are read."""
-    converter = PointCloudConverter(**options)
+    converter = point_cloud(**options)
     scan = scan_sources(converter, [path])
     with pytest.raises(InputError) as caught:
         converter.derive(scan, 0, lambda *_: None, None)
@@ -79,7 +80,7 @@ def test_points_of_no_segment_and_of_two(tmp_path: Path, check_contract) -> None
         "segments/offsets": np.array([0, 2, 5, 11]),
         "segments/source": np.zeros(3, np.int32),
     }
-    converted = check_contract(PointCloudConverter(voxel_size=(0.5, 20)), [path], oracle)
+    converted = check_contract(point_cloud(voxel_size=(0.5, 20)), [path], oracle)
     arrays = converted.arrays
     assert converted.finalized.samples == 2
     xyz = np.stack([data[axis] for axis in "xyz"], axis=1)[order]
@@ -100,7 +101,7 @@ def test_numbers_above_9999_and_segments_without_points(tmp_path: Path, check_co
         "points/source_row": np.array([2, 1, 0]),
         "segments/offsets": np.array([0, 1, 2, 3, 3]),
     }
-    converted = check_contract(PointCloudConverter(voxel_size=(1.0,)), [path], oracle)
+    converted = check_contract(point_cloud(voxel_size=(1.0,)), [path], oracle)
     np.testing.assert_array_equal(converted.arrays["segments/bounds"][3], np.zeros((2, 3)))
 
 
@@ -110,12 +111,12 @@ def test_coordinates_stay_float64_where_one_bit_would_change(tmp_path: Path, che
         data["y"][3] = value
         path = write(tmp_path / f"{number}.h5", data)
         oracle = {"points/xyz": np.stack([data[axis] for axis in "xyz"], axis=1)}
-        converted = check_contract(PointCloudConverter(), [path], oracle)
+        converted = check_contract(point_cloud(), [path], oracle)
         assert converted.arrays["points/xyz"].dtype == np.float64
         assert np.signbit(converted.arrays["points/xyz"][3, 1]) == np.signbit(value)
     zero = columns(6)
     zero["y"][3] = 0.0
-    converted = check_contract(PointCloudConverter(), [write(tmp_path / "zero.h5", zero)])
+    converted = check_contract(point_cloud(), [write(tmp_path / "zero.h5", zero)])
     assert converted.arrays["points/xyz"].dtype == np.int32
 
 
@@ -123,10 +124,10 @@ def test_float32_stays_and_joins_float64(tmp_path: Path, check_contract) -> None
     data = {name: values.astype("f4") if name in "xyz" else values for name, values in columns(5).items()}
     one = write(tmp_path / "a.h5", data)
     expected = np.stack([data[axis] for axis in "xyz"], axis=1)
-    check_contract(PointCloudConverter(), [one], {"points/xyz": expected})
+    check_contract(point_cloud(), [one], {"points/xyz": expected})
     two = write(tmp_path / "b.h5", columns(5))
     other = np.stack([columns(5)[axis] for axis in "xyz"], axis=1)
-    check_contract(PointCloudConverter(), [two, one], {"points/xyz": np.concatenate([expected, other])})
+    check_contract(point_cloud(), [two, one], {"points/xyz": np.concatenate([expected, other])})
 
 
 def batches(path: Path, rows: int, width: int = 3, **more: np.ndarray) -> np.ndarray:
@@ -151,7 +152,7 @@ def test_a_list_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(InputError) as refused:
-        scan_sources(PointCloudConverter(), [tmp_path])
+        scan_sources(point_cloud(), [tmp_path])
     (problem,) = refused.value.problems
     assert problem.location == str(tmp_path / "train_files.txt")
     assert "check its disk and its rights" in problem.cure
@@ -170,7 +171,7 @@ def test_pointnet_with_a_label_an_object(tmp_path: Path, check_contract, shape: 
         "segments/offsets": np.arange(8) * 16,
         "segments/number": np.arange(7),
     }
-    converted = check_contract(PointCloudConverter(), [tmp_path], oracle)
+    converted = check_contract(point_cloud(), [tmp_path], oracle)
     assert converted.scan.sources[0].split == "train"
 
 
@@ -183,8 +184,8 @@ def test_pointnet_with_a_label_a_point_and_features(tmp_path: Path, check_contra
         "points/label": label.reshape(-1),
         "points/pid": pid.reshape(-1),
     }
-    check_contract(PointCloudConverter(), [tmp_path / "a.h5"], oracle)
-    renamed = check_contract(PointCloudConverter(map={"part": "pid", "label": ""}), [tmp_path / "a.h5"])
+    check_contract(point_cloud(), [tmp_path / "a.h5"], oracle)
+    renamed = check_contract(point_cloud(map={"part": "pid", "label": ""}), [tmp_path / "a.h5"])
     assert "points/part" in renamed.arrays
     assert "points/label" not in renamed.arrays
 
@@ -198,7 +199,7 @@ def test_list_files_give_splits_and_rooms(tmp_path: Path, convert_in_memory) -> 
     (tmp_path / "test_files.txt").write_text("old\\ply_data_all_1.h5\n")
     (tmp_path / "all_files.txt").write_text("".join(f"x/ply_data_all_{n}.h5\n" for n in (2, 0, 1)))
     (tmp_path / "room_filelist.txt").write_text("".join(f"Area_{n}_office\n" for n in range(9)))
-    converted = convert_in_memory(PointCloudConverter(), [tmp_path])
+    converted = convert_in_memory(point_cloud(), [tmp_path])
     assert [source.split for source in converted.scan.sources] == ["train", "test", "train"]
     offsets = converted.arrays["segments/name/offsets"]
     text = converted.arrays["segments/name/data"].tobytes().decode()
@@ -208,7 +209,7 @@ def test_list_files_give_splits_and_rooms(tmp_path: Path, convert_in_memory) -> 
     assert tmp_path / "train_files.txt" in converted.scan.sources[0].files
 
     (tmp_path / "test_files.txt").write_text("ply_data_all_1.h5\nply_data_all_2.h5\n")
-    assert "is in the lists of test and of train" in problems_of(PointCloudConverter(), tmp_path)
+    assert "is in the lists of test and of train" in problems_of(point_cloud(), tmp_path)
 
 
 @pytest.mark.parametrize("line", ["one/a.h5", "a.h5"])
@@ -218,7 +219,7 @@ def test_a_list_means_a_file_that_is_left_out_not_another_of_its_name(tmp_path: 
         batches(tmp_path / folder / "a.h5", 3)
     batches(tmp_path / "b.h5", 3)
     (tmp_path / "train_files.txt").write_text(f"{line}\nb.h5\n")
-    converter = PointCloudConverter(exclude=("one/a.h5",))
+    converter = point_cloud(exclude=("one/a.h5",))
     if line == "a.h5":
         message = problems_of(converter, tmp_path)
         assert f"'a.h5' may be {tmp_path}/one/a.h5 or {tmp_path}/two/a.h5" in message
@@ -232,8 +233,8 @@ def test_one_xyz_dataset_and_integers(tmp_path: Path, check_contract) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["XYZ"], file["rgb"] = xyz, np.ones((8, 3), "u1")
     oracle = {"points/xyz": xyz.astype("f8"), "points/rgb": np.ones((8, 3), "u1")}
-    check_contract(PointCloudConverter(), [tmp_path / "a.h5"], oracle)
-    converter = PointCloudConverter(map={"xyz": "rgb", "cell": "XYZ"})
+    check_contract(point_cloud(), [tmp_path / "a.h5"], oracle)
+    converter = point_cloud(map={"xyz": "rgb", "cell": "XYZ"})
     converted = check_contract(converter, [tmp_path / "a.h5"])
     np.testing.assert_array_equal(converted.arrays["points/cell"], xyz)
 
@@ -242,9 +243,9 @@ def test_unlabelled_points_are_remarked_on(tmp_path: Path, convert_in_memory) ->
     data = columns(5)
     data["classification"][:] = 0
     path = write(tmp_path / "a.h5", data)
-    converted = convert_in_memory(PointCloudConverter(), [path])
+    converted = convert_in_memory(point_cloud(), [path])
     assert converted.fields["points/classification"].attributes["unlabelled"] == "every value is 0"
-    both = convert_in_memory(PointCloudConverter(), [path, write(tmp_path / "b.h5", columns(5))])
+    both = convert_in_memory(point_cloud(), [path, write(tmp_path / "b.h5", columns(5))])
     assert "unlabelled" not in both.fields["points/classification"].attributes
 
 
@@ -252,11 +253,11 @@ def test_columns_that_differ_between_files(tmp_path: Path, check_contract) -> No
     less = columns(4)
     del less["intensity"]
     paths = [write(tmp_path / "a.h5", columns(3)), write(tmp_path / "b.h5", less)]
-    message = problems_of(PointCloudConverter(), *paths)
+    message = problems_of(point_cloud(), *paths)
     assert ["intensity", "uint16", "-"] in [line.split() for line in message.splitlines()]
-    joined = check_contract(PointCloudConverter(columns="union"), paths)
+    joined = check_contract(point_cloud(columns="union"), paths)
     np.testing.assert_array_equal(joined.arrays["points/intensity"][3:], 0)
-    assert "points/intensity" not in check_contract(PointCloudConverter(columns="intersection"), paths).arrays
+    assert "points/intensity" not in check_contract(point_cloud(columns="intersection"), paths).arrays
 
 
 def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
@@ -273,7 +274,7 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "never.h5", "w") as file:
         for axis in "xyz":
             file.create_dataset(axis, (5,), "f8")
-    message = problems_of(PointCloudConverter(), *sorted(tmp_path.iterdir()))
+    message = problems_of(point_cloud(), *sorted(tmp_path.iterdir()))
     for expected in (
         "short.h5: columns differ in length",
         "data/intensity       5",
@@ -305,14 +306,12 @@ def test_all_problems_of_values_at_once(tmp_path: Path) -> None:
 def test_both_cases_of_a_name_can_be_told_apart(tmp_path: Path, check_contract) -> None:
     data = {**columns(6), "Intensity": np.arange(6)}
     path = write(tmp_path / "a.h5", data)
-    renamed = PointCloudConverter(map={"other": "Intensity"})
+    renamed = point_cloud(map={"other": "Intensity"})
     check_contract(renamed, [path], {"points/other": np.arange(6), "points/intensity": data["intensity"]})
-    without = check_contract(PointCloudConverter(map={"intensity": ""}), [path])
+    without = check_contract(point_cloud(map={"intensity": ""}), [path])
     assert "points/Intensity" in without.arrays
     assert "points/intensity" not in without.arrays
-    assert "as data/X is" in problems_of(
-        PointCloudConverter(), write(tmp_path / "b.h5", {**data, "X": data["x"]})
-    )
+    assert "as data/X is" in problems_of(point_cloud(), write(tmp_path / "b.h5", {**data, "X": data["x"]}))
 
 
 @pytest.mark.parametrize(
@@ -372,7 +371,7 @@ def test_segments_with_columns_of_their_own(tmp_path: Path, check_contract) -> N
     parts = [columns(n, n) for n in (4, 2, 5)]
     path = in_segments(tmp_path / "a.h5", parts)
     oracle = {f"points/{name}": np.concatenate([part[name] for part in parts]) for name in ("intensity",)}
-    check_contract(PointCloudConverter(voxel_size=(10.0,)), [path], oracle)
+    check_contract(point_cloud(voxel_size=(10.0,)), [path], oracle)
 
     lacking = [parts[0], {name: values for name, values in parts[1].items() if name != "intensity"}]
     message = problems_of_values(in_segments(tmp_path / "b.h5", lacking))
@@ -387,14 +386,14 @@ def test_segments_with_columns_of_their_own(tmp_path: Path, check_contract) -> N
 
 def test_what_segments_hold_beside_columns(tmp_path: Path, check_contract) -> None:
     parts = [{**columns(n, n), "unique_labels": np.arange(2)} for n in (4, 2)]
-    converted = check_contract(PointCloudConverter(), [in_segments(tmp_path / "a.h5", parts)])
+    converted = check_contract(point_cloud(), [in_segments(tmp_path / "a.h5", parts)])
     assert sorted(converted.arrays)[:5] == [f"points/{name}" for name in ("classification", "intensity")] + [
         *("points/source_row", "points/xyz", "segments/bounds")
     ]
 
 
 def test_no_segment_is_left(tmp_path: Path, convert_in_memory) -> None:
-    converter = PointCloudConverter(segment="window:5", min_points=7, voxel_size=(1.0,))
+    converter = point_cloud(segment="window:5", min_points=7, voxel_size=(1.0,))
     with pytest.raises(InputError, match="no point belongs to a segment"):
         convert_in_memory(converter, [write(tmp_path / "a.h5", columns(6))])
 
@@ -408,8 +407,8 @@ def test_links_out_of_the_given_paths(tmp_path: Path, check_contract) -> None:
     path = write(inside / "a.h5", {name: values for name, values in data.items() if name != "z"})
     with h5py.File(path, "a") as file:
         file["data/z"] = h5py.ExternalLink("../out/b.h5", "/data/z")
-    assert "outside the given paths" in problems_of(PointCloudConverter(), inside)
-    converted = check_contract(PointCloudConverter(columns="intersection"), [inside, outside])
+    assert "outside the given paths" in problems_of(point_cloud(), inside)
+    converted = check_contract(point_cloud(columns="intersection"), [inside, outside])
     assert outside / "b.h5" in converted.scan.sources[0].files
     np.testing.assert_array_equal(converted.arrays["points/xyz"][:4, 2] * 0.01, data["z"])
 
@@ -424,7 +423,7 @@ def test_a_damaged_chunk_is_an_error_naming_the_dataset(tmp_path: Path) -> None:
     with path.open("r+b") as stream:
         stream.seek(where + 20)
         stream.write(os.urandom(100))
-    assert "a.h5: y: rows 0:3000 cannot be read" in problems_of_values(path)
+    assert "a.h5: y: rows 1000:2000 cannot be read" in problems_of_values(path)
 
 
 def test_several_groups_with_coordinates(tmp_path: Path, check_contract) -> None:
@@ -432,14 +431,14 @@ def test_several_groups_with_coordinates(tmp_path: Path, check_contract) -> None
         for name in ("first", "second"):
             for axis in "XYZ":
                 file[f"{name}/{axis}"] = np.full(3, float(len(name)))
-    assert "several groups hold x, y, z: first, second" in problems_of(PointCloudConverter(), tmp_path)
-    converter = PointCloudConverter(map={"x": "second/X"})
+    assert "several groups hold x, y, z: first, second" in problems_of(point_cloud(), tmp_path)
+    converter = point_cloud(map={"x": "second/X"})
     check_contract(converter, [tmp_path], {"points/xyz": np.full((3, 3), 6.0)})
 
 
 def test_names_that_a_store_keeps(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", {**columns(3), "origin": np.arange(3), "__x": np.arange(3)})
-    message = problems_of(PointCloudConverter(), path)
+    message = problems_of(point_cloud(), path)
     assert "cannot be stored as 'origin'" in message
     assert "cannot be stored as '__x'" in message
 
@@ -458,4 +457,4 @@ def test_names_that_a_store_keeps(tmp_path: Path) -> None:
 )
 def test_options_that_make_no_sense(options: dict, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
-        PointCloudConverter(**options)
+        point_cloud(**options)

@@ -13,7 +13,7 @@ import pytest
 
 from unistore.converters.point_cloud import derive as point_cloud_derive
 from unistore.converters.point_cloud import sorting as point_cloud_sorting
-from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.point_cloud.layouts import pointsuite_indices as point_cloud_indices
 from unistore.converters.scanning import scan_sources
 
@@ -88,7 +88,7 @@ def test_no_more_is_held_than_estimated(
     for module in (point_cloud_indices, point_cloud_derive, point_cloud_sorting):
         monkeypatch.setattr(module, "STEP", STEP)
     monkeypatch.setattr(point_cloud_derive, "_FIXED", FIXED)
-    converter = PointCloudConverter(voxel_size=voxels, **WINDOWS.get(layout, {}))
+    converter = point_cloud(voxel_size=voxels, **WINDOWS.get(layout, {}))
     path = sources / f"{'columns' if layout in WINDOWS else layout}-{size}.h5"
     scan = scan_sources(converter, [path])
     (source,) = scan.sources
@@ -105,7 +105,7 @@ def test_no_more_is_held_than_estimated(
 @pytest.mark.parametrize("layout", ["columns", "indices", "halved_windows"])
 def test_nothing_outlives_a_source(sources: Path, layout: str) -> None:
     path = sources / f"{'columns' if layout in WINDOWS else layout}-large.h5"
-    converter = PointCloudConverter(voxel_size=(1e6,), **WINDOWS.get(layout, {}))
+    converter = point_cloud(voxel_size=(1e6,), **WINDOWS.get(layout, {}))
     scan = scan_sources(converter, [path])
     converter.derive(scan, 0, lambda *_: None, None)
     gc.collect()

@@ -13,7 +13,7 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
-from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.point_cloud.names import distinct_names
 from unistore.converters.scan import Refused, Taken
 from unistore.converters.scanning import scan_sources
@@ -68,7 +68,7 @@ def test_coordinates_by_name(
     values, colors = points(), RANDOM.integers(0, 255, (20, 3)).astype("u1")
     path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), **{name: values, "colors": colors})
     assert families(tmp_path) == {path.name: "point_cloud"}
-    converted = check_contract(PointCloudConverter(), [path], {"points/colors": colors})
+    converted = check_contract(point_cloud(), [path], {"points/colors": colors})
     np.testing.assert_array_equal(xyz_of(converted), values)
     said = any("by its name; --map xyz=NAME says otherwise" in note for note in converted.scan.notes)
     assert said == (name != "xyz")
@@ -80,7 +80,7 @@ def test_what_follows_the_coordinates(
 ) -> None:
     values = points(width=7)
     path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), points=values)
-    converted = check_contract(PointCloudConverter(), [path], {"points/features": values[:, 3:]})
+    converted = check_contract(point_cloud(), [path], {"points/features": values[:, 3:]})
     np.testing.assert_array_equal(xyz_of(converted), values[:, :3])
     unistore.convert(path, tmp_path / "a.zarr")
     assert unistore.verify(tmp_path / "a.zarr", against=[path]).problems == ()
@@ -90,7 +90,7 @@ def test_what_follows_the_coordinates(
     path.unlink()
     write(path, points=values, features=values)
     with pytest.raises(InputError, match="would be stored as 'features', which is there"):
-        scan_sources(PointCloudConverter(), [path])
+        scan_sources(point_cloud(), [path])
 
 
 def test_files_of_columns_side_by_side(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
@@ -102,7 +102,7 @@ def test_files_of_columns_side_by_side(tmp_path: Path, check_contract: Callable[
     found = families(tmp_path / "a")
     assert found["scan_labels_2.npy"] == "rows"
     assert {family for name, family in found.items() if name != "scan_labels_2.npy"} == {"point_cloud"}
-    scan = scan_sources(PointCloudConverter(columns="union"), [tmp_path / "a"])
+    scan = scan_sources(point_cloud(columns="union"), [tmp_path / "a"])
     assert [source.name for source in scan.sources] == [
         "scan_points_1.npy",
         "scene_1/coord.npy",
@@ -113,7 +113,7 @@ def test_files_of_columns_side_by_side(tmp_path: Path, check_contract: Callable[
     oracle = {
         f"points/{key}": np.concatenate([made[name][key] for name in made]) for key in ("color", "segment20")
     }
-    converted = check_contract(PointCloudConverter(), both, oracle)
+    converted = check_contract(point_cloud(), both, oracle)
     np.testing.assert_array_equal(
         converted.arrays["points/xyz"], np.concatenate([made[name]["coord"] for name in made])
     )
@@ -126,8 +126,8 @@ def test_files_of_columns_side_by_side(tmp_path: Path, check_contract: Callable[
 def test_columns_beside_that_do_not_fit(tmp_path: Path) -> None:
     save(tmp_path, coord=points(), color=points(9))
     with pytest.raises(InputError, match=r"coord\.npy: columns differ in length"):
-        scan_sources(PointCloudConverter(), [tmp_path])
-    assert len(scan_sources(PointCloudConverter(map={"color": ""}), [tmp_path]).tables[0].fields) == 2
+        scan_sources(point_cloud(), [tmp_path])
+    assert len(scan_sources(point_cloud(map={"color": ""}), [tmp_path]).tables[0].fields) == 2
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_an_array_of_no_name_is_a_cloud_where_it_is_said(tmp_path: Path) -> None
     np.testing.assert_array_equal(sample["xyz"], values[:, :3])
     np.testing.assert_array_equal(sample["features"], values[:, 3:])
     hdf5(tmp_path / "a/b.h5", coord=points())
-    assert len(scan_sources(PointCloudConverter(), [tmp_path / "a"]).sources) == 1, "a file beside clouds"
+    assert len(scan_sources(point_cloud(), [tmp_path / "a"]).sources) == 1, "a file beside clouds"
 
 
 def test_positions_of_other_things_are_rows(tmp_path: Path) -> None:
@@ -195,14 +195,14 @@ def test_both_commands_are_told_and_work(
 def test_several_coordinates(tmp_path: Path) -> None:
     path = hdf5(tmp_path / "a.h5", coord=points(), vertices=points())
     with pytest.raises(InputError, match=r"holds coord and vertices.*--map xyz=coord"):
-        scan_sources(PointCloudConverter(), [path])
-    scan = scan_sources(PointCloudConverter(map={"xyz": "coord"}), [path])
+        scan_sources(point_cloud(), [path])
+    scan = scan_sources(point_cloud(map={"xyz": "coord"}), [path])
     assert [field.path for field in scan.tables[0].fields][:2] == ["points/xyz", "points/vertices"]
     path = hdf5(tmp_path / "b.h5", p__coord=points(), q__coord=points())
     with pytest.raises(InputError, match=r"several groups hold.*--map xyz=p/coord"):
-        scan_sources(PointCloudConverter(), [path])
-    scan = scan_sources(PointCloudConverter(map={"xyz": "p/coord"}), [path])
-    assert scan.sources[0].detail["xyz"] == ["p/coord"]
+        scan_sources(point_cloud(), [path])
+    scan = scan_sources(point_cloud(map={"xyz": "p/coord"}), [path])
+    assert scan.sources[0].detail.layout.xyz == ("p/coord",)
 
 
 def test_raw_integers_beside_scaled_coordinates(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
@@ -210,11 +210,11 @@ def test_raw_integers_beside_scaled_coordinates(tmp_path: Path, check_contract: 
     raw = {axis: np.arange(7, dtype="i4") for axis in "XYZ"}
     path = hdf5(tmp_path / "a.h5", **scaled, **raw)
     assert families(path) == {"a.h5": "point_cloud"}
-    converted = check_contract(PointCloudConverter(), [path])
+    converted = check_contract(point_cloud(), [path])
     np.testing.assert_array_equal(xyz_of(converted), np.stack([scaled[axis] for axis in "xyz"], axis=1))
     (note,) = [note for note in converted.scan.notes if "being x, y, z before scaling" in note]
     assert note == "left out, being x, y, z before scaling (--map raw_x=X keeps one): X, Y, Z"
-    check_contract(PointCloudConverter(map={"raw_x": "X"}), [path], {"points/raw_x": raw["X"]})
+    check_contract(point_cloud(map={"raw_x": "X"}), [path], {"points/raw_x": raw["X"]})
 
 
 @pytest.mark.parametrize("write", [hdf5, npz])
@@ -227,7 +227,7 @@ def test_columns_that_differ_in_case_are_both_kept(
         "intensity": np.arange(20, dtype="u1"),
     }
     path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), xyz=points(), **values)
-    converted = check_contract(PointCloudConverter(), [path], {"points/intensity": values["intensity"]})
+    converted = check_contract(point_cloud(), [path], {"points/intensity": values["intensity"]})
     stored = {key for key in converted.arrays if "ntens" in key.lower()}
     lowered = [key.lower() for key in stored]
     assert len(set(lowered)) == 3
@@ -240,7 +240,7 @@ def test_columns_that_differ_in_case_are_both_kept(
 def test_batches_with_columns_that_differ_in_case(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
     values = {"label": np.arange(2, dtype="u1"), "Label": np.array([5, 6])}
     path = hdf5(tmp_path / "a.h5", data=RANDOM.random((2, 5, 3)).astype("f4"), **values)
-    converted = check_contract(PointCloudConverter(), [path])
+    converted = check_contract(point_cloud(), [path])
     np.testing.assert_array_equal(converted.arrays["segments/label"], values["label"])
     np.testing.assert_array_equal(converted.arrays["segments/Label_2"], values["Label"])
     assert any("Label differs from another column in case alone" in note for note in converted.scan.notes)
@@ -260,7 +260,7 @@ def test_damage_is_refused_with_the_file(tmp_path: Path) -> None:
     assert isinstance(found["coord.npy"].verdict, Refused)
     assert isinstance(found["color.npy"].verdict, Taken)
     with pytest.raises(InputError, match=r"coord\.npy"):
-        scan_sources(PointCloudConverter(), [tmp_path])
+        scan_sources(point_cloud(), [tmp_path])
 
 
 def test_a_colon_in_the_name_of_a_column_of_segments(tmp_path: Path) -> None:
@@ -269,9 +269,9 @@ def test_a_colon_in_the_name_of_a_column_of_segments(tmp_path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file["segments/segment_0000/a: b"] = np.ones(20, "c8")
     with pytest.raises(InputError, match="has dtype complex64") as caught:
-        scan_sources(PointCloudConverter(), [path])
+        scan_sources(point_cloud(), [path])
     (problem,) = caught.value.problems
     assert (problem.file, problem.dataset) == ("run: 1.h5", "segments/segment_0000/a: b")
     assert problem.cure == "leave it out: --map 'a: b='"
-    scan = scan_sources(PointCloudConverter(map={"a: b": ""}), [path])
+    scan = scan_sources(point_cloud(map={"a: b": ""}), [path])
     assert "points/a: b" not in {field.path for table in scan.tables for field in table.fields}

@@ -1,4 +1,4 @@
-"""A format of one module: `pts` is registered, nothing else knows of it, and all that clouds can do works."""
+"""A format that point clouds are given: nothing else knows of it, and all that clouds can do works."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from tests.converters.point_cloud import pts
 from tests.detection import detect
 from unistore import export, verify
 from unistore.conversion.convert import convert
-from unistore.converters.point_cloud import layouts
-from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.datasets import Columns
+from unistore.converters.point_cloud.family import PointCloud
+from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layouts, "FORMATS", (*layouts.FORMATS, pts))
+    monkeypatch.setattr(PointCloud, "formats", (*PointCloud.formats, pts.Pts))
 
 
 def records(count: int, seed: int = 0) -> np.ndarray:
@@ -62,16 +63,11 @@ def test_detected_by_suffix_and_content(tmp_path: Path) -> None:
     write(tmp_path / "a.pts")
     found = detect([tmp_path])
     assert found is not None
-    assert (found.family, found.layout) == ("point_cloud", "pts")
+    assert (found.family, found.layout) == ("point_cloud", "columns")
     (tmp_path / "a.pts").write_bytes(b"something else of this suffix")
     assert detect([tmp_path]) is None
-    with pytest.raises(InputError, match=r"a\.pts: is no point cloud of a known format; looked for pts"):
-        scan_sources(PointCloudConverter(), [tmp_path])
-
-
-def test_a_file_of_another_suffix_is_known_by_its_content(tmp_path: Path, check_contract: Any) -> None:
-    values = write(tmp_path / "a.bin")
-    check_contract(PointCloudConverter(), [tmp_path / "a.bin"], {"points/xyz": xyz_of(values)})
+    with pytest.raises(InputError, match=r"a\.pts: does not begin with POINTS"):
+        scan_sources(point_cloud(), [tmp_path / "a.pts"])
 
 
 @pytest.mark.parametrize("options", [{}, {"segment": "window:20", "min_points": 3, "max_points": 90}])
@@ -80,7 +76,7 @@ def test_alone_it_becomes_what_the_same_points_in_hdf5_become(
 ) -> None:
     write(tmp_path / "a.pts")
     values = read(tmp_path / "a.pts")
-    converter = PointCloudConverter(voxel_size=(2.0, 15.0), **options)
+    converter = point_cloud(voxel_size=(2.0, 15.0), **options)
     converted = check_contract(converter, [tmp_path / "a.pts"])
     arrays = converted.arrays
     rows = arrays["points/source_row"]
@@ -101,10 +97,10 @@ def test_beside_hdf5_in_one_folder_and_renamed_by_map(tmp_path: Path, check_cont
     write_hdf5(tmp_path / "c.h5", parts[2])
     whole = np.concatenate(parts)
     oracle = {"points/xyz": xyz_of(whole), "points/class": whole["label"]}
-    converter = PointCloudConverter(map={"class": "label", "intensity": ""})
+    converter = point_cloud(map={"class": "label", "intensity": ""})
     converted = check_contract(converter, [tmp_path], oracle)
     assert "points/intensity" not in converted.arrays
-    assert [source.detail["layout"] for source in converted.scan.sources] == ["columns", "pts", "columns"]
+    assert [source.detail.formats for source in converted.scan.sources] == [("hdf5",), ("pts",), ("hdf5",)]
 
 
 def test_a_truncated_file_is_refused_by_name_and_skipped(tmp_path: Path) -> None:
@@ -133,6 +129,7 @@ def test_coordinates_that_are_not_finite_are_named(tmp_path: Path) -> None:
         convert(tmp_path / "a.pts", tmp_path / "out")
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_compared_with_its_own_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "a.pts"
     write(source)
@@ -141,12 +138,13 @@ def test_compared_with_its_own_values(tmp_path: Path, monkeypatch: pytest.Monkey
     assert receipt is not None
     assert (receipt.values, receipt.files) == (500 * 5, 1)
 
-    right = pts.Records.block
+    right = Columns.read
 
-    def wrong(self: pts.Records, columns: Any, lo: int, hi: int) -> list[np.ndarray]:
-        return [values[::-1] if columns == ("label",) else values for values in right(self, columns, lo, hi)]
+    def wrong(self: Columns, column: str, lo: int, hi: int) -> np.ndarray:
+        rows = right(self, column, lo, hi)
+        return rows[::-1] if column == "label" else rows
 
-    monkeypatch.setattr(pts.Records, "block", wrong)
+    monkeypatch.setattr(Columns, "read", wrong)
     convert(source, tmp_path / "wrong")
     locations = {problem.location for problem in verify(tmp_path / "wrong", against=[source]).problems}
     assert locations == {"a.pts: label"}, "a mistake in reading, made now as when converting, shows"

@@ -14,15 +14,16 @@ import pytest
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import list_files
-from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.protocol import Scanned
 from unistore.converters.scan import Candidate, LeftOut, Parts, Taken, Verdict
+from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import InputError
 
 
-def look(path: Path, converter: PointCloudConverter | None = None) -> Verdict:
+def look(path: Path, converter: SeamConverter | None = None) -> Verdict:
     with Candidate(path, [path.parent]) as file:
-        return (converter or PointCloudConverter()).look(file)
+        return (converter or point_cloud()).look(file)
 
 
 def hdf5(path: Path, **values: np.ndarray) -> Path:
@@ -76,7 +77,7 @@ def test_left_out(tmp_path: Path, name: str, reason: str) -> None:
 
 def test_batches_are_columns_where_the_map_says_what_x_is(tmp_path: Path) -> None:
     path = MAKERS["f.h5"][1](tmp_path / "f.h5")
-    assert isinstance(look(path, PointCloudConverter(map={"x": "label"})), LeftOut)
+    assert isinstance(look(path, point_cloud(map={"x": "label"})), LeftOut)
 
 
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
@@ -94,7 +95,7 @@ def test_damaged(tmp_path: Path, damage: str) -> None:
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(InputError, match=expected) as caught:
         look(path)
-    assert caught.value.problems[0].location == str(path)
+    assert caught.value.problems[0].location == path.name
 
 
 def test_no_other_file_changes_a_verdict(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_no_other_file_changes_a_verdict(tmp_path: Path) -> None:
 def test_arrays_of_other_shapes_are_left_out(tmp_path: Path) -> None:
     for name, shape in {"a": (50, 3), "b": (40, 3), "image": (4, 5, 6), "vector": (7,)}.items():
         np.save(tmp_path / f"{name}.npy", np.zeros(shape))
-    found = PointCloudConverter().find(list_files([tmp_path]), Exclusion(()))
+    found = point_cloud().find(list_files([tmp_path]), Exclusion(()))
     assert list(found.parts.names) == ["a.npy", "b.npy"]
     assert [path.name for path, _ in found.left_out] == ["image.npy", "vector.npy"]
 
@@ -141,7 +142,7 @@ def test_where_a_broken_link_hides_what_it_is_the_link_is_told(tmp_path: Path) -
         look(path)
 
 
-def scanned(part: bytes, converter: PointCloudConverter) -> Scanned:
+def scanned(part: bytes, converter: SeamConverter) -> Scanned:
     return converter.scan(pickle.loads(part))
 
 
@@ -151,7 +152,7 @@ def test_a_part_is_scanned_alike_in_another_process(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["version"] = 3
         file.create_group("header").attrs["x_scale"] = np.nan
-    converter = PointCloudConverter()
+    converter = point_cloud()
     parts = converter.find(list_files([tmp_path]), Exclusion([])).parts
     assert [part.name for part in parts] == sorted(MAKERS)
     here = [converter.scan(part) for part in parts]

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.scan import Candidate, LeftOut, Taken
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -48,7 +48,7 @@ def segments_of(converted) -> list[tuple[int, int, int, int]]:
 
 def test_indices_layout(bundled: Path, check_contract) -> None:
     paths = [bundled / "samples" / "pointcloud" / f"derived_pointsuite_thin-{number}.h5" for number in (2, 1)]
-    converted = check_contract(PointCloudConverter(voxel_size=(50.0,)), paths)
+    converted = check_contract(point_cloud(voxel_size=(50.0,)), paths)
     arrays = converted.arrays
     assert [source.name for source in converted.scan.sources] == [
         "derived_pointsuite_thin-1.h5",
@@ -94,7 +94,7 @@ def check_voxels(converted, group: str, segment: int, xyz: np.ndarray, size: flo
 
 def test_bundled_points_of_some_segments(bundled: Path, check_contract) -> None:
     paths = [bundled / "pointcloud" / name for name in ("thin_a.h5", "thin_b.h5")]
-    converted = check_contract(PointCloudConverter(voxel_size=(20.0, 100.0)), paths)
+    converted = check_contract(point_cloud(voxel_size=(20.0, 100.0)), paths)
     arrays = converted.arrays
     assert converted.finalized.samples == 24
     np.testing.assert_array_equal(arrays["segments/number"], [*range(12), -1] * 2)
@@ -121,7 +121,7 @@ def test_bundled_points_of_some_segments(bundled: Path, check_contract) -> None:
 
 def test_columns_inside_segments(bundled: Path, check_contract) -> None:
     path = bundled / "samples" / "pointcloud" / "derived_pointsuite_thin-1_fast.h5"
-    converted = check_contract(PointCloudConverter(), [path])
+    converted = check_contract(point_cloud(), [path])
     assert converted.arrays["points/xyz"].dtype == np.float64, "no scale in this header"
     np.testing.assert_array_equal(converted.arrays["points/source_row"], np.arange(5327))
     with h5py.File(path) as file:
@@ -138,8 +138,8 @@ def test_quantised_beside_unquantised_is_restored_to_the_bit(bundled: Path, chec
     folder = bundled / "samples" / "pointcloud"
     paths = [folder / "derived_pointsuite_thin-1.h5", folder / "derived_pointsuite_thin-1_fast.h5"]
     with pytest.raises(InputError, match="columns differ"):
-        scan_sources(PointCloudConverter(), paths)
-    converted = check_contract(PointCloudConverter(columns="intersection"), paths)
+        scan_sources(point_cloud(), paths)
+    converted = check_contract(point_cloud(columns="intersection"), paths)
     arrays = converted.arrays
     assert [bool(facts["quantised"]) for facts in converted.facts] == [True, False]
     assert arrays["points/xyz"].dtype == np.float64
@@ -153,7 +153,7 @@ def test_quantised_beside_unquantised_is_restored_to_the_bit(bundled: Path, chec
 
 def test_columns_in_a_group_as_one_segment(bundled: Path, check_contract) -> None:
     path = bundled / "pointcloud" / "pdal_autzen.h5"
-    converted = check_contract(PointCloudConverter(), [path])
+    converted = check_contract(point_cloud(), [path])
     with h5py.File(path) as file:
         group = file["autzen"]
         expected = np.stack([group[axis][:] for axis in "XYZ"], axis=1)
@@ -167,7 +167,7 @@ def test_columns_in_a_group_as_one_segment(bundled: Path, check_contract) -> Non
 
 def test_windows_of_a_file_without_segments(bundled: Path, check_contract) -> None:
     path = bundled / "pointcloud" / "pdal_autzen.h5"
-    converter = PointCloudConverter(segment="window:500", min_points=20, max_points=100)
+    converter = point_cloud(segment="window:500", min_points=20, max_points=100)
     converted = check_contract(converter, [path])
     with h5py.File(path) as file:
         x, y = file["autzen/X"][:], file["autzen/Y"][:]
@@ -193,9 +193,9 @@ def test_windows_of_a_file_without_segments(bundled: Path, check_contract) -> No
 def test_map_names_the_coordinates(bundled: Path, check_contract) -> None:
     path = bundled / "pointcloud" / "pdal_twoPoints.h5"
     with pytest.raises(InputError, match=r"has no x, y, z; datasets: elevation, .*--map x="):
-        scan_sources(PointCloudConverter(), [path])
+        scan_sources(point_cloud(), [path])
     names = {"x": "longitude", "y": "latitude", "z": "elevation", "pitch": "instrument_parameters/pitch"}
-    converted = check_contract(PointCloudConverter(map=names), [path])
+    converted = check_contract(point_cloud(map=names), [path])
     with h5py.File(path) as file:
         expected = np.stack([file[names[axis]][:].astype("f8") for axis in COORDINATES], axis=1)
         pitch = file["instrument_parameters/pitch"][:]
@@ -215,6 +215,6 @@ def test_map_names_the_coordinates(bundled: Path, check_contract) -> None:
 def test_look(bundled: Path, name: str, verdict: str | None) -> None:
     path = bundled / name
     with Candidate(path, [path]) as file:
-        found = PointCloudConverter().look(file)
+        found = point_cloud().look(file)
     assert isinstance(found, LeftOut if verdict is None else Taken)
     assert getattr(found, "layout", None) == verdict

@@ -13,22 +13,23 @@ import cv2
 import numpy as np
 import pytest
 
-from unistore.converters.protocol import Scan
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.files.paths import list_files
+from unistore.converters.protocol import Converter, Scan
+from unistore.converters.scan import Parts
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike.converter import SpikeConverter
-from unistore.converters.spike.layouts import format_of
-from unistore.converters.spike.source import StreamSource
+from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError, Problem
 
 
 def problems(paths: Path | list[Path], **options: Any) -> dict[str, Problem]:
     with pytest.raises(InputError) as error:
-        scan_sources(SpikeConverter(**options), [paths] if isinstance(paths, Path) else paths)
+        scan_sources(spike_converter(**options), [paths] if isinstance(paths, Path) else paths)
     assert error.value.problems, "problems are listed"
     return {problem.location: problem for problem in error.value.problems}
 
 
-def read_all(converter: SpikeConverter, scan: Scan) -> None:
+def read_all(converter: Converter, scan: Scan) -> None:
     """Read every row of the first source."""
     for table in scan.tables:
         rows = scan.sources[0].rows[table.name]
@@ -39,7 +40,7 @@ def read_all(converter: SpikeConverter, scan: Scan) -> None:
 
 def reading_problem(path: Path, **options: Any) -> Problem:
     """The one Problem that shows only when values are read."""
-    converter = SpikeConverter(**options)
+    converter = spike_converter(**options)
     scan = scan_sources(converter, [path])
     with pytest.raises(InputError) as error:
         read_all(converter, scan)
@@ -66,6 +67,8 @@ def test_every_bad_file_is_reported_at_once(
     (tmp_path / "train/less/blur/003.png").write_bytes(b"x")
     (tmp_path / "train/pictures/blur").mkdir(parents=True)
     (tmp_path / "train/none/spike").mkdir(parents=True)
+    (tmp_path / "train/none/spike/000.raw").write_bytes(b"\0")
+    cv2.imwrite(str(tmp_path / "train/pictures/blur/000.png"), np.zeros((4, 6, 3), np.uint8))
     found = problems(made.root, height=24, width=40)
     expected = {
         "train/bad/spike/000.dat": ("size", "1,919 bytes are 15 frames of 24 x 40 in packed bits (120 bytes"),
@@ -81,7 +84,7 @@ def test_every_bad_file_is_reported_at_once(
         "train/less/sharp": ("count", "2 files beside 3 in train/less/spike; none for 001.dat"),
         "train/less/blur": ("count", "4 files beside 3 in train/less/spike; too many: 003.png"),
         "train/pictures": ("missing", "has blur/, but neither spike/ nor spike_vox/"),
-        "train/none/spike": ("missing", "holds no .dat or .npy or .npz file"),
+        "train/none/spike": ("missing", "holds no .dat or .bin or .npy or .npz file"),
     }
     assert {place: problem.kind for place, problem in found.items()} == {
         place: kind for place, (kind, _) in expected.items()
@@ -141,10 +144,10 @@ def test_dark_recordings_decide_nothing(tmp_path: Path) -> None:
     found = problems(tmp_path, height=6, width=16)
     assert {place: problem.kind for place, problem in found.items()} == {"dark.dat": "dark"}
     assert "--layout packed or --layout bytes" in found["dark.dat"].cure
-    scan = scan_sources(SpikeConverter(height=6, width=16, layout="packed"), [tmp_path])
-    assert scan.sources[0].detail["spike"]["extent"][0] == 32
+    scan = scan_sources(spike_converter(height=6, width=16, layout="packed"), [tmp_path])
+    assert scan.sources[0].detail.spikes.extent.length == 32
     (tmp_path / "dark.dat").write_bytes(bytes(3 * 12))
-    scan = scan_sources(SpikeConverter(height=6, width=16), [tmp_path])
+    scan = scan_sources(spike_converter(height=6, width=16), [tmp_path])
     assert scan.options["found"]["layout"] == "packed", "36 bytes are no whole frame of 96 pixels"
 
 
@@ -153,8 +156,8 @@ def test_a_dark_recording_takes_the_layout_of_the_others(
 ) -> None:
     (tmp_path / "000.dat").write_bytes(bytes(96))
     (tmp_path / "001.dat").write_bytes(stream(record(8, 6, 16), "packed"))
-    scan = scan_sources(SpikeConverter(height=6, width=16), [tmp_path])
-    assert [source.detail["spike"]["extent"][0] for source in scan.sources] == [8, 8]
+    scan = scan_sources(spike_converter(height=6, width=16), [tmp_path])
+    assert [source.detail.spikes.extent.length for source in scan.sources] == [8, 8]
 
 
 def test_folders_that_only_some_sequences_have(tmp_path: Path, sequences: Callable[..., Any]) -> None:
@@ -163,7 +166,7 @@ def test_folders_that_only_some_sequences_have(tmp_path: Path, sequences: Callab
     (problem,) = problems(tmp_path, height=24, width=40).values()
     assert problem.kind == "columns"
     assert "blur/" in problem.message
-    scan = scan_sources(SpikeConverter(height=24, width=40, columns="intersection"), [tmp_path])
+    scan = scan_sources(spike_converter(height=24, width=40, columns="intersection"), [tmp_path])
     assert [field.path for field in scan.tables[0].fields] == ["frames/spike"]
 
 
@@ -180,7 +183,7 @@ def test_names_may_differ_when_numbers_agree(tmp_path: Path, sequences: Callable
     made = sequences(tmp_path, {"a": (8, 8, 8)})
     for number in range(3):
         (tmp_path / f"a/blur/{number:03d}.png").rename(tmp_path / f"a/blur/frame_{number:06d}.png")
-    scan = scan_sources(SpikeConverter(height=24, width=40), [made.root])
+    scan = scan_sources(spike_converter(height=24, width=40), [made.root])
     assert [source.files[1].name for source in scan.sources] == [f"frame_{n:06d}.png" for n in range(3)]
 
 
@@ -227,7 +230,7 @@ def test_jpegs_cut_short(tmp_path: Path, sequences: Callable[..., Any]) -> None:
 
 def test_a_stream_cut_while_it_is_converted(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"a": (16,)}, images=None)
-    converter = SpikeConverter(height=24, width=40)
+    converter = spike_converter(height=24, width=40)
     scan = scan_sources(converter, [tmp_path])
     file = tmp_path / "a/spike/000.dat"
     file.write_bytes(file.read_bytes()[:-100])
@@ -265,15 +268,30 @@ def test_nothing_to_convert(tmp_path: Path) -> None:
 )
 def test_options_that_mean_nothing(options: dict[str, Any], location: str) -> None:
     with pytest.raises(InputError) as error:
-        SpikeConverter(**options)
+        spike_converter(**options)
     assert [problem.location for problem in error.value.problems] == [location]
 
 
 def test_a_stream_that_is_gone_after_the_scan(tmp_path: Path) -> None:
-    stream = format_of(Path("a.dat")).open
     (tmp_path / "a.dat").write_bytes(b"\1" * 8)
-    source = stream(tmp_path / "a.dat", "a.dat")
+    converter = spike_converter(height=2, width=8)
+    scan = scan_sources(converter, [tmp_path])
     (tmp_path / "a.dat").unlink()
-    assert isinstance(source, StreamSource)
     with pytest.raises(InputError, match=r"a\.dat: cannot be read: FileNotFoundError"):
-        source.content()
+        read_all(converter, scan)
+
+
+def test_a_stream_that_is_gone_while_layouts_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.dat").write_bytes(b"\1" * 8)
+    converter = spike_converter(height=2, width=8)
+    (part,) = converter.find(list_files([tmp_path]), Exclusion([])).parts
+    frame = converter.scan(part)
+    (tmp_path / "a.dat").unlink()
+    with pytest.raises(InputError, match=r"a\.dat: cannot be read: FileNotFoundError"):
+        converter.gather(Parts([part]), [frame])
+
+
+def test_an_image_that_is_named_alone(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 6, 3), np.uint8))
+    (problem,) = problems(tmp_path / "a.png").values()
+    assert "is an image, and no file of spikes" in problem.message

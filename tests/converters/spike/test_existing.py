@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError, Problem
 
 SIZE = {"height": 24, "width": 40}
@@ -32,7 +32,7 @@ def grids(made: Any, bins: int, change: Callable[[np.ndarray], np.ndarray] = lam
 
 def problems(root: Path, **options: Any) -> list[Problem]:
     with pytest.raises(InputError) as error:
-        scan_sources(SpikeConverter(**SIZE, **options), [root])
+        scan_sources(spike_converter(**SIZE, **options), [root])
     return list(error.value.problems)
 
 
@@ -42,7 +42,7 @@ def test_taken_over_beside_counted_sets(
     made = sequences(tmp_path, {"a": (16, 11), "b": (16,)}, images=None)
     written = grids(made, 5)
     converted = check_contract(
-        SpikeConverter(**SIZE, voxel_bins=(4,)), [tmp_path], {"frames/voxel/5": np.stack(written)}
+        spike_converter(**SIZE, voxel_bins=(4,)), [tmp_path], {"frames/voxel/5": np.stack(written)}
     )
     assert "existing voxels equal those counted from the spikes" in converted.scan.notes
     assert converted.fields["frames/voxel/5"].attributes == {"bins": 5, "counted": False}
@@ -54,7 +54,7 @@ def test_upside_down_grids_are_turned_over(
 ) -> None:
     made = sequences(tmp_path, {"a": (16, 11)}, images=None)
     written = grids(made, 5, lambda voxel: voxel[:, ::-1])
-    converted = convert_in_memory(SpikeConverter(**SIZE), [tmp_path])
+    converted = convert_in_memory(spike_converter(**SIZE), [tmp_path])
     np.testing.assert_array_equal(converted.arrays["frames/voxel/5"], np.stack(written)[:, :, ::-1])
     assert any("flipped" in note for note in converted.scan.notes)
 
@@ -73,7 +73,7 @@ def test_other_values_keep_their_dtype_and_are_remarked(
 ) -> None:
     made = sequences(tmp_path, {"a": (16, 11)}, images=None)
     written = grids(made, 5, lambda voxel: (voxel / 7).astype(">f4"))
-    converted = convert_in_memory(SpikeConverter(**SIZE), [tmp_path])
+    converted = convert_in_memory(spike_converter(**SIZE), [tmp_path])
     values = converted.arrays["frames/voxel/5"]
     assert values.dtype == np.float32
     np.testing.assert_array_equal(values, np.stack(written))
@@ -86,7 +86,7 @@ def test_a_set_that_is_asked_for_is_counted(
     made = sequences(tmp_path, {"a": (16,)}, images=None)
     right = grids(made, 5)
     grids(made, 5, lambda voxel: voxel + 1)
-    converted = convert_in_memory(SpikeConverter(**SIZE, voxel_bins=(5,)), [tmp_path])
+    converted = convert_in_memory(spike_converter(**SIZE, voxel_bins=(5,)), [tmp_path])
     np.testing.assert_array_equal(converted.arrays["frames/voxel/5"], np.stack(right))
     assert any("existing voxels are left" in note for note in converted.scan.notes)
 
@@ -99,7 +99,7 @@ def test_grids_without_spikes(
     for name in made.spikes:
         (tmp_path / name).unlink()
     (tmp_path / "train/a/spike").rmdir()
-    converted = check_contract(SpikeConverter(), [tmp_path], {"frames/voxel/5": np.stack(written)})
+    converted = check_contract(spike_converter(), [tmp_path], {"frames/voxel/5": np.stack(written)})
     assert "frames/spike" not in converted.arrays
     assert "frames/spike_length" not in converted.arrays
     assert converted.arrays["frames/spike_extent"].tolist() == [[24, 40]] * 2
@@ -139,7 +139,7 @@ def test_grids_counted_from_packed_bytes_are_counted_again(
     right = grids(made, 4)
     misread(made, change)
     converted = check_contract(
-        SpikeConverter(**SIZE, voxel_bins=(2,)), [tmp_path], {"frames/voxel/4": np.stack(right)}
+        spike_converter(**SIZE, voxel_bins=(2,)), [tmp_path], {"frames/voxel/4": np.stack(right)}
     )
     assert converted.fields["frames/voxel/4"].attributes == {"bins": 4, "counted": True}
     assert converted.arrays["frames/voxel/2"].shape[2:] == (24, 40)
@@ -162,6 +162,6 @@ def test_existing_voxels_are_left_out_by_name(
 ) -> None:
     made = sequences(tmp_path, {"a": (16,)}, images=None)
     misread(made, lambda voxel: voxel[:, :, :5])
-    converted = convert_in_memory(SpikeConverter(**SIZE, voxel_dir="none"), [tmp_path])
+    converted = convert_in_memory(spike_converter(**SIZE, voxel_dir="none"), [tmp_path])
     assert not [path for path in converted.arrays if "voxel" in path]
     assert any("spike_vox" in str(path) for path, _ in converted.scan.left_out)

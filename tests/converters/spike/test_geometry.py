@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.spike.family import converter as spike_converter
 from unistore.converters.spike.streams import CAMERAS, choose_resolutions, frames_in
 from unistore.errors import InputError, Problem
 
 
 def scan_one(path: Path, **options: Any) -> tuple[list[int], str, str]:
     """Extent, layout and all notes of one file."""
-    scan = scan_sources(SpikeConverter(**options), [path])
-    return scan.sources[0].detail["spike"]["extent"], scan.options["found"]["layout"], "\n".join(scan.notes)
+    scan = scan_sources(spike_converter(**options), [path])
+    return list(scan.sources[0].detail.spikes.extent), scan.options["found"]["layout"], "\n".join(scan.notes)
 
 
 def refusal(path: Path, **options: Any) -> Problem:
     with pytest.raises(InputError) as error:
-        scan_sources(SpikeConverter(**options), [path])
+        scan_sources(spike_converter(**options), [path])
     (problem,) = error.value.problems
     return problem
 
@@ -87,11 +87,11 @@ def test_several_cameras_fit_and_nothing_decides(
 
 def test_other_recordings_establish_the_camera(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"train/a": (88, 56), "train/b": (16,)}, size=(360, 640), images=None)
-    scan = scan_sources(SpikeConverter(), [tmp_path])
-    assert [source.detail["spike"]["extent"] for source in scan.sources] == [
-        [88, 360, 640],
-        [56, 360, 640],
-        [16, 360, 640],
+    scan = scan_sources(spike_converter(), [tmp_path])
+    assert [source.detail.spikes.extent for source in scan.sources] == [
+        (88, 360, 640),
+        (56, 360, 640),
+        (16, 360, 640),
     ]
     assert any("as other recordings here" in note for note in scan.notes)
 
@@ -105,7 +105,7 @@ def test_cameras_may_differ_by_recording(
     spikes = [record(88, 360, 640), record(3, 250, 400)]
     for name, each in zip("ab", spikes, strict=True):
         (tmp_path / f"{name}.dat").write_bytes(stream(each))
-    converted = convert_in_memory(SpikeConverter(), [tmp_path])
+    converted = convert_in_memory(spike_converter(), [tmp_path])
     assert converted.arrays["frames/spike_extent"].tolist() == [[360, 640], [250, 400]]
     for row, each in zip(converted.arrays["frames/spike"], spikes, strict=True):
         length, height, width = each.shape

@@ -12,19 +12,19 @@ import pytest
 import unistore
 from unistore.cli.main import main
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError, Problem
 
 SIZE = {"height": 24, "width": 40}
 
 
 def names(*paths: Path) -> list[str]:
-    return [source.name for source in scan_sources(SpikeConverter(**SIZE), paths).sources]
+    return [source.name for source in scan_sources(spike_converter(**SIZE), paths).sources]
 
 
 def problems(*paths: Path) -> list[Problem]:
     with pytest.raises(InputError) as error:
-        scan_sources(SpikeConverter(**SIZE), paths)
+        scan_sources(spike_converter(**SIZE), paths)
     return list(error.value.problems)
 
 
@@ -90,7 +90,7 @@ def test_links_are_followed_into_the_named_folder_alone(tmp_path: Path, raw: Pat
 
 def test_a_given_target_is_followed_and_not_searched(tmp_path: Path, raw: Path) -> None:
     link_sequence(tmp_path / "unified/train/a", raw / "a")
-    scan = scan_sources(SpikeConverter(**SIZE), [tmp_path / "unified", raw])
+    scan = scan_sources(spike_converter(**SIZE), [tmp_path / "unified", raw])
     assert [source.name for source in scan.sources] == [
         "unified/train/a/spike/000.dat",
         "unified/train/a/spike/001.dat",
@@ -102,7 +102,7 @@ def test_a_given_target_is_followed_and_not_searched(tmp_path: Path, raw: Path) 
 def test_links_inside_one_root(tmp_path: Path, raw: Path) -> None:
     link_sequence(tmp_path / "unified/train/a", raw / "a")
     link_sequence(tmp_path / "unified/test/b", raw / "b")
-    scan = scan_sources(SpikeConverter(**SIZE), [tmp_path])
+    scan = scan_sources(spike_converter(**SIZE), [tmp_path])
     assert [source.name for source in scan.sources] == [
         "unified/test/b/spike/000.dat",
         "unified/train/a/spike/000.dat",
@@ -153,7 +153,7 @@ def test_roots_inside_each_other_and_given_twice(raw: Path) -> None:
 def test_parts_of_a_tree_may_be_given(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"train/a": (8, 8), "test/b": (8,)})
     assert names(tmp_path / "train") == ["a/spike/000.dat", "a/spike/001.dat"]
-    scan = scan_sources(SpikeConverter(**SIZE), [tmp_path / "train"])
+    scan = scan_sources(spike_converter(**SIZE), [tmp_path / "train"])
     assert scan.sources[0].split == "train"
     assert names(tmp_path / "train/a") == ["spike/000.dat", "spike/001.dat"]
     assert names(tmp_path / "train/a/spike") == ["000.dat", "001.dat"]
@@ -168,7 +168,7 @@ def test_numbered_files_are_a_sequence_and_others_stand_alone(
 ) -> None:
     for number, name in enumerate(("10.dat", "9.dat", "left.dat", "right.dat")):
         (tmp_path / name).write_bytes(stream(record(8, 24, 40, number)))
-    converted = convert_in_memory(SpikeConverter(**SIZE), [tmp_path])
+    converted = convert_in_memory(spike_converter(**SIZE), [tmp_path])
     assert [source.name for source in converted.scan.sources] == ["left.dat", "right.dat", "9.dat", "10.dat"]
     assert converted.arrays["sequences/offsets"].tolist() == [0, 1, 2, 4]
 
@@ -178,8 +178,8 @@ def test_a_circle_of_links_beside_a_sequence_is_named(tmp_path: Path, sequences:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "a/spike/loop.dat").symlink_to("loop.dat")
     with pytest.raises(InputError) as caught:
-        scan_sources(SpikeConverter(**SIZE), [tmp_path])
+        scan_sources(spike_converter(**SIZE), [tmp_path])
     assert "loop" in str(caught.value)
     (tmp_path / "a/spike/loop.dat").unlink()
-    found = scan_sources(SpikeConverter(**SIZE), [tmp_path])
+    found = scan_sources(spike_converter(**SIZE), [tmp_path])
     assert [path.name for path, _ in found.left_out] == ["loop"]

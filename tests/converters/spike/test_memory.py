@@ -15,11 +15,12 @@ import pytest
 from unistore.conversion.convert import convert
 from unistore.conversion.preview import preview
 from unistore.conversion.settings import Settings
+from unistore.converters.plugin import SourceFile
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike import source
-from unistore.converters.spike.converter import SpikeConverter
-from unistore.converters.spike.layouts import format_of
-from unistore.converters.spike.source import Extent, FrameSource, ShapedStream
+from unistore.converters.seam.formats import FileArray, formats
+from unistore.converters.spike import spikes as reading
+from unistore.converters.spike.family import converter as spike_converter
+from unistore.converters.spike.spikes import Extent, PixelSpikes, StreamSpikes
 from unistore.errors import InputError
 from unistore.schemas.spike.fields import voxelize
 
@@ -38,6 +39,11 @@ def at_most(nbytes: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
+def array_of(path: Path, form: str, key: str) -> FileArray:
+    """An array of a file, to be read."""
+    return FileArray(formats()[form], SourceFile(path, path.name), key)
+
+
 def sparse_stream(path: Path, nbytes: int) -> Path:
     """Write a stream that takes no disk: some spikes, then darkness."""
     with path.open("wb") as file:
@@ -50,7 +56,7 @@ def test_a_stream_above_the_limit_is_refused_before_it_is_read(tmp_path: Path) -
     path = sparse_stream(tmp_path / "a.dat", 10_000 * 28_800)
     with at_most(40 * MB):
         for refuse in (
-            lambda: preview(SpikeConverter(**SIZE), [path], Settings(memory=400 * MB)),
+            lambda: preview(spike_converter(**SIZE), [path], Settings(memory=400 * MB)),
             lambda: convert(path, tmp_path / "out.zarr", "spike", memory="400MB", **SIZE),
         ):
             with pytest.raises(InputError, match=r"400\.0 MB is too little.* 592\.\d MB for a shard"):
@@ -67,12 +73,10 @@ def test_a_member_is_read_in_blocks(tmp_path: Path, compression: int) -> None:
         for _ in range(600):
             file.write(bytes(360 * 640))
     with at_most(60 * MB):
-        scan = scan_sources(SpikeConverter(), [tmp_path])
+        scan = scan_sources(spike_converter(), [tmp_path])
         assert scan.sources[0].reading == 0
-        opened = format_of(tmp_path / "a.npz").open(tmp_path / "a.npz", "a.npz")
-        assert isinstance(opened, FrameSource)
         out = np.ones((600, 360, 80), np.uint8)
-        opened.read(out)
+        PixelSpikes(array=array_of(tmp_path / "a.npz", "npz", "spk"), extent=Extent(600, 360, 640)).read(out)
     assert not out.any()
 
 
@@ -80,8 +84,7 @@ def test_a_member_is_read_in_blocks(tmp_path: Path, compression: int) -> None:
 def test_values_are_refused_when_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    monkeypatch.setattr(source, "BLOCK", 1000)
-    monkeypatch.setattr("unistore.converters.spike.layouts.arrays.BLOCK", 1000)
+    monkeypatch.setattr(reading, "BLOCK", 1000)
     spikes = np.zeros((50, 10, 16), np.uint8)
     sources = tmp_path / "in"
     sources.mkdir()
@@ -103,13 +106,12 @@ def test_a_compressed_array_in_fortran_order_is_counted_and_not_looked_at(
     """Time varies fastest: no block of it can be read without all of it."""
     spikes = np.asfortranarray(np.random.default_rng(0).integers(0, 2, (50, 10, 16), np.uint8))
     np.savez_compressed(tmp_path / "a.npz", spk=spikes)
-    scan = scan_sources(SpikeConverter(), [tmp_path])
+    scan = scan_sources(spike_converter(), [tmp_path])
     assert scan.sources[0].reading == spikes.nbytes
     assert any("spikes a pixel and step" in note for note in scan.notes)
-    monkeypatch.setattr("unistore.converters.spike.gather.LARGE", spikes.nbytes - 1)
-    monkeypatch.setattr("unistore.converters.spike.layouts.arrays.LARGE", spikes.nbytes - 1)
+    monkeypatch.setattr(reading, "LARGE", spikes.nbytes - 1)
     monkeypatch.setattr("unistore.converters.files.npy.array.ArrayValues.read_into", None)
-    notes = scan_sources(SpikeConverter(), [tmp_path]).notes
+    notes = scan_sources(spike_converter(), [tmp_path]).notes
     assert not any("spikes a pixel and step" in note for note in notes)
 
 
@@ -125,11 +127,12 @@ def test_blocks_are_the_recording(
     flip: bool,
     block: int,
 ) -> None:
-    monkeypatch.setattr(source, "BLOCK", block)
+    monkeypatch.setattr(reading, "BLOCK", block)
     spikes = record(23, 12, 21)
     path = tmp_path / "a.dat"
     path.write_bytes(stream(spikes, layout, flip))
-    opened = ShapedStream.of(format_of(path).open(path, "a.dat"), Extent(23, 12, 21), layout, flip)
+    array, extent = array_of(path, "raw", "bytes"), Extent(23, 12, 21)
+    opened = StreamSpikes(array=array, extent=extent, layout=layout, flip=flip)
     packed = np.packbits(np.pad(spikes, ((0, 0), (0, 0), (0, 3))), axis=-1, bitorder="little")
     np.testing.assert_array_equal(np.concatenate(list(opened.blocks())), packed)
     for steps in (23, 9):

@@ -1,4 +1,4 @@
-"""A format of spike files is one module and one entry of `FORMATS`: shown by two made up here.
+"""A format of any package serves recordings, too: shown by two made up here.
 
 ``.spk``: 10 bytes of header (``SPK1``, T, H, W as little-endian u2), then bits, most significant first, rows
 padded to whole bytes, top row first. ``.datz``: a headerless stream, compressed with gzip.
@@ -6,13 +6,13 @@ padded to whole bytes, top row first. ``.datz``: a headerless stream, compressed
 
 from __future__ import annotations
 
-import ast
 import gzip
 import json
 import pickle
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,99 +23,76 @@ from numpy.typing import NDArray
 
 import unistore
 from tests.detection import detect
-from unistore import export, verify
+from unistore import export, plugin, verify
 from unistore.conversion.convert import convert
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.libraries import ONLY, UNISTORE, Opened
 from unistore.converters.files.paths import list_files
-from unistore.converters.scan import LeftOut, Taken, Verdict
+from unistore.converters.formats.raw import Raw
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike import layouts
-from unistore.converters.spike.converter import SpikeConverter
-from unistore.converters.spike.source import Extent, Format, FrameSource, StreamSource
-from unistore.errors import InputError, Problem
+from unistore.converters.spike.family import Spike
+from unistore.converters.spike.family import converter as spike_converter
+from unistore.converters.spike.spikes import PixelSpikes
+from unistore.errors import InputError
 
-# The module of the first format: this, and its entry in FORMATS, is all that is added.
+# The first format.
 
 HEADER = struct.Struct("<4s3H")
 
 
-class SpkSource(FrameSource):
-    """A ``.spk`` file."""
+@dataclass
+class SpkPixels:
+    """Pixels of a ``.spk`` file."""
 
-    def blocks(self) -> Iterator[NDArray[np.uint8]]:
-        """Turn the bits of each byte over, one time step after the other."""
-        length, height, width = self.extent
-        shape = (height, -(-width // 8))
-        with self.path.open("rb") as file:
-            file.seek(HEADER.size)
-            for _ in range(length):
-                raw = np.frombuffer(file.read(shape[0] * shape[1]), np.uint8)
-                if raw.size < shape[0] * shape[1]:
-                    problem = Problem(self.location, "ended early while it was read", kind="truncated")
-                    raise InputError(problem)
-                yield np.packbits(np.unpackbits(raw), bitorder="little").reshape(1, *shape)
+    file: plugin.SourceFile
+    shape: tuple[int, int, int]
+    dtype = np.dtype(np.uint8)
 
-
-def open_spk(path: Path, location: str) -> SpkSource:
-    with path.open("rb") as file:
-        header = file.read(HEADER.size)
-    if len(header) < HEADER.size or header[:4] != b"SPK1":
-        raise InputError(Problem(location, "does not begin with SPK1", "is it a .spk file?", "format"))
-    _, length, height, width = HEADER.unpack(header)
-    expected, found = HEADER.size + length * height * -(-width // 8), path.stat().st_size
-    if expected != found:
-        message = f"holds {found} bytes, its header says {expected}"
-        raise InputError(Problem(location, message, "copy it again", "truncated"))
-    return SpkSource(path=path, location=location, extent=Extent(length, height, width))
+    def __getitem__(self, steps: slice) -> NDArray[np.uint8]:
+        lo, hi, _ = steps.indices(self.shape[0])
+        _, height, width = self.shape
+        step_bytes = height * -(-width // 8)
+        content = self.file.bytes()[HEADER.size + lo * step_bytes : HEADER.size + hi * step_bytes]
+        return np.unpackbits(content.reshape(hi - lo, height, -1), axis=-1)[..., :width]
 
 
-def look_at_spk(path: Path, location: str) -> Verdict:
-    return Taken("spk", f"holds {open_spk(path, location).extent} spikes")
+class Spk(plugin.Format):
+    """Spikes as bits, with their extent."""
+
+    name = "spk"
+    suffixes = (".spk",)
+
+    def recognise(self, file: plugin.SourceFile) -> plugin.Claim:
+        return plugin.sure("")
+
+    @contextmanager
+    def open(self, file: plugin.SourceFile) -> Iterator[plugin.Opened]:
+        header = file.head(HEADER.size)
+        if len(header) < HEADER.size or header[:4] != b"SPK1":
+            raise file.problem("does not begin with SPK1", "is it a .spk file?")
+        _, length, height, width = HEADER.unpack(header)
+        expected = HEADER.size + length * height * -(-width // 8)
+        if file.size != expected:
+            message = f"holds {file.size} bytes, its header says {expected}"
+            raise file.problem(message, "copy it again", "truncated")
+        yield plugin.Opened({"spk": plugin.Array(SpkPixels(file, (length, height, width)))})
 
 
-@contextmanager
-def spk_arrays(path: Path) -> Iterator[Opened]:
-    length, height, width = np.fromfile(path, "<u2", 3, offset=4).tolist()
-    bits = np.unpackbits(np.fromfile(path, "u1")[10:])
-    yield Opened(UNISTORE, [ONLY], lambda _: bits.reshape(length, height, -1)[:, :, :width])
+# The second: bytes without a header.
 
 
-SPK = Format(suffixes=(".spk",), look=look_at_spk, open=open_spk, arrays=spk_arrays)
+class Datz(Raw):
+    """A stream, compressed with gzip."""
 
-# The module of the second.
+    name = "datz"
+    suffixes = (".datz",)
 
+    @contextmanager
+    def open(self, file: plugin.SourceFile) -> Iterator[plugin.Opened]:
+        content = np.frombuffer(gzip.decompress(file.path.read_bytes()), np.uint8)
+        yield plugin.Opened({"bytes": plugin.Array(content)})
 
-class DatzSource(StreamSource):
-    """A ``.datz`` file."""
+    write = plugin.Format.write
 
-    def content(self) -> NDArray[np.uint8]:
-        return np.frombuffer(gzip.decompress(self.path.read_bytes()), np.uint8)
-
-
-def open_datz(path: Path, location: str) -> DatzSource:
-    with gzip.open(path) as file:
-        return DatzSource(path=path, location=location, size=file.seek(0, 2))
-
-
-def look_at_datz(path: Path, location: str) -> Verdict:
-    open_datz(path, location)
-    return LeftOut("is compressed, which only a sequence's folder tells from others")
-
-
-@contextmanager
-def datz_arrays(path: Path) -> Iterator[Opened]:
-    stream = np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8)
-    yield Opened(UNISTORE, [ONLY], lambda _: stream)
-
-
-DATZ = Format(
-    suffixes=(".datz",),
-    look=look_at_datz,
-    open=open_datz,
-    arrays=datz_arrays,
-    headerless=True,
-)
 
 # The tests.
 
@@ -124,7 +101,7 @@ SIZE = {"height": 24, "width": 40}
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layouts, "FORMATS", (*layouts.FORMATS, SPK, DATZ))
+    monkeypatch.setattr(Spike, "formats", (*Spike.formats, Spk, Datz))
 
 
 def write(path: Path, spikes: NDArray[np.uint8]) -> None:
@@ -159,8 +136,8 @@ def test_detected_alone_and_beside_others(tmp_path: Path) -> None:
     write(tmp_path / "a.spk", random(0, 5, 6, 13))
     found = detect([tmp_path / "a.spk"])
     assert found is not None
-    assert (found.family, found.layout) == ("spike", "spk")
-    assert found.reason == "a.spk holds 5 x 6 x 13 spikes"
+    assert (found.family, found.layout) == ("spike", "array")
+    assert found.reason == "a.spk holds spk (5, 6, 13)"
     np.save(tmp_path / "b.npy", np.zeros((2, 3)))
     found = detect([tmp_path])
     assert found is not None
@@ -217,14 +194,14 @@ def test_a_stream_of_the_format_is_resolved_with_the_others(
     spikes = record(23, 250, 400)
     (tmp_path / "in").mkdir()
     (tmp_path / "in/0.datz").write_bytes(gzip.compress(stream(spikes)))
-    scan = scan_sources(SpikeConverter(), [tmp_path / "in"])
+    scan = scan_sources(spike_converter(), [tmp_path / "in"])
     assert any("287,500 bytes are 23 x 250 x 400 in packed bits" in note for note in scan.notes)
     convert(tmp_path / "in", tmp_path / "store", "spike")
     np.testing.assert_array_equal(pixels(tmp_path / "store", 0, spikes), spikes)
     assert verify(tmp_path / "store", against=[tmp_path / "in"]).problems == ()
     (tmp_path / "in/0.datz").write_bytes(gzip.compress(stream(spikes)[:-1]))
     with pytest.raises(InputError, match="not a whole number of frames of any known camera"):
-        scan_sources(SpikeConverter(), [tmp_path / "in"])
+        scan_sources(spike_converter(), [tmp_path / "in"])
 
 
 @pytest.mark.parametrize(
@@ -256,7 +233,7 @@ def test_damaged_files_are_refused_or_skipped(
 def test_a_fault_of_the_format_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "0.datz").write_bytes(b"no gzip file")
     with pytest.raises(InputError) as error:
-        scan_sources(SpikeConverter(**SIZE), [tmp_path])
+        scan_sources(spike_converter(**SIZE), [tmp_path])
     (problem,) = error.value.problems
     assert (problem.location, problem.source) == ("0.datz", "0.datz")
     assert "cannot be read: BadGzipFile" in problem.message
@@ -264,7 +241,7 @@ def test_a_fault_of_the_format_names_the_file(tmp_path: Path) -> None:
 
 def test_changed_while_it_is_converted(tmp_path: Path) -> None:
     write(tmp_path / "a.spk", random(0, 5, 6, 13))
-    converter = SpikeConverter()
+    converter = spike_converter()
     scan = scan_sources(converter, [tmp_path])
     write(tmp_path / "a.spk", random(0, 4, 6, 13))
     with pytest.raises(InputError, match=r"a\.spk: is 4 x 6 x 13 now, and was 5 x 6 x 13"):
@@ -275,27 +252,28 @@ def test_parts_and_sources_are_plain_values(tmp_path: Path) -> None:
     spikes = random(0, 5, 6, 13)
     write(tmp_path / "a.spk", spikes)
     (tmp_path / "b.datz").write_bytes(gzip.compress(bytes(range(200))))
-    converter = SpikeConverter()
+    converter = spike_converter()
     for part in converter.find(list_files([tmp_path]), Exclusion([])).parts:
         scanned = converter.scan(pickle.loads(pickle.dumps(part)))
         assert pickle.loads(pickle.dumps(scanned)) == scanned
     scan = scan_sources(converter, [tmp_path / "a.spk"])
-    assert json.loads(json.dumps(scan.sources[0].detail)) == scan.sources[0].detail
+    detail = scan.sources[0].detail
+    assert json.dumps(pickle.loads(pickle.dumps(detail))) == json.dumps(detail)
     again, scan = pickle.loads(pickle.dumps((converter, scan)))
     out = np.zeros((1, 5, 6, 2), "u1")
     again.read(scan, "frames", 0, 0, 1, {"spike": out})
     np.testing.assert_array_equal(out[0], np.packbits(spikes, axis=-1, bitorder="little"))
 
 
-def test_a_mistake_of_the_format_shows_when_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_the_family_shows_when_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "in/a.spk", random(0, 9, 6, 13))
-    right = SpkSource.read
+    right = PixelSpikes.read
 
-    def wrong(self: SpkSource, out: NDArray[np.uint8]) -> None:
+    def wrong(self: PixelSpikes, out: NDArray[np.uint8]) -> None:
         right(self, out)
         out[0, 0, 0] ^= 1
 
-    monkeypatch.setattr(SpkSource, "read", wrong)
+    monkeypatch.setattr(PixelSpikes, "read", wrong)
     convert(tmp_path / "in", tmp_path / "store", "spike")
     (problem,) = verify(tmp_path / "store", against=[tmp_path / "in"]).problems
     assert "a.spk" in problem.location
@@ -312,8 +290,8 @@ def test_given_back_as_npy_or_as_the_bytes_of_the_stream(
     export(tmp_path / "store", tmp_path / "out")
     np.testing.assert_array_equal(np.load(tmp_path / "out/seq/spike/000.npy"), spikes[0])
     assert (tmp_path / "out/seq/spike/001.dat").read_bytes() == stream(spikes[1])
-    again = scan_sources(SpikeConverter(**SIZE), [tmp_path / "out"])
-    assert [source.detail["spike"]["extent"] for source in again.sources] == [[9, 24, 40], [8, 24, 40]]
+    again = scan_sources(spike_converter(**SIZE), [tmp_path / "out"])
+    assert [source.detail.spikes.extent for source in again.sources] == [(9, 24, 40), (8, 24, 40)]
 
 
 def test_clips_are_the_files_spikes(tmp_path: Path) -> None:
@@ -328,28 +306,12 @@ def test_clips_are_the_files_spikes(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, np.stack(spikes[number : number + 2]))
 
 
-def test_only_formats_know_endings_of_spike_files() -> None:
-    """Texts of the command line and keys of configurations apart."""
-    folder = Path(layouts.__file__).parents[1]
-    endings = tuple(suffix for each in (*layouts.FORMATS, SPK) for suffix in each.suffixes)
-    modules = [
-        path for path in folder.glob("*.py") if path.name not in ("__init__.py", "config.py", "options.py")
-    ]
-    assert len(modules) > 5
-    for path in modules:
-        tree = ast.parse(path.read_text())
-        texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
-                assert not any(each in node.value for each in endings), f"{path}:{node.lineno}"
-
-
 def test_not_registered_it_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.spk", random(0, 5, 6, 13))
     np.savez(tmp_path / "b.npz", spk=random(0, 5, 6, 13))
-    monkeypatch.setattr(layouts, "FORMATS", tuple(each for each in layouts.FORMATS if each is not SPK))
-    found = SpikeConverter().find(list_files([tmp_path]), Exclusion([]))
+    monkeypatch.setattr(Spike, "formats", Spike.formats[:-2])
+    found = spike_converter().find(list_files([tmp_path]), Exclusion([]))
     assert [part.name for part in found.parts] == ["b.npz"]
-    assert [(path.name, why) for path, why in found.left_out] == [
-        ("a.spk", "is no .dat, .npy, .npz, .datz file")
-    ]
+    assert not found.left_out
+    scan = scan_sources(spike_converter(), [tmp_path])
+    assert [(path.name, why) for path, why in scan.left_out] == [("a.spk", "of no known format")]

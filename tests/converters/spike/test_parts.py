@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import list_files
 from unistore.converters.scan import Found, Part
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
-from unistore.converters.spike.scan import ScannedFrame
+from unistore.converters.spike.family import converter as spike_converter
+from unistore.converters.spike.frames import ScannedFrame
+from unistore.converters.spike.roles import Place
 from unistore.errors import InputError
 
 SIZE = {"height": 24, "width": 40}
@@ -26,12 +29,12 @@ NO_FRAME = "belongs to no frame; their files lie in spike/, spike_vox/, blur/, s
 
 
 def find(*paths: Path, **options: Any) -> Found:
-    converter = SpikeConverter(**options)
+    converter = spike_converter(**options)
     return converter.find(list_files(paths), Exclusion(converter.exclude))
 
 
 def left_out(root: Path, *more: Path, **options: Any) -> dict[str, str]:
-    """Reasons by name relative to the first path; checks that no file is forgotten and none named twice."""
+    """Reasons by name relative to the first path; checks that none is forgotten or named twice."""
     found = find(root, *more, **options)
     named = [path for path, _ in found.left_out]
     used = {file.resolve() for part in found.parts for file in part.files}
@@ -39,6 +42,8 @@ def left_out(root: Path, *more: Path, **options: Any) -> dict[str, str]:
     for path in (root, *more):
         for file in path.rglob("*"):
             if file.is_dir() or exclusion.covers(file.relative_to(root).as_posix()):
+                continue
+            if not has_ending(file, spike_converter().suffixes):
                 continue
             below = [each for each in named if file == each or each in file.parents]
             assert len(below) + (file.resolve() in used) == 1, file
@@ -60,19 +65,17 @@ def test_a_part_is_a_frame(tmp_path: Path, sequences: Callable[..., Any]) -> Non
         "train/a/spike/001.dat",
     ]
     last = found.parts[-1]
-    places = {role: tmp_path / f"train/a/{role}/001.png" for role in ("blur", "sharp")}
-    assert last.files == (tmp_path / "train/a/spike/001.dat", places["blur"], places["sharp"])
+    assert last.files == tuple(tmp_path / name for name in last.detail.names)
     assert last.roots == (tmp_path,)
-    place = last.detail
-    assert (place.recording, place.sequence, place.split) == ("train/a", "train/a", "train")
-    assert place.roles == ("spike", "blur", "sharp")
-    assert dict(place.frame.files) == {"spike": last.files[0], **places}
+    assert last.detail.names == ("train/a/spike/001.dat", "train/a/blur/001.png", "train/a/sharp/001.png")
+    assert last.detail.roles == ("spike", "blur", "sharp")
+    assert (last.detail.unit, last.detail.detail) == ("train/a", Place("train/a", "train"))
 
 
 def test_behind_a_gap_the_sequence_is_another(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"a": (8, 8, 8)}, images=None)
     found = find(tmp_path, exclude=("a/spike/001.dat",))
-    assert [(part.detail.recording, part.detail.sequence) for part in found.parts] == [
+    assert [(part.detail.unit, part.detail.detail.sequence) for part in found.parts] == [
         ("a", "a"),
         ("a", "a~2"),
     ]
@@ -95,7 +98,7 @@ def test_scanned_in_another_process(tmp_path: Path, sequences: Callable[..., Any
         for number in range(2):
             np.save(tmp_path / f"a/spike_vox/{number:03d}.npy", np.zeros((4, 24, 40), np.uint8))
     np.savez(tmp_path / "b.npz", spk=np.zeros((3, 4, 5), np.uint8))
-    converter = SpikeConverter(columns="intersection", **SIZE)
+    converter = spike_converter(columns="intersection", **SIZE)
     parts = find(tmp_path, columns="intersection").parts
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         for part in parts:
@@ -107,10 +110,10 @@ def test_scanned_in_another_process(tmp_path: Path, sequences: Callable[..., Any
 def test_a_scan_knows_its_own_frame_alone(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"a": (8, 8)})
     parts = find(tmp_path).parts
-    before = SpikeConverter().scan(parts[0])
+    before = spike_converter().scan(parts[0])
     for file in parts[1].files:
         file.unlink()
-    assert SpikeConverter().scan(parts[0]) == before
+    assert spike_converter().scan(parts[0]) == before
 
 
 def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(
@@ -119,13 +122,13 @@ def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(
     sequences(tmp_path, {"a": (8,)})
     (part,) = find(tmp_path).parts
     part.files[1].write_bytes(b"")
-    scanned = SpikeConverter().scan(part)
+    scanned = spike_converter().scan(part)
     assert [problem.location for problem in scanned.problems] == ["a/blur/000.png"]
     assert scanned.stream is not None
     for file in part.files:
         file.write_bytes(b"")
     with pytest.raises(InputError) as error:
-        SpikeConverter().scan(part)
+        spike_converter().scan(part)
     assert len(error.value.problems) == 3
 
 
@@ -155,25 +158,21 @@ def test_everything_else_is_left_out_with_a_reason(tmp_path: Path, sequences: Ca
     assert not found.problems
     reasons = {path.relative_to(tmp_path).as_posix(): why for path, why in found.left_out}
     assert reasons == {
-        "empty": NO_FRAME,
         "mixed/a.png": NO_FRAME,
-        "pictures": NO_FRAME,
-        "readme.md": "is no .dat, .npy, .npz file",
-        "store.zarr": "is a store",
+        "pictures/x": NO_FRAME,
+        "pictures/y": NO_FRAME,
         "train/a/blur": "not every sequence has blur/",
         "train/a/sharp": "not every sequence has sharp/",
         "train/a/blur_gamma": NO_FRAME,
         "train/a/cover.png": NO_FRAME,
         "train/a/extra.dat": NO_FRAME,
-        "train/a/notes.txt": "is no .dat, .npy, .npz file",
-        "train/a/spike/000.png": "is no .dat, .npy, .npz file",
+        "train/a/spike/000.png": "is no .dat or .bin or .npy or .npz file",
         "train/a/spike/old": NO_FRAME,
     }
     (tmp_path / "mixed/alone.dat").unlink()
-    (tmp_path / "empty/.hidden").unlink()
     again = left_out(tmp_path)
-    assert again["train/a/blur/000.dat"] == "is no .png, .jpg, .jpeg file"
-    assert again["mixed"] == again["empty"] == NO_FRAME
+    assert again["train/a/blur/000.dat"] == "is no .png or .jpg or .jpeg file"
+    assert again["mixed"] == NO_FRAME
     assert "train/a/blur" not in again
     named = [path for path, _ in find(tmp_path).left_out]
     assert named == sorted(named), "in natural order"
@@ -206,9 +205,7 @@ def test_links_are_met_where_they_lead(tmp_path: Path, sequences: Callable[..., 
     (tmp_path / "raw/b/extra.dat").touch()
     found = find(tmp_path / "unified", tmp_path / "raw")
     assert {path.relative_to(tmp_path).as_posix(): why for path, why in found.left_out} == {
-        "raw/a/readme.md": "is no .dat, .npy, .npz file",
-        "raw/b": "no link leads to it",
-        "unified/notes.txt": "is no .dat, .npy, .npz file",
+        **{f"raw/b/{name}": "no link leads to it" for name in ("spike", "blur", "sharp", "extra.dat")}
     }
 
 
@@ -226,7 +223,7 @@ def test_left_out_files_are_remarked(tmp_path: Path, sequences: Callable[..., An
     sequences(tmp_path, {"a": (8,)})
     (tmp_path / "a/blur_gamma").mkdir()
     (tmp_path / "a/blur_gamma/000.png").touch()
-    notes = scan_sources(SpikeConverter(**SIZE), [tmp_path]).notes
+    notes = scan_sources(spike_converter(**SIZE), [tmp_path]).notes
     assert f"left out, {NO_FRAME}: blur_gamma" in notes
     assert not any("000.png" in note for note in notes)
 

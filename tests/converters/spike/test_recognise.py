@@ -12,14 +12,14 @@ import pytest
 
 from tests.detection import detect
 from unistore.converters.scan import Candidate, LeftOut, Taken, Verdict
-from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.spike.family import converter as spike_converter
 from unistore.converters.survey import survey
 from unistore.errors import InputError
 
 
 def look(path: Path, **options: Any) -> Verdict:
     with Candidate(path, [path.parent]) as file:
-        return SpikeConverter(**options).look(file)
+        return spike_converter(**options).look(file)
 
 
 def test_sequence_folders_and_streams(tmp_path: Path, sequences: Callable[..., Any]) -> None:
@@ -124,5 +124,5 @@ def test_other_folders(tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(b"PK")
     (tmp_path / "readme.md").write_text("spikes")
     assert look(tmp_path / "volume.npy") == LeftOut("is an array outside of a sequence's folders")
-    assert look(tmp_path / "readme.md") == LeftOut("is no .dat, .npy, .npz file, and no image")
+    assert look(tmp_path / "readme.md") == LeftOut("is no .dat, .bin, .npy, .npz, .png, .jpg, .jpeg file")
     assert "spike" not in {seen.family for seen in survey([tmp_path / "volume.npy"])}

@@ -12,7 +12,7 @@ import pytest
 
 import unistore
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
 
 
@@ -66,7 +66,7 @@ def test_contract(
             ]
             oracle[f"frames/{image}_file/data"] = np.frombuffer(b"".join(files), np.uint8)
             oracle[f"frames/{image}_file/offsets"] = np.cumsum([0, *map(len, files)])
-    converter = SpikeConverter(height=24, width=40, voxel_bins=(5,), frames=frames)
+    converter = spike_converter(height=24, width=40, voxel_bins=(5,), frames=frames)
     converted = check_contract(converter, [tmp_path], oracle)
     assert [source.name for source in converted.scan.sources] == names
     assert [source.split for source in converted.scan.sources] == ["test", "train", "train", "train"]
@@ -77,7 +77,7 @@ def test_contract(
 
 
 def test_real_stream_decodes_to_its_picture(data: Path, convert_in_memory: Callable[..., Any]) -> None:
-    converted = convert_in_memory(SpikeConverter(), [data / "reds_frames_140_162.dat"])
+    converted = convert_in_memory(spike_converter(), [data / "reds_frames_140_162.dat"])
     spikes = bits(converted.arrays["frames/spike"][0], 400)
     assert spikes.shape == (23, 250, 400)
     truth = cv2.imread(str(data / "reds_truth.png"), cv2.IMREAD_GRAYSCALE)
@@ -91,7 +91,7 @@ def test_whole_real_recordings(bundled: Path, check_contract: Callable[..., Any]
     dat = np.unpackbits(raw, bitorder="little").reshape(301, 250, 400)[:, ::-1]
     spk = np.load(folder / "spikezoo_uhsr.npz")["spk"]
     converted = check_contract(
-        SpikeConverter(voxel_bins=(10,)),
+        spike_converter(voxel_bins=(10,)),
         [folder],
         {
             "frames/spike": padded([np.packbits(each, axis=-1, bitorder="little") for each in (dat, spk)]),
@@ -113,7 +113,7 @@ def test_packed_and_bytes_give_equal_rows(
     for layout in ("packed", "bytes"):
         made = sequences(tmp_path / layout, {"train/a": (16, 11), "test/b": (24,)}, layout=layout)
         for wanted in ("auto", layout):
-            converter = SpikeConverter(height=24, width=40, voxel_bins=(5, 10), layout=wanted)
+            converter = spike_converter(height=24, width=40, voxel_bins=(5, 10), layout=wanted)
             converted[layout, wanted] = convert_in_memory(converter, [made.root])
     first = converted.pop(("packed", "auto"))
     for each in converted.values():
@@ -132,7 +132,7 @@ def test_voxels_equal_the_formula(
 ) -> None:
     spikes = record(length, 9, 24)
     (tmp_path / "a.dat").write_bytes(stream(spikes))
-    converted = convert_in_memory(SpikeConverter(height=9, width=24, voxel_bins=(32, 5, 10)), [tmp_path])
+    converted = convert_in_memory(spike_converter(height=9, width=24, voxel_bins=(32, 5, 10)), [tmp_path])
     for bins in (5, 10, 32):
         voxel = converted.arrays[f"frames/voxel/{bins}"]
         assert voxel.dtype == np.uint8
@@ -144,7 +144,7 @@ def test_voxels_equal_the_formula(
 
 def test_counts_above_255_get_two_bytes(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:
     np.save(tmp_path / "lit.npy", np.ones((600, 3, 5), np.uint8))
-    converted = convert_in_memory(SpikeConverter(voxel_bins=(2, 3)), [tmp_path])
+    converted = convert_in_memory(spike_converter(voxel_bins=(2, 3)), [tmp_path])
     assert converted.arrays["frames/voxel/2"].dtype == np.uint16
     assert (converted.arrays["frames/voxel/2"] == 300).all()
     assert converted.arrays["frames/voxel/3"].dtype == np.uint8
@@ -159,7 +159,7 @@ def test_mixed_lengths_and_resolutions(
     np.savez_compressed(tmp_path / "b.npz", spk=rows[1].astype(bool), other=np.zeros(3))
     np.save(tmp_path / "c.npy", np.asfortranarray(rows[2]))
     converted = check_contract(
-        SpikeConverter(voxel_bins=(4,)),
+        spike_converter(voxel_bins=(4,)),
         sorted(tmp_path.iterdir()),
         {
             "frames/spike": padded([np.packbits(row, axis=-1, bitorder="little") for row in rows]),
@@ -185,7 +185,7 @@ def test_rows_of_no_whole_bytes(
     spikes = record(16, 16, 13)
     (tmp_path / "a.dat").write_bytes(stream(spikes, layout))
     converted = check_contract(
-        SpikeConverter(height=16, width=13),
+        spike_converter(height=16, width=13),
         [tmp_path],
         {"frames/spike": np.packbits(spikes, axis=-1, bitorder="little")[None]},
     )
@@ -199,9 +199,9 @@ def test_both_paddings_fit_and_the_bits_decide(
         file = tmp_path / f"{layout}.dat"
         file.write_bytes(stream(record(frames, 16, 13), layout))
         assert file.stat().st_size == 416
-        scan = scan_sources(SpikeConverter(height=16, width=13), [file])
+        scan = scan_sources(spike_converter(height=16, width=13), [file])
         assert scan.options["found"]["layout"] == layout
-        assert scan.sources[0].detail["spike"]["extent"] == [frames, 16, 13]
+        assert scan.sources[0].detail.spikes.extent == (frames, 16, 13)
         assert any("rows of 13 pixels are" in note for note in scan.notes)
 
 
@@ -213,7 +213,7 @@ def test_streams_with_the_top_row_first(
 ) -> None:
     spikes = record(8, 6, 16)
     (tmp_path / "a.dat").write_bytes(stream(spikes, flip=False))
-    converted = convert_in_memory(SpikeConverter(height=6, width=16, flip=False), [tmp_path])
+    converted = convert_in_memory(spike_converter(height=6, width=16, flip=False), [tmp_path])
     np.testing.assert_array_equal(bits(converted.arrays["frames/spike"][0], 16), spikes)
     attributes = converted.finalized.groups["frames"]
     assert (attributes["source_rows"], attributes["flip_undone"]) == ("top first", False)
@@ -223,7 +223,7 @@ def test_jpeg_frames_keep_their_values(
     tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
 ) -> None:
     sequences(tmp_path, {"a": (8, 8)}, suffix=".jpg")
-    converted = convert_in_memory(SpikeConverter(height=24, width=40), [tmp_path])
+    converted = convert_in_memory(spike_converter(height=24, width=40), [tmp_path])
     for number in range(2):
         expected = cv2.imread(str(tmp_path / f"a/sharp/{number:03d}.jpg"))[..., ::-1]
         np.testing.assert_array_equal(converted.arrays["frames/sharp"][number], expected)
@@ -234,7 +234,7 @@ def test_images_of_mixed_sizes_are_padded(
 ) -> None:
     small = sequences(tmp_path, {"a": (8,)}, images=(20, 30))
     large = sequences(tmp_path, {"b": (8,)}, images=(48, 16))
-    converted = convert_in_memory(SpikeConverter(height=24, width=40), [tmp_path])
+    converted = convert_in_memory(spike_converter(height=24, width=40), [tmp_path])
     pixels = [*small.blur.values(), *large.blur.values()]
     np.testing.assert_array_equal(converted.arrays["frames/blur"], padded(pixels))
     assert converted.arrays["frames/image_extent"].tolist() == [[20, 30], [48, 16]]
@@ -251,14 +251,14 @@ def test_other_colours_are_converted_when_asked(
     for number, image in enumerate((gray, deep, clear)):
         cv2.imwrite(str(tmp_path / f"a/sharp/{number:03d}.png"), image)
     with pytest.raises(InputError) as error:
-        scan_sources(SpikeConverter(height=24, width=40), [tmp_path])
+        scan_sources(spike_converter(height=24, width=40), [tmp_path])
     assert [(each.location, each.kind) for each in error.value.problems] == [
         (f"a/sharp/{number:03d}.png", "colour") for number in range(3)
     ]
     assert "is gray" in str(error.value)
     assert "rgb of 16 bits" in str(error.value)
     assert "rgb and alpha" in str(error.value)
-    converter = SpikeConverter(height=24, width=40, convert_images=True)
+    converter = spike_converter(height=24, width=40, convert_images=True)
     sharp = convert_in_memory(converter, [tmp_path]).arrays["frames/sharp"]
     np.testing.assert_array_equal(sharp[0], np.dstack([gray] * 3))
     np.testing.assert_array_equal(sharp[1], (deep >> 8)[..., ::-1])
@@ -269,7 +269,7 @@ def test_notes_say_what_images_take_in_both_modes(tmp_path: Path, sequences: Cal
     made = sequences(tmp_path, {"a": (8,) * 3}, images=(480, 800))
     kept = sum(file.stat().st_size for file in tmp_path.rglob("*.png"))
     for frames in ("tiles", "keep"):
-        notes = scan_sources(SpikeConverter(height=24, width=40, frames=frames), [made.root]).notes
+        notes = scan_sources(spike_converter(height=24, width=40, frames=frames), [made.root]).notes
         assert f"at most {6 * 480 * 800 * 3 / 1e6:.1f} MB as tiles" in notes[-1]
         assert f"{kept / 1e6:.1f} MB with --frames keep; taken: {frames}" in notes[-1]
 
@@ -278,12 +278,12 @@ def test_one_long_recording_among_short_ones_is_remarked(tmp_path: Path) -> None
     for name, steps in (("a", 4), ("b", 4), ("c", 4), ("huge", 120)):
         np.save(tmp_path / f"{name}.npy", np.ones((steps, 8, 16), np.uint8))
     (note,) = [
-        note for note in scan_sources(SpikeConverter(), [tmp_path]).notes if "padded to the largest" in note
+        note for note in scan_sources(spike_converter(), [tmp_path]).notes if "padded to the largest" in note
     ]
     assert "huge.npy has 120 time steps" in note
     assert f"{4 * 120 / 132:.1f} times" in note
     assert "--exclude huge.npy" in note
-    alike = scan_sources(SpikeConverter(exclude=("huge.npy",)), [tmp_path])
+    alike = scan_sources(spike_converter(exclude=("huge.npy",)), [tmp_path])
     assert not any("padded to the largest" in note for note in alike.notes)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import TrajectoryConverter
+from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
 
 
 def problems_of(*paths: Path, **options) -> str:
     with pytest.raises(InputError) as caught:
-        scan_sources(TrajectoryConverter(**options), paths)
+        scan_sources(trajectory(**options), paths)
     assert caught.value.exit_code == 2
     return str(caught.value)
 
@@ -32,7 +32,7 @@ def test_colons_in_the_names_of_file_and_dataset(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "run: 1.h5", demos=1), "r+") as file:
         file["data/demo_0/obs/__a: b"] = np.ones((6, 2))
     with pytest.raises(InputError, match="cannot be stored under the name") as caught:
-        scan_sources(TrajectoryConverter(), [tmp_path / "run: 1.h5"])
+        scan_sources(trajectory(), [tmp_path / "run: 1.h5"])
     (problem,) = caught.value.problems
     assert (problem.file, problem.dataset) == ("run: 1.h5", "data/demo_0/obs/__a: b")
     assert problem.cure.endswith("--map 'other=data/demo_0/obs/__a: b'")
@@ -65,7 +65,7 @@ def test_an_episode_is_left_out_by_name(tmp_path: Path, check_contract) -> None:
         file["data/demo_1/obs/eef"] = np.ones((5, 3))
         file["mask/train"] = np.array(["demo_0", "demo_1"], "S")
     assert "data/demo_1" in problems_of(tmp_path / "a.h5")
-    converted = check_contract(TrajectoryConverter(exclude=("a.h5: data/demo_1",)), [tmp_path / "a.h5"])
+    converted = check_contract(trajectory(exclude=("a.h5: data/demo_1",)), [tmp_path / "a.h5"])
     assert converted.arrays["episodes/offsets"].tolist() == [0, 6, 12]
     assert converted.finalized.splits.tolist() == [0, 1]
     assert "left out: a.h5: data/demo_1" in converted.scan.notes
@@ -76,7 +76,7 @@ def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path, check_c
         for k in range(3):
             file[f"data/demo_{k}/right_dpos"] = np.ones((6 if k else 700, 3))
     assert "right_dpos  700" in problems_of(tmp_path / "a.h5")
-    converted = check_contract(TrajectoryConverter(exclude=("a.h5: data/demo_0",)), [tmp_path / "a.h5"])
+    converted = check_contract(trajectory(exclude=("a.h5: data/demo_0",)), [tmp_path / "a.h5"])
     assert converted.arrays["steps/right_dpos"].shape == (12, 3)
 
 
@@ -104,7 +104,7 @@ def test_corrupt_gzip_chunk_names_file_dataset_and_rows(tmp_path: Path, convert_
         file.create_dataset("data/demo_1/obs/tactile", data=values, chunks=(2, 64), compression="gzip")
     corrupt(tmp_path / "a.h5", "data/demo_1/obs/tactile", 1)
     with pytest.raises(InputError, match=r"a.h5: data/demo_1/obs/tactile: rows 2:4 cannot be read"):
-        convert_in_memory(TrajectoryConverter(), [tmp_path])
+        convert_in_memory(trajectory(), [tmp_path])
 
 
 def test_corrupt_actions_are_found_by_the_scan(tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ def test_every_file_of_every_kind_at_once(tmp_path: Path) -> None:
     ):
         assert part in message
     with pytest.raises(InputError) as caught:
-        scan_sources(TrajectoryConverter(), [tmp_path])
+        scan_sources(trajectory(), [tmp_path])
     bad = [problem.source for problem in caught.value.problems]
     assert bad == ["cut.h5", "empty.h5", "pointer.h5"]
-    scan = scan_sources(TrajectoryConverter(exclude=bad), [tmp_path])
+    scan = scan_sources(trajectory(exclude=bad), [tmp_path])
     assert [source.name for source in scan.sources] == ["good.h5"]
     assert "left out: cut.h5, empty.h5, pointer.h5" in scan.notes
     assert "left out, of another family: unistore convert rows: other.h5" in scan.notes
@@ -157,7 +157,7 @@ def test_links_inside_the_sources_are_followed(tmp_path: Path, check_contract) -
     with h5py.File(tmp_path / "whole.h5", "w") as file:
         file["data/demo_0/actions"] = h5py.ExternalLink("part.h5", "/data/demo_0/actions")
         file["data/demo_0/obs/eef"] = h5py.ExternalLink("part.h5", "/data/demo_0/obs/eef")
-    converted = check_contract(TrajectoryConverter(), [tmp_path])
+    converted = check_contract(trajectory(), [tmp_path])
     assert converted.arrays["steps/action"].shape == (12, 3)
     assert [file.name for file in converted.scan.sources[1].files] == ["whole.h5", "part.h5"]
 
@@ -186,7 +186,7 @@ def test_two_datasets_of_one_role(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
         file["data/demo_0/action"] = np.ones((6, 3))
     assert "would be column 'action'" in problems_of(tmp_path / "a.h5")
-    scan_sources(TrajectoryConverter(ignore=("action",)), [tmp_path / "a.h5"])
+    scan_sources(trajectory(ignore=("action",)), [tmp_path / "a.h5"])
 
 
 def test_flags_that_are_no_flags(tmp_path: Path, convert_in_memory) -> None:
@@ -197,7 +197,7 @@ def test_flags_that_are_no_flags(tmp_path: Path, convert_in_memory) -> None:
     with h5py.File(robomimic(tmp_path / "demo.h5", 1), "r+") as file:
         file["data/demo_0/dones"] = [0, 0, 0, 0, 2, 1]
     with pytest.raises(InputError, match="data/demo_0/dones: row 4 is 2"):
-        convert_in_memory(TrajectoryConverter(), [tmp_path / "demo.h5"])
+        convert_in_memory(trajectory(), [tmp_path / "demo.h5"])
 
 
 def test_files_of_different_layouts(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_actions_that_are_not_finite_are_noted(tmp_path: Path, check_contract) -
     actions[4, 0] = np.inf
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data/demo_0/actions"] = actions
-    converted = check_contract(TrajectoryConverter(), [tmp_path], {"steps/action": actions})
+    converted = check_contract(trajectory(), [tmp_path], {"steps/action": actions})
     assert any("2 steps have an action that is not finite" in note for note in converted.scan.notes)
 
 
@@ -238,7 +238,7 @@ def test_episodes_without_steps_are_left_out(tmp_path: Path, check_contract) -> 
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
         file.create_group("data/demo_7")
         file["data/demo_8/actions"] = np.ones((0, 3))
-    converted = check_contract(TrajectoryConverter(), [tmp_path / "a.h5"])
+    converted = check_contract(trajectory(), [tmp_path / "a.h5"])
     assert converted.finalized.samples == 2
     assert len([note for note in converted.scan.notes if "has no step" in note]) == 2
 
@@ -259,4 +259,4 @@ def test_map_that_names_nothing(tmp_path: Path) -> None:
 )
 def test_options_that_are_unknown(options: dict) -> None:
     with pytest.raises(InputError, match=next(iter(options)).replace("_", "-")):
-        TrajectoryConverter(**options)
+        trajectory(**options)

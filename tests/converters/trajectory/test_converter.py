@@ -12,7 +12,7 @@ import pytest
 
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import TrajectoryConverter
+from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.tables import text_values
 
@@ -71,7 +71,7 @@ def test_real_robosuite_files_value_for_value(bundled: Path, check_contract, nam
                     oracle.setdefault(f"steps/{column}", []).append(dataset[:])
         env = file["data"].attrs["env"]
     converted = check_contract(
-        TrajectoryConverter(), [path], {column: np.concatenate(parts) for column, parts in oracle.items()}
+        trajectory(), [path], {column: np.concatenate(parts) for column, parts in oracle.items()}
     )
     check_schema(converted)
     flags = {"steps/terminated", "steps/truncated", "steps/next_valid"}
@@ -91,7 +91,7 @@ def test_real_robosuite_files_value_for_value(bundled: Path, check_contract, nam
 
 def test_real_file_without_actions_gets_none(bundled: Path) -> None:
     path = bundled / "samples" / "trajectory" / "robosuite030_BaxterPegInHole_demo.hdf5"
-    scan = scan_sources(TrajectoryConverter(), [path])
+    scan = scan_sources(trajectory(), [path])
     assert "steps/action" not in {field.path for table in scan.tables for field in table.fields}
     assert any(note.startswith("no action: the sources name none") for note in scan.notes)
 
@@ -104,7 +104,7 @@ def test_real_columns_take_roles_by_map(bundled: Path, check_contract) -> None:
             f"steps/{column}": np.concatenate([file[f"data/demo_{k}/{name}"][:] for k in (1, 2)])
             for column, name in roles.items()
         }
-    converted = check_contract(TrajectoryConverter(map=roles, ignore=("right_*",)), [path], oracle)
+    converted = check_contract(trajectory(map=roles, ignore=("right_*",)), [path], oracle)
     assert converted.fields["steps/action"].statistics
     assert "steps/right_dpos" not in converted.arrays
     assert "steps/gripper_actuations" in converted.arrays
@@ -180,7 +180,7 @@ def test_robomimic_in_natural_order_with_masks_attributes_and_final_observations
     oracle["steps/next_valid"] = np.ones(17, bool)
     oracle["episodes/offsets"] = np.array([0, 5, 13, 16, 17])
     oracle["episodes/mask/train"] = np.array([True, False, True, False])
-    converted = check_contract(TrajectoryConverter(), [tmp_path / "low.hdf5"], oracle)
+    converted = check_contract(trajectory(), [tmp_path / "low.hdf5"], oracle)
     check_schema(converted)
     assert not [path for path in converted.arrays if "next_observation" in path]
     assert text(converted, "episodes/name") == order
@@ -204,7 +204,7 @@ def test_next_observations_that_do_not_follow_are_kept_whole(tmp_path: Path, che
     image = joined(written, order, "next_obs/agentview_image")
     final = np.stack([written[f"{demo}/next_obs/object"][-1] for demo in order])
     oracle = {"steps/next_observation/agentview_image": image, "episodes/final_observation/object": final}
-    converted = check_contract(TrajectoryConverter(), [tmp_path / "a.hdf5"], oracle)
+    converted = check_contract(trajectory(), [tmp_path / "a.hdf5"], oracle)
     check_schema(converted)
     assert "episodes/final_observation/agentview_image" not in converted.arrays
     assert converted.arrays["steps/next_valid"].all()
@@ -215,7 +215,7 @@ def test_one_bit_that_does_not_follow_decides_for_all_files(tmp_path: Path, conv
     demos(tmp_path / "b.hdf5", {"demo_0": 4, "demo_1": 5})
     with h5py.File(tmp_path / "b.hdf5", "r+") as file:
         file["data/demo_1/next_obs/object"][2, 0] = -file["data/demo_1/next_obs/object"][2, 0]
-    converted = convert_in_memory(TrajectoryConverter(), [tmp_path])
+    converted = convert_in_memory(trajectory(), [tmp_path])
     assert converted.arrays["steps/next_observation/object"].shape == (13, 9)
     assert converted.arrays["episodes/final_observation/agentview_image"].shape == (3, 40, 36, 3)
     assert converted.arrays["episodes/source"].tolist() == [0, 1, 1]
@@ -224,7 +224,7 @@ def test_one_bit_that_does_not_follow_decides_for_all_files(tmp_path: Path, conv
 def test_overlapping_masks_are_kept_but_only_the_usual_ones_split(tmp_path: Path, convert_in_memory) -> None:
     masks = {"train": ["demo_0"], "valid": ["demo_1"], "easy": ["demo_0", "demo_1"]}
     demos(tmp_path / "a.hdf5", {"demo_0": 2, "demo_1": 2}, masks=masks)
-    converted = convert_in_memory(TrajectoryConverter(), [tmp_path / "a.hdf5"])
+    converted = convert_in_memory(trajectory(), [tmp_path / "a.hdf5"])
     assert converted.finalized.split_names == ("train", "valid")
     assert converted.arrays["episodes/mask/easy"].all()
 
@@ -237,7 +237,7 @@ def test_many_demos_with_rewards_and_observations_missing(tmp_path: Path, check_
             file[f"data/demo_{k}/actions"] = values
             file[f"data/demo_{k}/left_dpos"] = np.zeros((k + 1, 0))
     oracle = {"steps/action": np.concatenate([actions[k] for k in range(1, 13)])}
-    converted = check_contract(TrajectoryConverter(), [tmp_path / "raw.hdf5"], oracle)
+    converted = check_contract(trajectory(), [tmp_path / "raw.hdf5"], oracle)
     assert text(converted, "episodes/name") == [f"demo_{k}" for k in range(1, 13)]
     assert any("left_dpos" in note for note in converted.scan.notes)
 
@@ -285,7 +285,7 @@ def test_flat_cut_at_terminals(tmp_path: Path, check_contract, *, singular: bool
         "steps/next_valid": ~stops,
         "episodes/offsets": np.array([0, 7, 8, 20, 25]),
     }
-    converted = check_contract(TrajectoryConverter(), [tmp_path / "offline.hdf5"], oracle)
+    converted = check_contract(trajectory(), [tmp_path / "offline.hdf5"], oracle)
     check_schema(converted)
     assert converted.fields["steps/observation/right_image"].axes == (
         "step",
@@ -303,7 +303,7 @@ def test_flat_without_observations_group(tmp_path: Path, check_contract) -> None
     joint = RANDOM.normal(size=(6, 16))
     write(tmp_path / "a.h5", left_image=left, joint=joint, actions=np.ones((6, 4)), rewards=np.ones(6))
     oracle = {"steps/observation/left_image": left, "steps/observation/joint": joint}
-    converted = check_contract(TrajectoryConverter(), [tmp_path / "a.h5"], oracle)
+    converted = check_contract(trajectory(), [tmp_path / "a.h5"], oracle)
     assert converted.arrays["episodes/offsets"].tolist() == [0, 6]
     assert any("no terminals or timeouts: taken as one episode" in note for note in converted.scan.notes)
 
@@ -333,7 +333,7 @@ def test_d4rl_timeouts_truncate(tmp_path: Path, check_contract) -> None:
         "steps/next_valid": np.ones(steps, bool),
         "episodes/offsets": np.array([0, 10, 20, 30]),
     }
-    converted = check_contract(TrajectoryConverter(), [tmp_path / "hopper.hdf5"], oracle)
+    converted = check_contract(trajectory(), [tmp_path / "hopper.hdf5"], oracle)
     check_schema(converted)
     assert converted.finalized.groups["episodes"]["attributes"] == {"metadata/algorithm": "SAC"}
     left_out = "left out, not per step and too large for attributes: metadata/policy/weight"
@@ -351,7 +351,7 @@ def test_d4rl_next_observations_that_follow_become_final_ones(tmp_path: Path, ch
         terminals=ends(lengths),
     )
     oracle = {"episodes/final_observation/state": np.stack([s[-1] for s in states])}
-    converted = check_contract(TrajectoryConverter(), [tmp_path / "a.hdf5"], oracle)
+    converted = check_contract(trajectory(), [tmp_path / "a.hdf5"], oracle)
     assert converted.arrays["steps/next_valid"].all()
     assert "steps/next_observation/state" not in converted.arrays
 
@@ -384,7 +384,7 @@ def test_ragged_episodes_of_several_files_in_natural_order(tmp_path: Path, check
         }.items()
     }
     oracle["episodes/success"] = np.array([1, 1, 1, 0, 1], np.int8)
-    converted = check_contract(TrajectoryConverter(), [tmp_path], oracle)
+    converted = check_contract(trajectory(), [tmp_path], oracle)
     check_schema(converted)
     assert text(converted, "episodes/name") == [f"episode_{k}" for k in lengths]
     assert np.diff(converted.arrays["episodes/offsets"]).tolist() == list(lengths.values())
@@ -401,11 +401,11 @@ def test_columns_union_fills_and_intersection_drops(tmp_path: Path, check_contra
     for k, extra in enumerate(({}, {"data__demo_0__obs__tactile": np.ones((4, 2), np.float32)})):
         arrays = {"data__demo_0__actions": np.ones((4, 2)), "data__demo_0__obs__eef": np.ones((4, 3))}
         write(tmp_path / f"{k}.h5", **arrays, **extra)
-    union = check_contract(TrajectoryConverter(columns="union"), [tmp_path])
+    union = check_contract(trajectory(columns="union"), [tmp_path])
     tactile = union.arrays["steps/observation/tactile"]
     assert np.isnan(tactile[:4]).all()
     assert (tactile[4:] == 1).all()
-    both = check_contract(TrajectoryConverter(columns="intersection"), [tmp_path])
+    both = check_contract(trajectory(columns="intersection"), [tmp_path])
     assert "steps/observation/tactile" not in both.arrays
 
 
@@ -414,7 +414,7 @@ def test_dtypes_are_promoted_without_loss(tmp_path: Path, check_contract) -> Non
     second = write(tmp_path / "1.h5", data__demo_0__actions=RANDOM.normal(size=(5, 2)))
     values = [*first.values(), *second.values()]
     oracle = {"steps/action": np.concatenate([part.astype(np.float64) for part in values])}
-    converted = check_contract(TrajectoryConverter(), [tmp_path], oracle)
+    converted = check_contract(trajectory(), [tmp_path], oracle)
     assert converted.fields["steps/action"].attributes["source_dtype"] == ["<f8", ">f4"]
 
 
@@ -422,7 +422,7 @@ def test_splits_from_folders(tmp_path: Path, convert_in_memory) -> None:
     for split in ("train", "test"):
         (tmp_path / split).mkdir()
         write(tmp_path / split / "a.h5", data__demo_0__actions=np.ones((2, 2)))
-    scan = convert_in_memory(TrajectoryConverter(), [tmp_path]).scan
+    scan = convert_in_memory(trajectory(), [tmp_path]).scan
     assert [source.split for source in scan.sources] == ["test", "train"]
 
 
@@ -434,11 +434,11 @@ def test_a_role_that_is_missing_is_missed_for_its_reason(tmp_path: Path) -> None
             "terminals": np.zeros(3, bool),
         }
         write(tmp_path / f"{number}.hdf5", **names, **({"rewards": np.zeros(3)} if number else {}))
-    notes = scan_sources(TrajectoryConverter(ignore=("actions",), columns="intersection"), [tmp_path]).notes
+    notes = scan_sources(trajectory(ignore=("actions",), columns="intersection"), [tmp_path]).notes
     assert "no action: --ignore leaves out actions" in notes
     assert "no reward: not every source has one, see --columns" in notes
     assert "left out, as --ignore says: actions" in notes
     assert "left out, not in every source (--columns intersection): rewards" in notes
     (tmp_path / "1.hdf5").unlink()
-    notes = scan_sources(TrajectoryConverter(), [tmp_path]).notes
+    notes = scan_sources(trajectory(), [tmp_path]).notes
     assert "no reward: the sources name none; --map reward=DATASET names it" in notes

@@ -11,7 +11,7 @@ import pytest
 
 import unistore
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import TrajectoryConverter
+from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(11)
@@ -61,7 +61,7 @@ def test_compressed_frames_decoded(tmp_path: Path, check_contract) -> None:
         f"steps/observation/images/{camera}": np.stack([decoded(f) for part in parts for f in part[camera]])
         for camera in CAMERAS
     }
-    converted = check_contract(TrajectoryConverter(), [tmp_path], oracle)
+    converted = check_contract(trajectory(), [tmp_path], oracle)
     assert not [path for path in converted.arrays if "compress_len" in path]
     note = next(note for note in converted.scan.notes if note.startswith("compressed frames"))
     assert "cam_high" in note
@@ -76,7 +76,7 @@ def test_compressed_frames_kept_bit_for_bit(tmp_path: Path, check_contract) -> N
         path = f"steps/observation/images/{camera}_jpeg"
         oracle[f"{path}/data"] = np.concatenate(frames)
         oracle[f"{path}/offsets"] = np.cumsum([0, *(frame.size for frame in frames)])
-    converted = check_contract(TrajectoryConverter(images="keep"), [tmp_path], oracle)
+    converted = check_contract(trajectory(images="keep"), [tmp_path], oracle)
     attributes = converted.fields["steps/observation/images/cam_low_jpeg/data"].attributes
     assert attributes == {
         "colour": "standard",
@@ -99,7 +99,7 @@ def test_resized_beside_kept_or_decoded_frames(tmp_path: Path, check_contract, i
         for f in frames["cam_high"]
     ]
     oracle = {"steps/observation/images/cam_high_32": np.stack(small)}
-    check_contract(TrajectoryConverter(image_size=32, images=images), [tmp_path], oracle)
+    check_contract(trajectory(image_size=32, images=images), [tmp_path], oracle)
 
 
 def test_swapped_recorders(tmp_path: Path, check_contract) -> None:
@@ -113,7 +113,7 @@ def test_swapped_recorders(tmp_path: Path, check_contract) -> None:
         for row, frame in enumerate(frames):
             dataset[row] = frame
     oracle = {"steps/observation/images/top": np.stack([cv2.imdecode(f, 1) for f in frames])}
-    converted = check_contract(TrajectoryConverter(colour="swapped"), [tmp_path], oracle)
+    converted = check_contract(trajectory(colour="swapped"), [tmp_path], oracle)
     shown = converted.arrays["steps/observation/images/top"].astype(int)
     assert np.abs(shown - np.stack(pictures)).mean() < 12
 
@@ -140,10 +140,10 @@ def test_variable_length_colour_and_depth_frames(tmp_path: Path, check_contract)
         "steps/observation/rgb_images/top": np.stack([decoded(frame) for frame in frames]),
         "steps/observation/depth_images/top": np.stack(depth),
     }
-    converter = TrajectoryConverter(map={"action": "master/joint_position"})
+    converter = trajectory(map={"action": "master/joint_position"})
     converted = check_contract(converter, [tmp_path], oracle)
     assert converted.finalized.groups["episodes"]["attributes"] == {"language_raw": ["pick the plate"]}
-    kept = check_contract(TrajectoryConverter(images="keep"), [tmp_path])
+    kept = check_contract(trajectory(images="keep"), [tmp_path])
     assert kept.arrays["steps/observation/rgb_images/top_jpeg/data"].size == sum(f.size for f in frames)
 
 
@@ -162,7 +162,7 @@ def test_224_set_beside_originals_and_final_observations(tmp_path: Path, check_c
         "episodes/final_observation/image": image[-1:],
         "episodes/final_observation/image_224": small[-1:],
     }
-    converted = check_contract(TrajectoryConverter(image_size=224), [tmp_path], oracle)
+    converted = check_contract(trajectory(image_size=224), [tmp_path], oracle)
     assert "steps/observation/depth_224" not in converted.arrays
     axes = converted.fields["steps/observation/image_224"].axes
     assert axes == ("step", "image_224_y", "image_224_x", "channel")
@@ -183,7 +183,7 @@ def test_resized_sets_alone(tmp_path: Path, check_contract, following: bool) -> 
         oracle["episodes/final_observation/image"] = small[5:6]
     else:
         oracle["steps/next_observation/image"] = small[5:10]
-    converted = check_contract(TrajectoryConverter(image_size=20, images="resized"), [tmp_path], oracle)
+    converted = check_contract(trajectory(image_size=20, images="resized"), [tmp_path], oracle)
     assert not [path for path in converted.arrays if path.endswith("/image_20")]
     field = converted.fields["steps/observation/image"]
     assert field.axes == ("step", "image_y", "image_x", "channel")
@@ -222,7 +222,7 @@ def test_compressed_frames_resized_alone(tmp_path: Path, check_contract) -> None
         for f in frames["cam_high"]
     ]
     oracle = {"steps/observation/images/cam_high": np.stack(small)}
-    check_contract(TrajectoryConverter(image_size=32, images="resized"), [tmp_path], oracle)
+    check_contract(trajectory(image_size=32, images="resized"), [tmp_path], oracle)
 
 
 def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path, check_contract) -> None:
@@ -235,12 +235,12 @@ def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path, check_cont
         "episodes/final_observation/image": large[-1:],
         "episodes/final_observation/image_8": small[-1:],
     }
-    check_contract(TrajectoryConverter(), [tmp_path], oracle)
+    check_contract(trajectory(), [tmp_path], oracle)
 
 
 def test_resized_alone_needs_a_size() -> None:
     with pytest.raises(InputError, match="as in --images resized --image-size 224"):
-        TrajectoryConverter(images="resized")
+        trajectory(images="resized")
 
 
 def test_resized_next_observations(tmp_path: Path, check_contract) -> None:
@@ -250,7 +250,7 @@ def test_resized_next_observations(tmp_path: Path, check_contract) -> None:
         file["data/demo_0/obs/image"], file["data/demo_0/next_obs/image"] = images[:4], images[4:]
     small = np.stack([cv2.resize(one, (20, 20), interpolation=cv2.INTER_LINEAR) for one in images[4:]])
     oracle = {"steps/next_observation/image": images[4:], "steps/next_observation/image_20": small}
-    check_contract(TrajectoryConverter(image_size=20), [tmp_path], oracle)
+    check_contract(trajectory(image_size=20), [tmp_path], oracle)
 
 
 def test_a_frame_cut_short_is_refused_when_read_and_when_kept(tmp_path: Path, convert_in_memory) -> None:
@@ -259,7 +259,7 @@ def test_a_frame_cut_short_is_refused_when_read_and_when_kept(tmp_path: Path, co
         with pytest.raises(
             InputError, match=r"episode_0.hdf5: observations/images/cam_low row 2: .*200 bytes"
         ):
-            convert_in_memory(TrajectoryConverter(images=images), [tmp_path])
+            convert_in_memory(trajectory(images=images), [tmp_path])
 
 
 def test_frames_of_mixed_sizes_are_refused(tmp_path: Path, convert_in_memory) -> None:
@@ -268,7 +268,7 @@ def test_frames_of_mixed_sizes_are_refused(tmp_path: Path, convert_in_memory) ->
         dataset = file.create_dataset("observations/images/top", (2,), h5py.vlen_dtype(np.uint8))
         dataset[0], dataset[1] = jpeg(picture()), jpeg(picture(24, 32))
     with pytest.raises(InputError, match=r"row 1: the frame is \(24, 32, 3\), the first one \(48, 64, 3\)"):
-        convert_in_memory(TrajectoryConverter(), [tmp_path])
+        convert_in_memory(trajectory(), [tmp_path])
 
 
 def test_plain_and_compressed_frames_of_one_camera(tmp_path: Path) -> None:
@@ -280,6 +280,6 @@ def test_plain_and_compressed_frames_of_one_camera(tmp_path: Path) -> None:
                 dataset[0] = jpeg(picture())
             else:
                 file["observations/images/top"] = picture()[None]
-    assert len(scan_sources(TrajectoryConverter(), [tmp_path]).sources) == 2
+    assert len(scan_sources(trajectory(), [tmp_path]).sources) == 2
     with pytest.raises(InputError, match="compressed in some sources and plain in others"):
-        scan_sources(TrajectoryConverter(images="keep"), [tmp_path])
+        scan_sources(trajectory(images="keep"), [tmp_path])

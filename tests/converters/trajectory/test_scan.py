@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,12 +16,14 @@ import pytest
 
 from tests.detection import detect
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.hdf5.file import open_hdf5
+from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.files.paths import list_files
+from unistore.converters.formats.hdf5 import Dataset
+from unistore.converters.protocol import Converter
+from unistore.converters.rows.family import converter as rows
 from unistore.converters.scan import Candidate, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import TrajectoryConverter
-from unistore.converters.trajectory.layouts.hdf5 import Hdf5Array
+from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError, Problem
 
 
@@ -34,10 +37,10 @@ def write(path: Path, **datasets) -> Path:
 
 def look(path: Path) -> Verdict:
     with Candidate(path, [path.parent]) as file:
-        return TrajectoryConverter().look(file)
+        return trajectory().look(file)
 
 
-def parts_of(converter: TrajectoryConverter, folder: Path) -> list[Part]:
+def parts_of(converter: Converter, folder: Path) -> list[Part]:
     return list(converter.find(list_files([folder]), Exclusion(converter.exclude)).parts)
 
 
@@ -108,16 +111,22 @@ def test_damaged_files_are_their_problem(tmp_path: Path, content: bytes, message
         look(tmp_path / "a.h5")
 
 
-def test_the_open_file_is_shared(tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as written:  # compressed, so that the HDF5 library reads it
-        written.create_dataset("data/demo_0/actions", data=np.ones((2, 2)), compression="gzip")
+def test_the_open_file_is_shared_and_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.h5", data__demo_0__actions=np.ones((2, 2)))
+    walks = []
+
+    def counting(*arguments: Any) -> Any:
+        walks.append(arguments)
+        return walk(*arguments)
+
+    monkeypatch.setattr("unistore.converters.formats.hdf5.walk", counting)
     with Candidate(path, [tmp_path]) as file:
-        opened = file.opened(open_hdf5)
+        assert isinstance(trajectory().look(file), Taken)
+        assert not walks
         path.unlink()
-        assert isinstance(TrajectoryConverter().look(file), Taken)
-        assert opened["data/demo_0/actions"].shape == (2, 2)
-    assert not opened, "the file is closed"
+        assert isinstance(rows().look(file), Taken)
+        assert isinstance(trajectory().look(file), Taken)
+    assert len(walks) == 1
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -156,7 +165,7 @@ def d4rl(folder: Path) -> None:
         )
 
 
-def outcome(converter: TrajectoryConverter, part: Part) -> Scanned | tuple[str, ...]:
+def outcome(converter: Converter, part: Part) -> Scanned | tuple[str, ...]:
     try:
         return converter.scan(part)
     except InputError as error:
@@ -166,7 +175,7 @@ def outcome(converter: TrajectoryConverter, part: Part) -> Scanned | tuple[str, 
 @pytest.mark.parametrize("make", [robomimic, act, d4rl])
 def test_a_scan_is_the_same_in_any_process_and_order(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path)
-    converter = TrajectoryConverter(exclude=("0.h5: data/demo_3",))
+    converter = trajectory(exclude=("0.h5: data/demo_3",))
     parts = parts_of(converter, tmp_path)
     here = [outcome(converter, part) for part in parts]
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
@@ -177,7 +186,7 @@ def test_a_scan_is_the_same_in_any_process_and_order(tmp_path: Path, make: Calla
 
 def test_a_scan_knows_one_file_alone(tmp_path: Path) -> None:
     robomimic(tmp_path)
-    converter = TrajectoryConverter()
+    converter = trajectory()
     together = [converter.scan(part) for part in parts_of(converter, tmp_path)]
     for number in (0, 2):
         (tmp_path / f"{number}.h5").unlink()
@@ -187,7 +196,7 @@ def test_a_scan_knows_one_file_alone(tmp_path: Path) -> None:
 
 def test_sound_episodes_and_the_problems_of_others(tmp_path: Path) -> None:
     robomimic(tmp_path)
-    converter = TrajectoryConverter(exclude=("1.h5: data/demo_3", "1.h5: data/demo_77"))
+    converter = trajectory(exclude=("1.h5: data/demo_3", "1.h5: data/demo_77"))
     _, part, _ = parts_of(converter, tmp_path)
     found = converter.scan(part)
     assert found.index.names == tuple(f"demo_{k}" for k in range(12) if k not in (3, 4))
@@ -204,15 +213,15 @@ def test_an_episode_that_cannot_be_looked_at_can_be_left_out_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     robomimic(tmp_path)
-    plain = Hdf5Array.problems
+    plain = Dataset.problems
 
-    def failing(self: Hdf5Array, *, objects: bool = False) -> Sequence[Problem]:
+    def failing(self: Dataset, *, as_objects: bool = False) -> Sequence[Problem]:
         if "demo_7/" in self.location.dataset:
             raise RuntimeError("bad heap")
-        return plain(self, objects=objects)
+        return plain(self, as_objects=as_objects)
 
-    monkeypatch.setattr(Hdf5Array, "problems", failing)
-    found = TrajectoryConverter().scan(parts_of(TrajectoryConverter(), tmp_path)[0])
+    monkeypatch.setattr(Dataset, "problems", failing)
+    found = trajectory().scan(parts_of(trajectory(), tmp_path)[0])
     assert "demo_7" not in found.index.names
     assert len(found.index.names) == 11
     (problem,) = found.problems
@@ -222,7 +231,7 @@ def test_an_episode_that_cannot_be_looked_at_can_be_left_out_alone(
 
 def test_without_a_sound_episode_the_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.h5", data__demo_0__actions=np.ones((2, 2)), data__demo_0__rewards=np.ones(3))
-    converter = TrajectoryConverter()
+    converter = trajectory()
     (part,) = parts_of(converter, tmp_path)
     with pytest.raises(InputError) as caught:
         converter.scan(part)
@@ -232,11 +241,11 @@ def test_without_a_sound_episode_the_file_is_refused(tmp_path: Path) -> None:
 def test_names_that_are_left_out_are_noted_once(tmp_path: Path) -> None:
     robomimic(tmp_path)
     exclude = ("1.h5: data/demo_4", "2.h5")
-    scan = scan_sources(TrajectoryConverter(exclude=exclude), [tmp_path])
+    scan = scan_sources(trajectory(exclude=exclude), [tmp_path])
     assert "left out: 2.h5, 1.h5: data/demo_4" in scan.notes
-    assert [len(source.detail["names"]) for source in scan.sources] == [12, 11]
+    assert [len(source.detail.episodes.names) for source in scan.sources] == [12, 11]
     with pytest.raises(InputError, match=r"0.h5: data/demo_77: leaves nothing out"):
-        scan_sources(TrajectoryConverter(exclude=(*exclude, "0.h5: data/demo_77")), [tmp_path])
+        scan_sources(trajectory(exclude=(*exclude, "0.h5: data/demo_77")), [tmp_path])
 
 
 def test_a_scan_of_many_equal_episodes_is_small(tmp_path: Path) -> None:
@@ -244,7 +253,7 @@ def test_a_scan_of_many_equal_episodes_is_small(tmp_path: Path) -> None:
         for k in range(500):
             for name in ("actions", "rewards", "obs/eef", "obs/gripper", "obs/joints"):
                 file[f"data/demo_{k}/{name}"] = np.ones((3, 2))
-    converter = TrajectoryConverter()
+    converter = trajectory()
     (part,) = parts_of(converter, tmp_path)
     found = converter.scan(part)
     assert len(found.index.names) == 500
@@ -261,7 +270,7 @@ def test_joined_episodes_are_scanned_in_blocks(tmp_path: Path) -> None:
         file["terminals"] = np.arange(steps) % 1000 == 999
     tracemalloc.start()
     try:
-        scan = scan_sources(TrajectoryConverter(), [tmp_path])
+        scan = scan_sources(trajectory(), [tmp_path])
         assert tracemalloc.get_traced_memory()[1] < 48 << 20 < steps * 400
     finally:
         tracemalloc.stop()

@@ -25,7 +25,7 @@ WORKERS = {"h5py", "unistore.conversion.executors.processes"}
 """What is needed only to read HDF5: a worker is started, which alone has the library."""
 REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.preview"}
 CONVERSION = {
-    "ct": {"agreement", "counting", "finalize", "headers", "tables", "volume"},
+    "ct": {"agreement", "counting", "finalize", "group", "scan", "tables", "volume"},
     "point_cloud": {"cloud", "derive", "finalize", "gather", "grids", "sorting"},
     "spike": {"gather", "recordings", "tables"},
     "trajectory": {"finalize", "gather", "read", "scan"},

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tests.steps import Disturbing
 from unistore.conversion.executors.local import Serial
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import Listing
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources

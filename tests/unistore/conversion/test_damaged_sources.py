@@ -19,7 +19,7 @@ from tests.steps import Disturbing
 from unistore import verify
 from unistore.cli.main import main
 from unistore.conversion.convert import convert
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.converters.files.npy.array import ArrayValues
 from unistore.errors import ConversionError, InputError
 from unistore.report.inspection import inspect

@@ -51,7 +51,6 @@ linux = pytest.mark.skipif(not os.access("/proc/self/status", os.R_OK), reason="
 
 
 @linux
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("families", "workers"), [(("rows", "point_cloud", "ct"), 0), (("spike", "trajectory"), 2)]
 )
@@ -70,7 +69,6 @@ def test_predictions_hold_against_measured_peaks(
 
 
 @linux
-@pytest.mark.timeout(120)
 def test_rows_of_a_byte_take_no_memory_a_row(tmp_path: Path) -> None:
     """268 million rows, which took 2.2 GB of 500 MB when each of them had its source."""
     found = predictions(tmp_path, "--families", "bytes", "--megabytes", "268", "--workers", "0")

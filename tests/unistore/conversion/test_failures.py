@@ -20,7 +20,7 @@ import pytest
 
 from tests.steps import Disturbing
 from unistore.conversion.convert import make_converter
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
@@ -148,7 +148,6 @@ def test_a_parent_that_is_a_file(tmp_path: Path, toys: Path, toy: Any) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where no folder can be made")
-@pytest.mark.timeout(30)
 def test_a_folder_that_cannot_be_made(toys: Path, toy: Any) -> None:
     with pytest.raises(ConversionError, match="choose a destination that can be written"):
         run(toy(), [toys], Path("/proc/no.store"))

@@ -13,7 +13,7 @@ import zarr
 
 import unistore
 from unistore.conversion.finish import seal
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.errors import ConversionError, InputError
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
 from unistore.schemas.ct import specs as ct_specs
@@ -129,7 +129,7 @@ def test_shards_that_changed_before_the_seal(
             shard.write_bytes(whole + b"x" if change == "longer" else whole[:-1])
         return seal(target, *arguments)
 
-    monkeypatch.setattr("unistore.conversion.conversion.seal", late)
+    monkeypatch.setattr("unistore.conversion.run.seal", late)
     with pytest.raises(ConversionError, match=r"rows/data/c/0: missing or changed since it was written"):
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
     assert not (tmp_path / "a.zarr").exists()

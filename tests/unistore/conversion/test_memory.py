@@ -27,7 +27,7 @@ from unistore.conversion.memory import (
     step_budget,
 )
 from unistore.conversion.plan import plan_table
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
@@ -115,7 +115,7 @@ def test_a_shard_of_volumes_goes_out_as_it_is_encoded(monkeypatch: pytest.Monkey
     monkeypatch.setattr("unistore.conversion.memory.MAX_PENDING_BYTES", 5000)
     fields = (coords_field("windows/w", 512, 1), values_field("windows/w", "int16", 1, "HU"))
     points = plan_table(Table(name="windows/w", fields=fields), [1 << 26])
-    rows, converter = points.shard_rows, CtConverter()
+    rows, converter = points.shard_rows, make_converter("ct", {})
     assert rows * 6 > 5000
     assert shard_memory(converter, points, 77) == STEP + rows * 8 + 5000 + 77
     assert shard_memory(converter, points, 77, streams=False) == STEP + rows * (8 + 6) + 77

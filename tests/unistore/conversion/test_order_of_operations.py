@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 
 

@@ -62,7 +62,6 @@ def deep(path: Path) -> Path:
     return path
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("planted", PLANTED)
 def test_nothing_in_a_build_folder_leads_out_of_it(place: Path, planted: str, restart: bool) -> None:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.conversion import conversion, part_job
+from unistore.conversion import job as jobs
+from unistore.conversion import run as running
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import SentItem, SentJob, Serial
-from unistore.conversion.part_job import PartJob, parts_of
-from unistore.conversion.runner import run
+from unistore.conversion.job import PartJob, parts_of
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 
@@ -59,7 +60,7 @@ def test_the_store_is_the_same(sources: Path, tmp_path: Path, options: dict[str,
     converter, executor = make_converter("rows", {"columns": "union"}), Sent()
     run(converter, [sources], tmp_path / "parts.zarr", Settings(**options), executor=executor)
     run(converter, [sources], tmp_path / "whole.zarr", Settings(**options))
-    assert executor.jobs.count("PartJob") >= part_job.MIN_BATCHES
+    assert executor.jobs.count("PartJob") >= jobs.MIN_BATCHES
     assert executor.jobs.count("ShardJob") == 1
     assert _files(tmp_path / "parts.zarr") == _files(tmp_path / "whole.zarr")
     assert not list(tmp_path.glob("*.unistore-build"))
@@ -73,7 +74,7 @@ def test_workers_read_them(sources: Path, tmp_path: Path) -> None:
 
 def _plan_and_job(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     seen: list[Any] = []
-    monkeypatch.setattr(conversion, "parts_of", lambda job, *_: seen.append(job) or [])
+    monkeypatch.setattr(running, "parts_of", lambda job, *_: seen.append(job) or [])
     run(make_converter("rows", {"columns": "union"}), [sources], tmp_path / "seen.zarr")
     return seen[0]
 
@@ -90,10 +91,10 @@ def test_parts_are_whole_sources_and_only_where_workers_would_wait(
     assert read == sorted(set(read))
     assert len({part.id for part in parts}) == len(parts)
     assert parts_of(job, table, 0) == parts_of(job, table, 1) == []
-    monkeypatch.setattr(part_job, "SMALL_SOURCE", 16)
+    monkeypatch.setattr(jobs, "SMALL_SOURCE", 16)
     assert parts_of(job, table, 2) == []
-    monkeypatch.setattr(part_job, "SMALL_SOURCE", 1 << 16)
-    monkeypatch.setattr(part_job, "MIN_BATCHES", FILES)
+    monkeypatch.setattr(jobs, "SMALL_SOURCE", 1 << 16)
+    monkeypatch.setattr(jobs, "MIN_BATCHES", FILES)
     assert parts_of(job, table, 2) == []
 
 

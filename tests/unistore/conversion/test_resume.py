@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from unistore.conversion.keys import CONTENT
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.errors import ConversionError, InputError, StoreError

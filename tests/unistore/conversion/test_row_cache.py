@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore.conversion.row_cache import RowCache, StoredRows
+from unistore.conversion.job import RowCache, StoredRows
 from unistore.errors import ConversionError
 
 X = np.arange(40, dtype="f4").reshape(20, 2)

@@ -27,7 +27,7 @@ from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.keys import fingerprints_of, source_keys
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import Skipping
 from unistore.converters.common.exclusion import Exclusion

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.conversion import split_lists
-from unistore.conversion.split_lists import read_split_list
-from unistore.conversion.split_rule import RecordedSplits, SplitRule
+from unistore.conversion import split_rule
+from unistore.conversion.split_rule import RecordedSplits, SplitRule, read_split_list
 from unistore.conversion.splits import assign_splits
 from unistore.converters.protocol import Finalized, Scan, Source, Sources
 from unistore.errors import InputError
@@ -108,7 +107,7 @@ def test_lists_that_are_refused(
 
 
 def test_a_list_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_lists, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(split_rule, "MAX_BYTES", 1 << 20)
     (tmp_path / "l.csv").write_text("a.h5,train\n" * 100_000)
     with pytest.raises(InputError, match=r"l.csv: is larger than 1 MiB"):
         read_split_list(tmp_path / "l.csv")

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import unistore.zarr3.durable
-from tests.machines import patience, run_machine
-from unistore.conversion.runner import run
+from tests.machines import run_machine
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.integrity.files import check_files
@@ -339,7 +339,6 @@ class Conversions(RuleBasedStateMachine):
         assert attributes["options"]["exclude"] == sorted({*self.files} - {*sound})
 
 
-@pytest.mark.timeout(patience())
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_any_history_ends_in_what_the_sources_hold(
     toy: Any, truth_of_files: Callable[..., Any], stopping: Any, tmp_path: Path

@@ -88,7 +88,7 @@ def test_no_more_rows_are_read_than_chunks_need(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(ShardJob, "columns", columns)
         return chosen
 
-    monkeypatch.setattr("unistore.conversion.conversion.choose_codecs", choose)
+    monkeypatch.setattr("unistore.conversion.run.choose_codecs", choose)
     unistore.convert(tmp_path / "parts", tmp_path / "out.zarr", "rows")
     assert 0 < sum(task.hi - task.lo for task in tasks) < ROWS // 2
 
@@ -115,7 +115,7 @@ def test_a_store_is_made_again_without_a_trial(
     unistore.convert(source, store, "rows")
     before = (store / "rows/noise/c/0/0/0").read_bytes()
     (store / "rows/noise/c/0/0/0").write_bytes(before[:-1])
-    monkeypatch.setattr("unistore.conversion.conversion.choose_codecs", None)
+    monkeypatch.setattr("unistore.conversion.run.choose_codecs", None)
     assert unistore.repair(store, source).repaired == ("rows/noise/c/0/0/0",)
     assert (store / "rows/noise/c/0/0/0").read_bytes() == before
     assert unistore.verify(store, against=source).ok

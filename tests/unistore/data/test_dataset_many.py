@@ -19,8 +19,6 @@ from unistore.order.permutation import At
 from unistore.order.sequences import Weighted
 from unistore.schemas.trajectory.fields import CHANNEL
 
-HANG = 60
-
 
 @pytest.fixture
 def make_rows(make_store: Any) -> Callable[..., Path]:
@@ -407,7 +405,7 @@ def test_workers_read_what_the_parent_reads(make_cloud: Callable[..., Any], star
     order.set_epoch(1)
     expected = gathered(DataLoader(dataset, sampler=order, **options))
     torches = DataLoader(
-        dataset, sampler=order, num_workers=workers, multiprocessing_context=start, timeout=HANG, **options
+        dataset, sampler=order, num_workers=workers, multiprocessing_context=start, **options
     )
     assert_same(gathered(torches), expected)
     with unistore.Loader(

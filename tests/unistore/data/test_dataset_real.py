@@ -37,7 +37,7 @@ def test_pointsuite_segments(tmp_path: Path) -> None:
     assert seen > 1000
     for file in files.values():
         file.close()
-    loader = DataLoader(dataset, 16, collate_fn=unistore.collate, num_workers=2, timeout=60)
+    loader = DataLoader(dataset, 16, collate_fn=unistore.collate, num_workers=2)
     assert sum(len(batch["xyz"]) for batch in loader) == seen
 
 

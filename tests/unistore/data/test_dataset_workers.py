@@ -13,9 +13,6 @@ from torch.utils.data import DataLoader
 import unistore
 from unistore.schemas.trajectory.fields import CHANNEL
 
-HANG = 60
-"""Seconds after which a worker that says nothing is taken for hung."""
-
 STARTS = ["fork", "forkserver", "spawn"]
 
 
@@ -29,7 +26,6 @@ def batches(dataset: unistore.Dataset, epoch: int = 0, **options: Any) -> list[d
     order.set_epoch(epoch)
     options = {
         "collate_fn": unistore.collate,
-        "timeout": HANG if options.get("num_workers") else 0,
         **options,
     }
     return [clone(batch) for batch in DataLoader(dataset, 3, sampler=order, **options)]
@@ -124,7 +120,7 @@ def test_every_family_inherited_and_pickled(families: Together, start: str) -> N
     assert {number for ((number, _), *_) in wanted} == {0, 1, 2, 3}
     options: dict[str, Any] = {"batch_sampler": wanted, "collate_fn": unistore.collate}
     serial = [clone(batch) for batch in DataLoader(families, **options)]  # type: ignore[arg-type]
-    options |= {"num_workers": 1, "multiprocessing_context": start, "timeout": HANG}
+    options |= {"num_workers": 1, "multiprocessing_context": start}
     assert_equal([clone(batch) for batch in DataLoader(families, **options)], serial)  # type: ignore[arg-type]
 
 
@@ -138,7 +134,6 @@ def test_persistent_workers_see_each_epoch(segments: unistore.Dataset) -> None:
         persistent_workers=True,
         collate_fn=unistore.collate,
         multiprocessing_context="fork",
-        timeout=HANG,
     )
     for epoch in range(3):
         order.set_epoch(epoch)
@@ -157,7 +152,7 @@ def test_transforms_and_other_collations(segments: unistore.Dataset, start: str)
 
 def test_dense_kinds_need_no_collation_of_ours(make_scans: Callable[..., Any]) -> None:
     dataset = unistore.Dataset(make_scans().path, unistore.Patches(6, per_volume=4))
-    options: dict[str, Any] = {"batch_size": 5, "timeout": HANG, "num_workers": 2}
+    options: dict[str, Any] = {"batch_size": 5, "num_workers": 2}
     serial = list(DataLoader(dataset, 5))
     for collate in (None, unistore.collate):
         found = DataLoader(dataset, collate_fn=collate, multiprocessing_context="fork", **options)
@@ -165,9 +160,7 @@ def test_dense_kinds_need_no_collation_of_ours(make_scans: Callable[..., Any]) -
 
 
 def test_workers_read_into_shared_memory(segments: unistore.Dataset) -> None:
-    loader = DataLoader(
-        segments, 3, num_workers=1, collate_fn=_shared_keys, multiprocessing_context="fork", timeout=HANG
-    )
+    loader = DataLoader(segments, 3, num_workers=1, collate_fn=_shared_keys, multiprocessing_context="fork")
     shared = next(iter(loader))
     assert shared == {"index", "xyz", "origin", "classification", "intensity", "rgb", "point_voxel"} | {
         "voxel_coords",
@@ -189,7 +182,7 @@ def test_errors_reach_the_parent_whole(make_cloud: Callable[..., Any]) -> None:
         if shard.is_file():
             shard.write_bytes(shard.read_bytes()[:-200])
     loader = DataLoader(
-        dataset, 2, num_workers=1, collate_fn=unistore.collate, multiprocessing_context="fork", timeout=HANG
+        dataset, 2, num_workers=1, collate_fn=unistore.collate, multiprocessing_context="fork"
     )
     with pytest.raises(unistore.CorruptionError, match="points/xyz"):
         list(loader)

@@ -15,7 +15,7 @@ import pytest
 
 from unistore import export
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.exporting.writing import FileNames
+from unistore.exporting.run import FileNames
 
 HOSTILE = [
     "",

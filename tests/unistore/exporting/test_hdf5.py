@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.exported import File, Values, array_values
-from unistore.exporting.writing import write_hdf5
+from unistore.exporting.run import write_hdf5
 
 RNG = np.random.default_rng(0)
 XYZ = RNG.normal(size=(20_000, 3)).astype(np.float32)
@@ -59,7 +59,7 @@ import errno, itertools, os, sys, tempfile
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_hdf5 import a_file
-from unistore.exporting.writing import write_hdf5
+from unistore.exporting.run import write_hdf5
 
 refused = 0
 for call in ("pwrite", "ftruncate"):
@@ -101,7 +101,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_hdf5 import a_file
-from unistore.exporting.writing import write_hdf5
+from unistore.exporting.run import write_hdf5
 
 original, calls = os.pwrite, iter(range(1_000_000))
 def pwrite(*arguments):

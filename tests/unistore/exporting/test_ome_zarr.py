@@ -18,7 +18,7 @@ import unistore
 from unistore.cli.main import main
 from unistore.converters.common.exported import File, Values
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.exporting.writing import write
+from unistore.exporting.run import write
 from unistore.zarr3.writer import pad_chunk
 
 MM = {"type": "space", "unit": "millimeter"}
@@ -178,7 +178,7 @@ def test_a_full_disk_leaves_nothing(scans: Scans, tmp_path: Path, monkeypatch: p
             raise OSError(28, "No space left on device")
         return pad_chunk(chunk, blank)
 
-    monkeypatch.setattr("unistore.exporting.writing.pad_chunk", failing)
+    monkeypatch.setattr("unistore.exporting.run.pad_chunk", failing)
     with pytest.raises(ConversionError, match="No space left on device; free space there"):
         unistore.export(scans.store, tmp_path / "out", to="ome-zarr")
     assert len(written) == 9

@@ -10,7 +10,7 @@ import numpy as np
 
 from unistore import repair, verify
 from unistore.conversion.convert import make_converter
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 
 REPORT = "unistore-report.json"

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.machines import patience, run_machine
+from tests.machines import run_machine
 from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(patience())]
+pytestmark = pytest.mark.usefixtures("nothing_left")
 SAMPLES = 30
 samples = st.integers(0, SAMPLES - 1)
 

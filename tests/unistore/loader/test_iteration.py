@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.waiting import wait_until
 from unistore import Loader
 from unistore.errors import SampleError
-
-WAIT = 20.0
 
 
 class Counted:
@@ -38,10 +36,7 @@ class Counted:
 
     def wait_for(self, reads: int) -> None:
         """Until so many samples were read in all."""
-        end = time.monotonic() + WAIT
-        while self.total() < reads:
-            assert time.monotonic() < end, f"{self.total()} of {reads} samples were read"
-            time.sleep(0.005)
+        wait_until(lambda: self.total() >= reads, f"fewer than {reads} samples were read")
 
 
 def epoch_of(loader: Loader) -> list[list[int]]:

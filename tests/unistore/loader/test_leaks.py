@@ -70,7 +70,7 @@ def one_life(data, store, rng, workers, end, method="fork"):
         loader.close()
 
 
-@pytest.mark.timeout(1200)  # on a busy machine
+@pytest.mark.timeout(300)
 def test_many_lifetimes_leave_nothing(data, store, census):
     rng = random.Random(3)
     for number in range(8):

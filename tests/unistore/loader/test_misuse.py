@@ -35,7 +35,6 @@ def in_child(job: Callable[[], object]) -> str:
     return text
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_three_threads_share_one_iterator(workers: int) -> None:
     seen: list[int] = []
@@ -51,7 +50,6 @@ def test_three_threads_share_one_iterator(workers: int) -> None:
         assert loader.state_dict()["epoch"] == 1
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_three_threads_that_iterate_one_loader_each_end_by_an_error_of_its_own(workers: int) -> None:
     ends: list[str] = []
@@ -89,7 +87,6 @@ def run_together(jobs: list[Callable[[], None]]) -> None:
     assert not failed
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_thread_may_close_what_another_one_iterates(workers: int) -> None:
     loader = Loader(Batched(20_000), 8, shuffle=True, num_workers=workers)
@@ -112,7 +109,6 @@ def test_a_thread_may_close_what_another_one_iterates(workers: int) -> None:
     assert ends[0].startswith(OVER)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_forked_child_is_told_and_may_iterate_anew(workers: int) -> None:
     with Loader(Batched(), 8, shuffle=True, num_workers=workers, seed=3) as loader:
@@ -126,7 +122,6 @@ def test_a_forked_child_is_told_and_may_iterate_anew(workers: int) -> None:
         assert sorted(first + rest) == list(range(200))
 
 
-@pytest.mark.timeout(60)
 def test_a_child_forked_while_a_thread_waits_for_a_batch_does_not_wait() -> None:
     with Loader(Batched(), 8, shuffle=True, num_workers=0) as loader:
         assert loader._lock.acquire()  # what a thread would hold

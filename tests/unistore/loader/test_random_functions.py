@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
-import os
 import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,7 +15,6 @@ import unistore
 from unistore.errors import InputError
 from unistore.loader import Loader, SampleError
 from unistore.order.permutation import At
-from unistore.order.seeding import takes_rng
 
 SAMPLES = 64
 SEED = 5
@@ -87,42 +82,6 @@ def test_draws_agree_for_all_workers_and_batch_sizes(path, transform):
     assert not set(epochs_of(other)[0].values()) & set(values)
 
 
-def test_rng_is_philox_of_seed_epoch_and_index(path):
-    dataset = unistore.Dataset(path, transform=by_rng, seed=-3)
-    key = np.array([(-3 ^ 0x6A09E667F3BCC908) & MASK, 0], np.uint64)
-    for epoch, draws in enumerate(epochs_of(dataset)):
-        for index, value in draws.items():
-            counter = np.array([0, 0, epoch, index], np.uint64)
-            assert value == np.random.Generator(np.random.Philox(key=key, counter=counter)).random()
-
-
-def test_global_generators_are_seeded_as_their_own_seed_functions_do(path):
-    states = {}
-
-    def transform(sample):
-        states["python"] = random.getstate()
-        states["numpy"] = np.random.get_state()  # noqa: NPY002 - the global generator is what is tested
-        states["torch"] = torch.default_generator.get_state()
-        return sample
-
-    unistore.Dataset(path, transform=transform, seed=SEED)[At(9, 4)]
-
-    # SplitMix64 in whole numbers of Python
-    def mix(z):
-        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
-        z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
-        return z ^ z >> 31
-
-    golden = 0x9E3779B97F4A7C15
-    state = mix(4 + mix(SEED ^ 0x6A09E667F3BCC908) & MASK)
-    state = mix(state + golden + 9 * golden & MASK)
-    seeds = [mix(state + step * golden & MASK) for step in (1, 2, 3)]
-    assert states["python"] == random.Random(seeds[0]).getstate()
-    expected = np.random.RandomState(seeds[1] & 0xFFFFFFFF).get_state()
-    assert np.array_equal(states["numpy"][1], expected[1])
-    assert torch.equal(states["torch"], torch.Generator().manual_seed(seeds[2]).get_state())
-
-
 @each_transform
 @pytest.mark.parametrize("workers", [0, 2])
 def test_resumed_with_another_batch_size(path, transform, workers):
@@ -154,7 +113,6 @@ def test_start_methods(path, transform, method):
     assert epochs_of(dataset, 8, 1, multiprocessing_context=method) == epochs_of(dataset)
 
 
-@pytest.mark.timeout(120)
 @each_transform
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torch_data_loader_with_our_sampler(path, transform, workers):
@@ -279,48 +237,6 @@ def test_a_sample_that_fails_at_random_is_named(path):
     assert failed
     assert all(arguments == (sample,) for sample, arguments in failed)
     assert list(failures(1)) == failed
-
-
-def test_threads_do_not_mix_their_draws(path):
-    dataset = unistore.Dataset(path, transform=by_torch)
-    indices = [At(number % SAMPLES, number % 3) for number in range(600)]
-    expected = [float(dataset[at]["r"]) for at in indices]
-    with ThreadPoolExecutor(4) as threads:
-        assert [float(sample["r"]) for sample in threads.map(dataset.__getitem__, indices)] == expected
-
-
-@pytest.mark.timeout(60)
-def test_a_child_forked_while_a_transform_runs_reads_too(path):
-    running, forked = threading.Event(), threading.Event()
-
-    def transform(sample):
-        running.set()
-        forked.wait(0.5)
-        return by_torch(sample)
-
-    dataset = unistore.Dataset(path, transform=transform)
-    before = torch.default_generator.get_state()
-    with ThreadPoolExecutor(1) as thread:
-        job = thread.submit(dataset.__getitem__, At(3, 1))
-        running.wait()
-        pid = os.fork()
-        if pid == 0:
-            same = torch.equal(torch.default_generator.get_state(), before)
-            os._exit(0 if same and dataset[At(4, 1)]["index"] == 4 else 1)
-        forked.set()
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert job.result()["r"] == dataset[At(3, 1)]["r"]
-
-
-def test_what_takes_rng():
-    assert takes_rng(by_rng)
-    assert takes_rng(ByKeyword())
-    assert takes_rng(functools.partial(by_rng, {}))
-    assert not takes_rng(by_torch)
-    assert not takes_rng(functools.partial)
-    assert not takes_rng(dict)
-    assert not takes_rng(lambda rng, /: rng)
-    assert not takes_rng(lambda sample, **rng: rng)
 
 
 def test_a_transform_may_be_replaced(path):

@@ -140,7 +140,6 @@ def test_set_epoch_after_a_state_goes_on_within_the_epoch(data: Any) -> None:
         assert drawn(loader) == whole[1:]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_orders_of_our_own(data: Any, workers: int) -> None:
     dataset = data.Batched(43)
@@ -164,14 +163,6 @@ def test_indices_in_an_order_of_their_own(data: Any) -> None:
         with Loader(data.Batched(43), 2, sampler=order, num_workers=0) as loader:
             for _ in range(2):
                 assert flat(drawn(loader)) == [int(index) for index in order]
-
-
-@pytest.mark.parametrize(("first", "stop"), [(0, 0), (0, 43), (40, 50), (42, 130), (86, 87), (99, 100)])
-def test_any_stretch_of_a_repeated_sequence(first: int, stop: int) -> None:
-    once = Shuffled(43, 1).indices(2, 0, 43)
-    found = Repeated(Shuffled(43, 1), 200).indices(2, first, stop)
-    assert found.tolist() == np.resize(once, 200)[first:stop].tolist()
-    assert found.dtype == np.int64
 
 
 class Own(Sampler[int]):

@@ -30,7 +30,6 @@ class Gated:
         return {"x": Packed(out)}
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_consumer_that_waits_meets_the_same_few_slabs(workers):
     dataset = Gated()

@@ -69,7 +69,6 @@ def test_every_start_method_in_every_state(tmp_path, method):
         env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert done.stderr == ""
@@ -97,7 +96,6 @@ def test_a_fork_waits_until_torch_is_imported(tmp_path):
         env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert done.stdout == "200\n", done.stderr
@@ -117,7 +115,6 @@ class Importing(Batched):
         return super().read_batch(indices, allocate)
 
 
-@pytest.mark.timeout(100)
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_workers_that_are_not_forked_do_not_wait_for_imports_of_the_parent(
     servers, tmp_path, monkeypatch, method, nothing_left
@@ -152,7 +149,6 @@ def test_a_worker_that_cannot_even_begin_is_an_error_and_not_a_hang(tmp_path):
         env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == 1
@@ -244,7 +240,6 @@ def test_a_function_of_a_notebook_is_told_what_to_do(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
         check=True,
     )
     assert "'mine'" in done.stdout

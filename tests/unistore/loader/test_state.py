@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import product
-
-import numpy as np
 import pytest
 import torch
 
 from unistore.loader import Loader, LoaderError
 from unistore.loader.state import Progress
-from unistore.order.sequences import InOrder, RankShare, Shuffled
+from unistore.order.sequences import InOrder
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -94,23 +91,6 @@ def test_an_epoch_that_is_set_while_another_is_iterated_is_the_next_one(data):
         assert torch.equal(batch["draw"], batch["index"] * 31 + 5)
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 24, 25, 97])
-def test_ranks_share_every_position_once(length):
-    for world, start, batch in product((1, 2, 3, 5), (0, 5), (1, 2, 4)):
-        given = {"length": length, "start": start, "batch_size": batch, "world_size": world}
-        shares = [RankShare(rank=rank, drop_last=False, **given) for rank in range(world)]
-        covered = [p for share in shares for step in range(share.steps) for p in range(*share.span(step))]
-        assert sorted(covered) == list(range(min(start, length), length))
-        assert max(share.steps for share in shares) - min(share.steps for share in shares) <= 1
-        equal = [RankShare(rank=rank, drop_last=True, **given) for rank in range(world)]
-        assert len({share.steps for share in equal}) == 1
-        spans = [share.span(step) for share in equal for step in range(share.steps)]
-        assert all(stop - first == batch for first, stop in spans)
-        covered = sorted(p for span in spans for p in range(*span))
-        assert covered == list(range(start, start + len(covered)))
-        assert length - start - len(covered) < batch * world
-
-
 def test_evaluation_is_uneven_and_training_even_by_default(data):
     dataset = data.Batched(101)
     train = ranks(dataset, 2, batch_size=10, num_workers=0, shuffle=True)
@@ -131,15 +111,4 @@ def test_ranks_come_from_the_environment(data, monkeypatch):
     assert (where.rank, where.world_size) == (1, 4)
     assert (
         Loader(data.Batched(), 8, shuffle=True, num_workers=0, rank=0, world_size=1).placement.world_size == 1
-    )
-
-
-def test_shuffled_is_the_order_of_the_sampler():
-    from unistore.order.sampler import Shuffle
-
-    sampler = Shuffle(1000, seed=4)
-    sampler.set_epoch(2)
-    assert [at.index for at in sampler] == Shuffled(1000, 4).indices(2, 0, 1000).tolist()
-    assert np.array_equal(
-        Shuffled(1000, 4).indices(2, 300, 500), Shuffled(1000, 4).indices(2, 0, 1000)[300:500]
     )

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from itertools import product
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.order.sequences import InOrder, Shuffled, Subset, Weighted
+from unistore.loader import Loader
+from unistore.order.sampler import Shuffle
+from unistore.order.sequences import InOrder, RankShare, Repeated, Shuffled, Subset, Weighted
 from unistore.order.shuffles import BlockShuffle, mixing, uniform_blocks
+
+RAGGED = np.cumsum([0, 3, 0, 50, 7, 1, 20, 119])
 
 
 def sequences():
-    ragged = np.cumsum([0, 3, 0, 50, 7, 1, 20, 119])
     return [
         InOrder(200),
         Shuffled(200, 3),
         BlockShuffle(uniform_blocks(200, 7), 3, group=4, lanes=3, deal=5),
-        BlockShuffle(ragged, 3, group=2, lanes=2, deal=8),
+        BlockShuffle(RAGGED, 3, group=2, lanes=2, deal=8),
         Subset(Shuffled(200, 3), np.random.default_rng(0).permutation(1000)[:200]),
         Weighted(np.arange(200.0), seed=3),
         Weighted([1, 2, 0, 1], offsets=[0, 10, 150, 160, 200], seed=3),
@@ -49,6 +54,61 @@ def test_every_sample_once_an_epoch(number):
     assert all(np.array_equal(np.sort(order), np.sort(whole[0])) for order in whole)
     if number > 0:
         assert not np.array_equal(whole[0], whole[1])
+
+
+@pytest.mark.parametrize(
+    ("digest", "order"),
+    [
+        ("743df94ee4c78a2a", Shuffled(1, 5)),
+        ("7e8095743d9945d7", Shuffled(2, -1)),
+        ("60deb17c2f54363d", Shuffled(10_000, 2**40)),
+        ("671f4615b28328c8", Shuffled(9_901)),
+        ("92e4dce896f0b6df", BlockShuffle(RAGGED, 3, group=2, lanes=2, deal=8)),
+        ("e14f9ae6b22f3176", BlockShuffle(uniform_blocks(5_003, 7), 3)),
+        ("a8ee557dd87fcdb5", BlockShuffle.within(RAGGED, 4, 1, deal=16)),
+        ("d531bca2f807a6fd", BlockShuffle.within(uniform_blocks(9_000, 40), 64, 1)),
+        ("90a22ab249f617ff", BlockShuffle.within(uniform_blocks(9_000, 32), 65, 1)),
+        ("aaadd923fa0bb382", Weighted([1, 0, 3], offsets=[0, 10, 10, 1000], length=3_000, seed=1)),
+    ],
+)
+def test_orders_are_those_of_earlier_versions(digest, order):
+    """A saved state goes on where the run stopped only if its order stays as it was."""
+    indices = [order.indices(epoch, 0, len(order)) for epoch in (0, 1, 1 << 33)]
+    assert xxhash.xxh3_64_hexdigest(np.concatenate(indices).astype("<i8").tobytes()) == digest
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 24, 25, 97])
+def test_ranks_share_every_position_once(length):
+    for world, start, batch in product((1, 2, 3, 5), (0, 5), (1, 2, 4)):
+        given = {"length": length, "start": start, "batch_size": batch, "world_size": world}
+        shares = [RankShare(rank=rank, drop_last=False, **given) for rank in range(world)]
+        covered = [p for share in shares for step in range(share.steps) for p in range(*share.span(step))]
+        assert sorted(covered) == list(range(min(start, length), length))
+        assert max(share.steps for share in shares) - min(share.steps for share in shares) <= 1
+        equal = [RankShare(rank=rank, drop_last=True, **given) for rank in range(world)]
+        assert len({share.steps for share in equal}) == 1
+        spans = [share.span(step) for share in equal for step in range(share.steps)]
+        assert all(stop - first == batch for first, stop in spans)
+        covered = sorted(p for span in spans for p in range(*span))
+        assert covered == list(range(start, start + len(covered)))
+        assert length - start - len(covered) < batch * world
+
+
+@pytest.mark.parametrize(("first", "stop"), [(0, 0), (0, 43), (40, 50), (42, 130), (86, 87), (99, 100)])
+def test_any_stretch_of_a_repeated_sequence(first: int, stop: int) -> None:
+    once = Shuffled(43, 1).indices(2, 0, 43)
+    found = Repeated(Shuffled(43, 1), 200).indices(2, first, stop)
+    assert found.tolist() == np.resize(once, 200)[first:stop].tolist()
+    assert found.dtype == np.int64
+
+
+def test_shuffled_is_the_order_of_the_sampler():
+    sampler = Shuffle(1000, seed=4)
+    sampler.set_epoch(2)
+    assert [at.index for at in sampler] == Shuffled(1000, 4).indices(2, 0, 1000).tolist()
+    assert np.array_equal(
+        Shuffled(1000, 4).indices(2, 300, 500), Shuffled(1000, 4).indices(2, 0, 1000)[300:500]
+    )
 
 
 @settings(max_examples=60)
@@ -148,10 +208,11 @@ def test_weighted_draws_follow_the_weights():
 
 
 def test_runs_without_samples_are_never_drawn():
-    offsets = [0, 3, 3, 6, 6]
-    drawn = Weighted([1, 5, 1, 9], offsets, length=4000, seed=1).indices(0, 0, 4000)
-    assert np.array_equal(drawn, Weighted([1, 0, 1, 0], offsets, length=4000, seed=1).indices(0, 0, 4000))
-    assert np.bincount(drawn).tolist() == pytest.approx([4000 / 6] * 6, rel=0.2)
+    offsets = [0, 3, 3, 6, 6, 7]
+    drawn = Weighted([3, 5, 3, 9, 1], offsets, length=4000, seed=1).indices(0, 0, 4000)
+    same = Weighted([3, 0, 3, 0, 1], offsets, length=4000, seed=1)
+    assert np.array_equal(drawn, same.indices(0, 0, 4000))
+    assert np.bincount(drawn).tolist() == pytest.approx([4000 / 7] * 7, rel=0.2)
 
 
 def test_weights_are_summed_in_double_precision():
@@ -191,3 +252,20 @@ def test_a_hundred_million_samples_cost_nothing(kind):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 100e6
+
+
+class Rows(list[int]):
+    """Samples in blocks of four, of two files of six."""
+
+    shuffles_in_blocks = True
+    open_blocks = 1
+    sources = np.array([0, 6, 12])
+
+    def block_offsets(self):
+        return np.array([0, 4, 8, 12])
+
+
+def test_blocks_in_place_of_a_full_shuffle_are_told_where_the_loader_is_made():
+    with pytest.warns(UserWarning, match="shuffles blocks") as caught:
+        Loader(Rows(range(12)), 4, shuffle=True, num_workers=0)
+    assert [warning.filename for warning in caught] == [__file__]

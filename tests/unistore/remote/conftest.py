@@ -20,6 +20,8 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
+from tests.waiting import wait_until
+
 SERVER = """
 import logging, sys, threading
 logging.getLogger("werkzeug").disabled = True
@@ -160,10 +162,7 @@ class Proxy:
 
     def settle(self) -> None:
         """Wait until the server has answered every request, also those of killed processes."""
-        deadline = time.monotonic() + 60
-        while self.under_way and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not self.under_way
+        wait_until(lambda: not self.under_way, "requests stay unanswered")
 
     def spoil(
         self,
@@ -224,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         if what == "lose":
             body = body[: len(body) // 2]
             self.headers.replace_header("Content-Length", str(len(body)))
-        upstream = http.client.HTTPConnection(self.upstream, timeout=20)
+        upstream = http.client.HTTPConnection(self.upstream)
         try:
             path = unquote(self.path) if self.proxy.unquotes else self.path
             upstream.request(self.command, path, body, dict(self.headers.items()))

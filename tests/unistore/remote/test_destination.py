@@ -21,7 +21,7 @@ from tests.unistore.conversion.conftest import Stopping
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.object_build import ObjectBuild
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.reader import Store
@@ -138,7 +138,7 @@ def killed(proxy: Any, arguments: list[str], method: str, path: str, skip: int) 
     )
     proxy.spoil("kill", method=method, path=path, skip=skip, act=process.kill)
     process.start()
-    process.join(60)
+    process.join()
     assert process.exitcode == -signal.SIGKILL
     proxy.settle()
 
@@ -430,7 +430,7 @@ main()
 def test_the_command_line(bucket: Any, sources: Path, local: Path, work: Path) -> None:
     arguments = ["convert", str(sources), bucket.url("cli.zarr"), "--work", str(work), "--json"]
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout)["digest"] == Store(local).attributes["seal"]["digest"]
     assert np.array_equal(unistore.Dataset(bucket.url("cli.zarr"))[3]["index"], 3)

@@ -227,7 +227,6 @@ def test_after_a_fork_it_raises_at_once(uploaded: str) -> None:
         [sys.executable, "-W", "ignore", "-c", FORK, uploaded],
         capture_output=True,
         text=True,
-        timeout=40,
         check=True,
     )
     assert done.stdout.count("object stores cannot be used in a forked process") == 2, done.stderr

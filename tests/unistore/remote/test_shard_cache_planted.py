@@ -41,7 +41,6 @@ def ensure(cache: ShardCache) -> bool:
 
 @pytest.mark.parametrize("place", [f"{SHELF}/{NAME}.part", "lock", f"{SHELF}/{NAME}"])
 @pytest.mark.parametrize("how", ["link", "dangling", "hard link", "pipe", "folder"])
-@pytest.mark.timeout(30)
 def test_a_planted_file_is_refused_by_name(cache: ShardCache, victim: Path, place: str, how: str) -> None:
     planted = cache.folder / place
     if how == "link":

@@ -17,7 +17,7 @@ import xxhash
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.machines import patience, run_machine
+from tests.machines import run_machine
 from unistore.errors import CorruptionError, StoreError
 from unistore.remote.shard_cache import PART, ShardCache
 from unistore.store.cached_storage import CachedStorage
@@ -206,7 +206,6 @@ class Copies(RuleBasedStateMachine):
                 assert count <= 1 + self.lost[key], key
 
 
-@pytest.mark.timeout(patience())
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs file locks")
 def test_any_history_of_copies_reads_what_the_store_holds() -> None:
     run_machine(Copies, histories=60, steps=30)

@@ -14,7 +14,7 @@ import unistore
 from tests.steps import Disturbing
 from unistore import verify
 from unistore.conversion.executors.local import Serial
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.rows.family import converter as rows_converter
 from unistore.errors import StoreError

@@ -39,7 +39,7 @@ def chromium(folder: Path, file: Path, *options: str) -> subprocess.CompletedPro
         *options,
         file.as_uri(),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "CONSOLE" not in done.stderr
     return done
 

@@ -21,7 +21,7 @@ from tests.steps import Disturbing
 from unistore.cli.main import cli, main
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import InputError, StoreError
 from unistore.report.suggestions import convert_command

@@ -25,7 +25,6 @@ from unistore.store.manifest import Entry, manifest_bytes, parse_manifest, sign_
 from unistore.store.names import MANIFEST
 from unistore.store.reader import Store
 
-pytestmark = pytest.mark.timeout(60)
 CANARY = b"the user's own"
 VALUES = np.arange(60, dtype=np.float32).reshape(20, 3)
 

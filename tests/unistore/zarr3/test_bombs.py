@@ -66,7 +66,7 @@ def test_a_stored_chunk_of_a_terabyte(tmp_path: Path, write: Any) -> None:
         file.seek(0, 2)
         file.write(encode_index(np.array([[0, (1 << 40) - 20]], np.int64)))
     done = subprocess.run(
-        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert "array 'a': shard a/c/0" in done.stdout
     assert "encoded ones" in done.stdout

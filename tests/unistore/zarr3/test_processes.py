@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import patience
+
 ROOT = Path(__file__).parents[3]
 
 SCRIPT = """
@@ -30,7 +32,7 @@ def child(array, pipe):
 
 
 if __name__ == "__main__":
-    method, root = sys.argv[1:]
+    method, root, patience = sys.argv[1:]
     arrays = [Array.open(LocalStorage(root), path) for path in ("rows", "tiles")]
     expected = [digest(array) for array in arrays]
     stop = threading.Event()
@@ -51,9 +53,9 @@ if __name__ == "__main__":
                 process = context.Process(target=child, args=(array, there), daemon=True)
                 process.start()
                 there.close()
-                assert here.poll(20), "the child hangs"
+                assert here.poll(float(patience)), "the child hangs"
                 assert here.recv() == wanted
-                process.join(30)
+                process.join()
                 assert process.exitcode == 0
                 assert digest(array) == wanted, "the parent reads on"
     finally:
@@ -74,14 +76,21 @@ def test_children_read_after_the_parent_has(tmp_path: Path, write: Any, method: 
     write(tmp_path, values, (4, 100), (16, 300), path="tiles")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", str(script), method, str(tmp_path)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore::DeprecationWarning",
+        str(script),
+        method,
+        str(tmp_path),
+        str(patience(20)),
+    ]
     done = subprocess.run(
         command,
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert done.stdout.strip() == "equal", done.stderr
 
@@ -92,15 +101,11 @@ def test_importing_the_engine_loads_nothing_heavy() -> None:
         "heavy = {'torch', 'zarr', 'h5py', 'dask', 'distributed', 'cv2', 'obstore'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_blosc_threads_are_off() -> None:
     code = "import unistore.zarr3, numcodecs.blosc; print(numcodecs.blosc.use_threads)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

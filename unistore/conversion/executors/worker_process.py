@@ -21,6 +21,7 @@ from unistore.system.foreign import DamagedFiles, last_note, library_of
 if TYPE_CHECKING:
     from unistore.conversion.executors.local import Outcome
 
+
 PROGRAM = "unistore.conversion.executors.worker"
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -38,7 +39,7 @@ OUT_OF_MEMORY = "killed by SIGKILL"
 HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
 IMPORTS = ("unistore.conversion.executors.asking",)
 """What every step needs."""
-CONVERSION = "unistore.conversion.part_job"
+CONVERSION = "unistore.conversion.job"
 """What writing shards needs, too."""
 HDF5_LIBRARIES = ("h5py", "hdf5plugin")
 IMAGE_LIBRARIES = ("cv2",)

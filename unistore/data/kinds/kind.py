@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import SOURCE, Picks, SourceNames, select_keys
+from unistore.data.kinds.protocol import Picks, select_keys
+from unistore.data.kinds.sources import SourceValues, source_keys
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
@@ -73,7 +74,7 @@ class Kind(ABC):
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Return the keys that are read; see `SampleKind.select`."""
-        return select_keys(self.keys(store), fields, (SOURCE,))
+        return select_keys(self.keys(store), fields, source_keys(store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> UnitReader:
         """Return the reader of the samples in `units`; see `SampleKind.bind`."""
@@ -87,12 +88,14 @@ class UnitReader:
         self, kind: Kind, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None
     ) -> None:
         self._kind, self._store = kind, store
-        self._keys = [key for key in fields if key != SOURCE]
+        of_sources = source_keys(store)
+        self._keys = [key for key in fields if key not in of_sources]
         self._units = np.arange(store.sample_count) if units is None else units
         counts = kind.counts(store)
         ones = np.ones(len(self._units), np.int64)
         self._first = offsets_from_lengths(ones if counts is None else counts[self._units])
-        self._sources = _source_names(store) if SOURCE in fields else None
+        is_main = store.sample_table == store.attributes["main_table"]
+        self._sources = SourceValues(store, fields, None if is_main else f"{store.sample_table}/source")
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -115,9 +118,7 @@ class UnitReader:
             message = f"{author.__module__}.{author.__qualname__}.read gave no {', '.join(missing)}"
             raise InputError(Problem(self._store.path, message, "tell who wrote it", "plugin"))
         batch = {key: memory.packed(values[key]) for key in self._keys}
-        if self._sources is not None:
-            batch[SOURCE] = packed_copy(self._sources.take(located.units), allocate)
-        return batch
+        return batch | self._sources.read(located.units, allocate)
 
 
 class _Memory:
@@ -139,10 +140,3 @@ class _Memory:
             return found
         copied = packed_copy(found.values, self._allocate).values
         return Packed(copied, found.offsets, found.group, found.shapes)
-
-
-def _source_names(store: Store) -> SourceNames:
-    """Return the names of sources by row of the table of samples."""
-    if store.sample_table == store.attributes["main_table"]:
-        return SourceNames(store)
-    return SourceNames(store, f"{store.sample_table}/source")

@@ -158,8 +158,8 @@ def require_arrays(store: Store, kind: object, *paths: str) -> None:
 # Names of the sources that samples come from.
 
 
-class SourceNames:
-    """Reads the names of the sources that samples come from.
+class SourceNumbers:
+    """Reads the numbers of the sources that samples come from.
 
     Parameters
     ----------
@@ -171,17 +171,27 @@ class SourceNames:
     """
 
     def __init__(self, store: Store, column: str | None = None) -> None:
-        self._names = np.array(store.text("sources/path"), np.str_)
         self._column = None if column is None else Column(store, column)
         self._first = first_rows(store) if column is None else None
 
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Source number of each row, (k,)."""
+        if self._column is not None:
+            return self._column.take(rows)
+        assert self._first is not None
+        # a source without rows has the same first row as the next one, which the row belongs to
+        numbers: NDArray[np.int64] = np.searchsorted(self._first, rows, side="right") - 1
+        return numbers
+
+
+class SourceNames:
+    """Reads the names of the sources that samples come from; parameters as of `SourceNumbers`."""
+
+    def __init__(self, store: Store, column: str | None = None) -> None:
+        self._numbers = SourceNumbers(store, column)
+        self._names = np.array(store.text("sources/path"), np.str_)
+
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.str_]:
         """Source name of each row, (k,) of fixed-width unicode."""
-        if self._column is not None:
-            numbers = self._column.take(rows)
-        else:
-            assert self._first is not None
-            # a source without rows has the same first row as the next one, which the row belongs to
-            numbers = np.searchsorted(self._first, rows, side="right") - 1
-        names: NDArray[np.str_] = self._names[numbers]
+        names: NDArray[np.str_] = self._names[self._numbers.take(rows)]
         return names

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SourceNames, require_arrays, select_keys
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_arrays, select_keys
+from unistore.data.kinds.sources import SourceValues, source_keys
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.order.permutation import subset
 from unistore.schemas.indices import Column, table_columns
@@ -86,7 +87,8 @@ class Ragged:
 
     Keys: one per column of the main table, (N, …) with the sample's own number of rows N, and one per number
     of the table of samples, (…). Columns with reserved names (``index``, ``source``) get the table's name
-    before theirs. On request: ``source``.
+    before theirs. On request: ``source``,
+    numbers and texts of the source: ``sources.rate``, ``sources.facts`` (JSON).
 
     Parameters
     ----------
@@ -109,7 +111,7 @@ class Ragged:
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, _offsets(store), f"{store.sample_table}/source")
-        return select_keys([*_columns(store), *_numbers(store)], fields, (SOURCE,))
+        return select_keys([*_columns(store), *_numbers(store)], fields, source_keys(store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> RaggedReader:
         """Reader of the samples `units`."""
@@ -129,8 +131,7 @@ class RaggedReader:
         self._offsets = Column(store, _offsets(store))
         self._columns = {key: store.array(columns[key]) for key in fields if key in columns}
         self._numbers = {key: Column(store, numbers[key]) for key in fields if key in numbers}
-        has_source = SOURCE in fields
-        self._sources = SourceNames(store, f"{store.sample_table}/source") if has_source else None
+        self._sources = SourceValues(store, fields, f"{store.sample_table}/source")
 
     def __len__(self) -> int:
         return self._length
@@ -146,9 +147,7 @@ class RaggedReader:
             batch[key] = Packed(spans.read(array, out), spans.offsets)
         for key, column in self._numbers.items():
             batch[key] = packed_copy(column.take(samples), allocate)
-        if self._sources is not None:
-            batch[SOURCE] = packed_copy(self._sources.take(samples), allocate)
-        return batch
+        return batch | self._sources.read(samples, allocate)
 
 
 def _offsets(store: Store) -> str:

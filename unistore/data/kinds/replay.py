@@ -18,10 +18,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.converters.formats.images import resize
+from unistore.data.collate import as_tensors
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.steps import Transitions
 from unistore.data.parts import Part, common_fields
-from unistore.data.presentation import as_tensors
 from unistore.errors import InputError, Problem
 from unistore.memory.segments import Arena
 from unistore.memory.slabs import SlabRing
@@ -30,7 +30,7 @@ from unistore.order.sequences import Weighted
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments
-from unistore.system.ranks import resolve_ranks
+from unistore.system.workers import resolve_ranks
 
 # The flat layout of replay buffers: which observations its tuple has, and images in another size.
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SourceNames, select_keys
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, select_keys
+from unistore.data.kinds.sources import SourceValues, source_keys
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths
 from unistore.errors import InputError
 from unistore.schemas.indices import Column, table_columns
 from unistore.store.reader import Store
@@ -22,12 +23,13 @@ class Rows:
     The main table is ``rows`` for plain arrays, ``points`` for clouds, ``steps`` for episodes.
 
     Keys: one per column, with the stored dtype and row shape; columns with reserved names (``index``,
-    ``source``) get the table's name before theirs: ``rows.index``, ``rows.source``. On request: ``source``.
+    ``source``) get the table's name before theirs: ``rows.index``, ``rows.source``. On request: ``source``,
+    numbers and texts of the source: ``sources.facts`` (JSON).
     """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        return select_keys(_paths(store), fields, (SOURCE,))
+        return select_keys(_paths(store), fields, source_keys(store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> RowReader:
         """Reader of the rows of the samples `units`."""
@@ -39,8 +41,8 @@ class RowReader:
 
     def __init__(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> None:
         paths = _paths(store)
-        self._arrays = {name: store.array(paths[name]) for name in fields if name != SOURCE}
-        self._names = SourceNames(store) if SOURCE in fields else None
+        self._arrays = {name: store.array(paths[name]) for name in fields if name in paths}
+        self._sources = SourceValues(store, fields)
         self._units = _rows_of(store, units)
         self._length = _row_count(store, paths) if self._units is None else len(self._units)
 
@@ -54,9 +56,7 @@ class RowReader:
         for name, array in self._arrays.items():
             out = allocate((len(rows), *array.shape[1:]), array.dtype)
             batch[name] = Packed(array.read_rows(rows, out))
-        if self._names is not None:
-            batch[SOURCE] = packed_copy(self._names.take(rows), allocate)
-        return batch
+        return batch | self._sources.read(rows, allocate)
 
 
 def _main_table(store: Store) -> str:

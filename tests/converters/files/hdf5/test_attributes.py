@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from unistore.converters.files.hdf5 import attributes as reading
-from unistore.converters.files.hdf5.attribute_comparison import attribute_differences, attributes_left_out
 from unistore.converters.files.hdf5.attributes import (
     Attributes,
+    attribute_differences,
+    attributes_left_out,
     decode,
     encode,
     read_attributes,

@@ -26,9 +26,9 @@ import zarr
 from isal import isal_zlib
 from numpy.typing import NDArray
 
+from tests.waiting import patience
 from unistore.conversion.convert import convert
 from unistore.converters.files.hdf5 import filters as filters_module
-from unistore.converters.files.hdf5 import library_filters
 from unistore.converters.files.hdf5.file import check_dataset, open_hdf5, read_objects, read_rows
 from unistore.errors import InputError
 
@@ -211,7 +211,7 @@ def read_apart(seed: int, *names: str) -> list[dict[str, str]]:
 def test_bzip2_that_is_too_short_is_refused_at_once(tmp_path: Path, stored: bytes) -> None:
     began = time.monotonic()
     assert "chunk (0,) " in damaged(tmp_path / "a.h5", stored, OWN["bzip2"])
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < patience(5)
 
 
 def damaged(path: Path, stored: bytes, filters: Mapping[str, Any], size: int = 1000) -> str:
@@ -319,7 +319,6 @@ def test_rows_that_follow_are_not_decoded_twice(tmp_path: Path, monkeypatch: pyt
     assert len(decoded) == 10 * math.ceil(20 / 7)
 
 
-@pytest.mark.timeout(30)
 def test_a_shuffle_wider_than_its_chunk_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
@@ -410,8 +409,8 @@ def test_bytes_that_a_filter_leaves_unwritten_are_refused(tmp_path: Path, size: 
             return size
         return stored
 
-    function = library_filters._Function(leave_unwritten)
-    definition = library_filters._FilterClass(1, 0xFEFE, 1, 1, b"lazy", None, None, function)
+    function = filters_module._Function(leave_unwritten)
+    definition = filters_module._FilterClass(1, 0xFEFE, 1, 1, b"lazy", None, None, function)
     assert library_function("H5Zregister", ctypes.c_void_p)(ctypes.addressof(definition)) >= 0
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_chunk((size,))

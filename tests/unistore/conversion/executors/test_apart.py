@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import patience
 from unistore.conversion import columns
 from unistore.conversion.executors import worker_process
 from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.local import Job, Outcome
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.converters.ct.converter import CtConverter
-from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.ct.family import converter as ct_converter
+from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 from unistore.zarr3.writer import EncoderThreads
@@ -108,9 +109,9 @@ def test_a_forked_child_starts_a_worker_of_its_own() -> None:
 
     child = multiprocessing.get_context("fork").Process(target=ask)
     child.start()
-    assert ours.poll(60)
+    assert ours.poll(patience(60))
     assert ours.recv() != own
-    child.join(30)
+    child.join()
     assert child.exitcode == 0
     with Apart() as executor:
         assert worker(executor) == own
@@ -155,10 +156,10 @@ def test_volumes_in_parts_give_the_bytes_of_one_thread(
     monkeypatch.setattr(columns, "LARGE", 1 << 10)
     monkeypatch.setattr(columns, "PLANES_BYTES", 32 << 10)
     monkeypatch.setattr("unistore.zarr3.writer.RUN_BYTES", 1 << 10)
-    alone = run(CtConverter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
+    alone = run(ct_converter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
     executor = Apart(threads=3)
     threaded = run(
-        CtConverter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "threads.zarr", executor=executor
+        ct_converter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "threads.zarr", executor=executor
     )
     assert threaded.digest == alone.digest
 
@@ -201,7 +202,7 @@ def test_threads_read_sources_only_where_the_converter_says_so(
 
 def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unistore.conversion.plan.SHARD", 1 << 20)
-    converter = SpikeConverter(height=250, width=400, voxel_bins=(5,))
+    converter = spike_converter(height=250, width=400, voxel_bins=(5,))
     alone = run(converter, [DATA / "spike"], tmp_path / "alone.zarr")
     threaded = run(converter, [DATA / "spike"], tmp_path / "threads.zarr", executor=Apart(threads=3))
     assert threaded.digest == alone.digest

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import wait_until
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.dask_executor import Dask
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.errors import ConversionError, InputError
 
 DATA = Path(__file__).resolve().parents[3] / "data"
@@ -130,10 +131,7 @@ def started(folder: Path) -> Iterator[Cluster]:
     file = folder / "scheduler.json"
     arguments = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
     scheduler = dask("scheduler", *arguments)
-    deadline = time.monotonic() + 60
-    while not file.exists() or not file.read_text().endswith("}"):
-        assert time.monotonic() < deadline, "the scheduler did not start"
-        time.sleep(0.05)
+    wait_until(lambda: file.exists() and file.read_text().endswith("}"), "the scheduler did not start")
     cluster = Cluster(json.loads(file.read_text())["address"], scheduler, [])
     file.unlink()
     try:
@@ -162,7 +160,7 @@ def sound_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         from distributed import Client
 
         with Client(cluster.address) as client:
-            client.wait_for_workers(2, timeout=60)  # a short run may be over before it looks again
+            client.wait_for_workers(2)  # a short run may be over before it looks again
         yield cluster
 
 
@@ -324,10 +322,3 @@ def test_a_step_that_a_cluster_gives_up_is_named(
     )
     with Dask(cluster.address) as executor, pytest.raises(ConversionError, match=said):
         list(executor.run(Deadly(tmp_path), ["dies"]))
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)

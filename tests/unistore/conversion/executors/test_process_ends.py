@@ -9,14 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 import unistore
+from tests.waiting import wait_until
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 
@@ -45,11 +44,8 @@ def journal_lines(out: Path) -> int:
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -64,7 +60,7 @@ def test_a_lost_worker_shows_as_our_line_alone(tmp_path: Path) -> None:
         for child in workers_of(process)[:strike]:
             child.kill()
             killed += 1
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate()
     assert process.returncode == 0, errors
     stage, *told = errors.splitlines()
     assert re.fullmatch(r"writing \d+\.\d kB", stage)
@@ -84,9 +80,8 @@ def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(tmp_path: Path, sent: 
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) == 2, "two workers"
     os.killpg(process.pid, sent)
-    _, errors = process.communicate(timeout=60)
-    psutil.wait_procs(children, timeout=10)
-    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    _, errors = process.communicate()
+    wait_until(lambda: not any(map(alive, children)), "workers stay")
     if sent == signal.SIGINT:
         assert process.returncode == 130
         assert errors.strip().splitlines()[-1] == "interrupted; the same command continues where it stopped"
@@ -95,7 +90,7 @@ def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(tmp_path: Path, sent: 
     assert done > 10
     assert not out.exists()
     again = start(*arguments, "--workers", "2", "--json")
-    answer, errors = again.communicate(timeout=60)
+    answer, errors = again.communicate()
     assert again.returncode == 0, errors
     report = json.loads(answer)
     assert report["digest"] == digest
@@ -113,9 +108,8 @@ def test_a_converter_that_is_killed_while_a_worker_starts_leaves_no_process(
     wait_until(lambda: bool(found.extend(converter.children()) or found), "nothing was started")
     (worker,) = found
     process.kill()
-    process.communicate(timeout=60)
-    psutil.wait_procs([worker], timeout=10)
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    process.communicate()
+    wait_until(lambda: not alive(worker), "the worker stays")
 
 
 def test_a_script_without_a_guard(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.memory import PROCESS
-from unistore.conversion.runner import run
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.registry import families
 from unistore.errors import ConversionError, InputError, Problem, StoreError, UnistoreError
@@ -152,7 +152,7 @@ def test_an_idle_worker_is_lost(tmp_path: Path) -> None:
         list(executor.run(Faulty(tmp_path), ["first"]))
         (idle,) = executor.pids
         os.kill(idle, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(idle)], timeout=10)
+        psutil.wait_procs([psutil.Process(idle)])
         assert [item for item, _ in executor.run(Faulty(tmp_path), ["second"])] == ["second"]
         assert executor.pids != [idle]
     assert [line.rpartition("; ")[2] for line in told] == ["a new one takes its place"]

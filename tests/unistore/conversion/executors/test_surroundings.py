@@ -57,7 +57,6 @@ def digests(*command: str) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -80,5 +79,5 @@ def test_in_a_notebook() -> None:
         nbformat.v4.new_code_cell(text) for text in (SCRIPT, "assert work(0) == work(2)\ndone = True", "done")
     ]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": "."}}).execute()
+    NotebookClient(notebook, resources={"metadata": {"path": "."}}).execute()
     assert notebook.cells[2].outputs[0]["data"]["text/plain"] == "True"

@@ -427,7 +427,6 @@ def test_joined_stores_are_told_at_once(make_store: Any, make_scans: Callable[..
 
 
 @pytest.mark.parametrize("pad", ["valid", "edge", -7])
-@pytest.mark.timeout(120)
 def test_loaders_and_pickles_give_the_same(make_store: Any, pad: Any) -> None:
     """Random boxes, some padded: one serial pass, both loaders with workers, and a resumed one."""
     path, *_ = write_scans(make_store, "i2")

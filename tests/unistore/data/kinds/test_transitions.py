@@ -560,7 +560,6 @@ def test_replay_refuses_sizes_that_cannot_be(make_store: Any, size: Any) -> None
         replay.sample(size)
 
 
-@pytest.mark.timeout(60)
 def test_threads_share_a_replay_buffer(make_store: Any) -> None:
     path = record(make_store).path
     with unistore.ReplayBuffer(path, output="dict", fields=["action"], seed=5) as replay:
@@ -571,7 +570,6 @@ def test_threads_share_a_replay_buffer(make_store: Any) -> None:
         assert sorted(job.result()["action"].tolist() for job in jobs) == expected
 
 
-@pytest.mark.timeout(60)
 def test_a_forked_child_is_told_to_make_its_own_buffer(make_store: Any) -> None:
     with unistore.ReplayBuffer(record(make_store).path, output="dict", seed=5) as replay:
         replay.sample(4)

@@ -1,0 +1,233 @@
+"""Whether a file is of a CT volume: by its name and folder, its header, and what lies near it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unistore.converters.ct.names import (
+    IMAGE_WORDS,
+    INFO,
+    folder_of,
+    has_image,
+    has_windows,
+    is_case_window,
+    is_image,
+    is_mask,
+    is_plain,
+    is_voxels,
+    mask_id,
+    stem_of,
+    suffixes,
+    window_of,
+)
+from unistore.converters.ct.points import members_of
+from unistore.converters.ct.texts import metadata_paths
+from unistore.converters.files.pairs import (
+    images_of_label,
+    label_name,
+    label_paths,
+    row_label_paths,
+)
+from unistore.converters.plugin import Claim, Head, Near, no, sure
+from unistore.errors import printable
+
+CASES = "cases"
+FILES = "files"
+_HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)", re.IGNORECASE)
+_NNUNET = ("imagesTr", "imagesTs", "imagesVal")
+"""Folders of volumes in nnU-Net and the Medical Segmentation Decathlon."""
+
+_IS_IMAGE = sure("is the volume of a case folder", CASES)
+_IS_WINDOW = sure("is a window of a case folder", CASES)
+_IS_MASK = sure("is a mask of a case folder", CASES)
+_IS_LABEL = sure("is a label of a case folder", CASES)
+_IS_NAMED = sure("names an intensity window", FILES)
+_NO_WINDOW = no("is no window of a volume")
+
+Shape = tuple[int, ...]
+
+
+def match(head: Head) -> Claim:
+    """Take volumes, windows, masks, labels and points.
+
+    Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or its
+    folder's name says ct, hu, volume or scan, or a label of the same shape is there that no other data name
+    so, since plain arrays may look the same. Arrays beside a label for each of their rows are plain ones.
+    """
+    path = head.file.path
+    near = head.file.near
+    assert near is not None
+    if not is_voxels(path):
+        return _match_points(path, head, near)
+    if len(head.arrays) != 1:
+        return no(f"holds {len(head.arrays)} arrays, a volume one")
+    ((shape, dtype),) = head.arrays.values()
+    by_name = _match_name(path) or _match_mask(path, near)
+    if by_name is not None:
+        return by_name
+    if not is_plain(path):
+        return sure("is a format of CT volumes", FILES)
+    return _match_label(path, shape, near) or _match_values(path, shape, dtype, near)
+
+
+def _match_name(path: Path) -> Claim | None:
+    if is_image(path):
+        return _IS_IMAGE
+    if is_case_window(path):
+        return _IS_WINDOW
+    return _IS_NAMED if window_of(path) is not None else None
+
+
+def _match_mask(path: Path, near: Near) -> Claim | None:
+    """Take a mask whose volume is there: in the case folder, or of its name beside ``masks/``."""
+    mask = mask_id(path)
+    if path.parent.name != "masks" or not mask:
+        return None
+    owner = _file_of(folder_of(path) / mask, near)
+    if owner is not None:
+        return sure(f"is the mask of {printable(owner.name)}", FILES)
+    return _IS_MASK if is_in_case(folder_of(path), near) else None
+
+
+def _match_label(path: Path, shape: Shape, near: Near) -> Claim | None:
+    """Take a label whose volume is there; leave it out where what it labels is no volume."""
+    if path.parent.name in ("labels", "masks") and is_in_case(path.parent.parent, near):
+        return _IS_LABEL
+    bare = _bare(path)
+    owners = images_of_label(bare, lambda image: _file_of(image, near) is not None, IMAGE_WORDS)
+    if owners is None:
+        is_beside = label_name(bare.name) is not None and has_image(path.parent, near)
+        return _IS_LABEL if is_beside else None
+    image = _file_of(owners.images[0], near)
+    assert image is not None
+    is_one_a_row = bare in row_label_paths(_bare(image))
+    if len(shape) != 3 and (is_one_a_row or not owners.certain):
+        return None
+    taken = sure(f"is the label of {printable(image.name)}", FILES)
+    owner = _array_of(image, near)
+    if owner is None:  # damaged, which is told of the image
+        return taken
+    owner_shape, owner_dtype = owner
+    is_paired = owners.certain and owner_shape == shape
+    if len(owner_shape) == 3 and (is_paired or _is_volume(image, owner_dtype)):
+        return taken
+    return no(f"is the label of {printable(image.name)}, {owner_dtype} {owner_shape}, which is no volume")
+
+
+def _match_values(path: Path, shape: Shape, dtype: np.dtype[Any], near: Near) -> Claim:
+    if len(shape) != 3:
+        return no(f"has {len(shape)} axes {shape}, a volume three")
+    is_volume = _is_volume(path, dtype)
+    if is_volume:
+        rows = _label_of_rows(path, shape, near)
+        if rows is not None:
+            return no(f"is plain rows, with a label for each in {printable(rows.name)}")
+    if _has_companions(path.parent, near):
+        return no("lies beside the volume of a case folder") if has_image(path.parent, near) else _IS_IMAGE
+    if is_volume:
+        return sure(f"has three axes: {dtype} {shape}", FILES)
+    label = _certain_label(path, shape, near)
+    if label is not None:
+        return sure(f"has the label {printable(label.name)} of its shape", FILES)
+    return no(
+        f"is {dtype} {shape}; where no name says ct, hu, volume or scan, "
+        "volumes are integers of two or more bytes"
+    )
+
+
+def _is_volume(path: Path, dtype: np.dtype[Any]) -> bool:
+    """Whether three axes are taken for a volume's, by a name or by the dtype."""
+    if _HINT.search(stem_of(path)) or _HINT.search(path.parent.name) or path.parent.name in _NNUNET:
+        return True
+    return dtype.kind in "iu" and dtype.itemsize > 1
+
+
+def _certain_label(path: Path, shape: Shape, near: Near) -> Path | None:
+    """A label of three axes and the volume's shape whose name nothing else would have."""
+    bare = _bare(path)
+    for label in label_paths(bare, IMAGE_WORDS):
+        file = _file_of(label, near)
+        if file is None:
+            continue
+        owners = images_of_label(label, lambda image: _file_of(image, near) is not None, IMAGE_WORDS)
+        if owners is not None and owners.certain and bare in owners.images:
+            array = _array_of(file, near)
+            if array is not None and array[0] == shape:
+                return file
+    return None
+
+
+def _label_of_rows(path: Path, shape: Shape, near: Near) -> Path | None:
+    """An array beside another that has one label for each of its rows."""
+    for label in row_label_paths(_bare(path)):
+        file = _file_of(label, near)
+        array = None if file is None else _array_of(file, near)
+        if array is not None and len(array[0]) in (1, 2) and array[0][0] == shape[0]:
+            return file
+    return None
+
+
+def _match_points(path: Path, head: Head, near: Near) -> Claim:
+    is_named = window_of(path) is not None
+    has_points = members_of(head.arrays) is not None
+    if is_case_window(path) and (is_named or has_points or has_image(folder_of(path), near)):
+        return _IS_WINDOW
+    return _IS_NAMED if is_named and has_points else _NO_WINDOW
+
+
+def reason_of_text(path: Path, near: Near) -> str:
+    """Why ``info.json`` or ``metadata.csv`` belongs to a case; empty: it does not."""
+    if path.name == INFO:
+        return "describes the volume of a case folder" if is_in_case(path.parent, near) else ""
+    for case in _cases_beside(path):
+        tables = filter(near.has, metadata_paths(case))
+        if is_in_case(case, near) and next(tables, None) == path:
+            return "has a row for each of these case folders"
+    return ""
+
+
+def _cases_beside(table: Path) -> Iterator[Path]:
+    """Folders that may be the cases of a table."""
+    for folder in (table.parent, table.parent / "processed"):
+        if folder.is_dir():
+            yield from filter(Path.is_dir, folder.iterdir())
+
+
+def is_in_case(folder: Path, near: Near) -> bool:
+    """Whether a folder is a case: one with a volume, or with windows of one."""
+    if has_image(folder, near) or has_windows(folder, near):
+        return True
+    return _is_described(folder, near) and near.holds(folder, is_voxels)
+
+
+def _has_companions(folder: Path, near: Near) -> bool:
+    """Whether a folder has windows, or masks and ``info.json``, as a case has."""
+    return has_windows(folder, near) or _is_described(folder, near)
+
+
+def _is_described(folder: Path, near: Near) -> bool:
+    return near.has(folder / INFO) and near.holds(folder / "masks", is_mask)
+
+
+def _array_of(path: Path, near: Near) -> tuple[Shape, np.dtype[Any]] | None:
+    """Shape and dtype of the array of another file, or None if it is damaged, which is told of that file."""
+    head = near.head(path)
+    return None if head is None else next(iter(head.arrays.values()), None)
+
+
+def _file_of(bare: Path, near: Near) -> Path | None:
+    """The file of a path without suffix, if it is there."""
+    for ending in suffixes():
+        path = bare.with_name(f"{bare.name}{ending}")
+        if near.has(path):
+            return path
+    return None
+
+
+def _bare(path: Path) -> Path:
+    return path.parent / stem_of(path)

@@ -1,0 +1,163 @@
+"""What the names of CT files say: images of cases, intensity windows, masks, and case folders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+
+from unistore.converters.plugin import Format, Near
+from unistore.converters.seam.formats import formats_of
+from unistore.schemas.ct.windows import PRESETS, Window
+
+FORMATS: tuple[type[Format] | str, ...] = ("npy",)
+"""Formats of voxels."""
+POINTS = ".npz"
+"""Ending of files of points: sparse windows and distance fields."""
+INFO = "info.json"
+GEOMETRY = "geometry.json"
+"""What an export writes of spacing, origin and direction: in a case folder, or as ``a.geometry.json``."""
+METADATA = "metadata.csv"
+"""Has a row for each of a set of case folders."""
+IMAGE_WORDS = ("ct", "hu")
+"""What volumes that have labels are called besides images and volumes."""
+
+_PLAIN = (".npy", POINTS)
+_CASE_FOLDERS = ("windows", "masks", "labels")
+_IMAGE = re.compile(r"ct_original(?:_(?P<resolution>\d+))?")
+_BINARY = re.compile(r"(?P<id>.+)_binary")
+_WINDOW = re.compile(
+    r"(?P<name>[A-Za-z0-9][\w.-]*)_w(?P<width>\d+(?:\.\d+)?)_l(?P<level>-?\d+(?:\.\d+)?)", re.ASCII
+)
+
+
+def suffixes() -> tuple[str, ...]:
+    """Endings of files of voxels."""
+    return _suffixes_of(FORMATS)
+
+
+@cache
+def _suffixes_of(formats: tuple[type[Format] | str, ...]) -> tuple[str, ...]:
+    return tuple(suffix for kind in formats_of(formats) for suffix in kind.suffixes)
+
+
+def is_voxels(file: Path) -> bool:
+    """Whether a file is of a format of voxels."""
+    return file.name.lower().endswith(suffixes())
+
+
+def is_plain(file: Path) -> bool:
+    """Whether a file is of a format of arrays of any kind, so that it may be no volume at all."""
+    return file.name.lower().endswith(_PLAIN)
+
+
+def without_suffix(name: str) -> str:
+    """A name without the suffix of its format; other names as they are."""
+    return name.removesuffix(max(filter(name.endswith, suffixes()), key=len, default=""))
+
+
+def stem_of(file: Path) -> str:
+    """Name of a file without its suffix, whatever that is."""
+    stem = without_suffix(file.name)
+    return file.stem if stem == file.name else stem
+
+
+def suffix_of(file: Path) -> str:
+    """Suffix of a file: that of its format, which may be of several parts, or else its last one."""
+    return file.name.removeprefix(stem_of(file))
+
+
+def image_resolution(file: Path) -> int:
+    """N of a case's volume ``ct_original_N.npy``; 0 for others."""
+    match = _IMAGE.fullmatch(without_suffix(file.name))
+    return int(match["resolution"] or 0) if match else 0
+
+
+def is_image(file: Path) -> bool:
+    """Whether a file is the volume of a case, by its name."""
+    return is_voxels(file) and _IMAGE.fullmatch(without_suffix(file.name)) is not None
+
+
+def mask_id(file: Path) -> str:
+    """Id of a mask ``{id}_binary.npy``; empty for other names."""
+    match = _BINARY.fullmatch(without_suffix(file.name)) if is_voxels(file) else None
+    return match["id"] if match else ""
+
+
+def is_mask(file: Path) -> bool:
+    """Whether a file is called as masks are."""
+    return bool(mask_id(file))
+
+
+def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) -> tuple[str, Window] | None:
+    """Find the window that a file name ends in: what stands before it, and the window.
+
+    Parameters
+    ----------
+    stem
+        File name without ending: ``"case_lung_w1500_l-600"``.
+    known
+        Names of windows besides the presets; they may hold ``_``.
+    whole
+        Take all of the name for the window's where no known name fits, not its last part.
+
+    Examples
+    --------
+    >>> window_in("case_soft_tissue_w400_l50")
+    ('case', Window(name='soft_tissue', width=400.0, level=50.0))
+    """
+    match = _WINDOW.fullmatch(stem)
+    if match is None or float(match["width"]) == 0:
+        return None
+    text = match["name"]
+    names = sorted({*PRESETS, *known}, key=len, reverse=True)
+    fitting = [name for name in names if text == name or text.endswith(f"_{name}")]
+    last = text if whole else text.rpartition("_")[2]
+    name = fitting[0] if fitting else last
+    if not name:
+        return None
+    window = Window(name, float(match["width"]), float(match["level"]))
+    return text[: -len(name)].removesuffix("_"), window
+
+
+def window_of(file: Path, known: Collection[str] = ()) -> tuple[str, Window] | None:
+    """Window that a file's name ends in; in a folder ``windows/`` the whole name is the window's."""
+    return window_in(_window_stem(file), known, whole=file.parent.name == "windows")
+
+
+def window_name(file: Path, known: Collection[str] = ()) -> str:
+    """Name of the window of a file, or of the distance field."""
+    named = window_of(file, known)
+    return _window_stem(file) if named is None else named[1].name
+
+
+def _window_stem(file: Path) -> str:
+    return stem_of(file) if is_voxels(file) else file.stem.removesuffix("_sparse")
+
+
+# A case is a folder with a volume, or with windows of one, or with masks and a description of one.
+
+
+def folder_of(file: Path) -> Path:
+    """The case folder of a file, if it is in one."""
+    return file.parent.parent if file.parent.name in _CASE_FOLDERS else file.parent
+
+
+def is_case_window(file: Path) -> bool:
+    """Whether a file makes the folder above its own a case: a window, or points, in a folder ``windows/``."""
+    if file.parent.name != "windows":
+        return False
+    if is_voxels(file):
+        return window_of(file) is not None
+    return file.name.lower().endswith(POINTS)
+
+
+def has_image(folder: Path, near: Near) -> bool:
+    """Whether a folder holds ``ct_original_N.npy``."""
+    return near.holds(folder, is_image)
+
+
+def has_windows(folder: Path, near: Near) -> bool:
+    """Whether the folder ``windows/`` of a folder holds any."""
+    return near.holds(folder / "windows", is_case_window)

@@ -1,0 +1,172 @@
+"""Files by the names that links to folders give them, for families whose folders are made of links.
+
+Links are followed where they stay inside the given paths. A given path that links of another one lead into is
+not searched itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from unistore.converters.common.exclusion import with_source
+from unistore.converters.files.formats import has_ending
+from unistore.converters.files.paths import (
+    Listing,
+    folders_of_targets,
+    is_special_file,
+    is_store,
+    natural_key,
+    real_path,
+    special_file_problem,
+)
+from unistore.errors import Problem, printable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkedFiles:
+    """Files of any ending under the given paths, and links that lead nowhere.
+
+    Attributes
+    ----------
+    names
+        Name of each path, relative to the folder of all given paths.
+    problems, notes
+        What is wrong with links and folders, and remarks.
+    followed
+        Given paths that are only followed from links.
+    """
+
+    names: Mapping[Path, str] = field(default_factory=dict)
+    problems: Sequence[Problem] = ()
+    notes: Sequence[str] = ()
+    followed: Sequence[Path] = ()
+
+
+def follow_links(listing: Listing, endings: Sequence[str], is_excluded: Callable[[str], bool]) -> LinkedFiles:
+    """List the files under the paths of a listing again, with links to folders followed.
+
+    Files that are left to other families are not among them. Files with one of the endings must be whole:
+    pipes and broken links are problems.
+    """
+    roots = list(dict.fromkeys(Path(os.path.abspath(path)) for path in listing.roots))  # noqa: PTH100  keeps links
+    base = _common_base(roots)
+    walks = [_Walk(root, roots, base, listing, endings, is_excluded) for root in roots]
+    for walk in walks:
+        walk.run()
+    targets = {target for walk in walks for target in walk.targets}
+    searched = [walk for walk in walks if walk.root not in targets]
+    cure = _cure_of([link for walk in searched for link in walk.leaving], roots)
+    problems: dict[Problem, None] = {}
+    names: dict[Path, str] = {}
+    for walk in searched:
+        names |= walk.names
+        problems |= dict.fromkeys(walk.problems)
+    followed = [root for root in roots if root in targets]
+    return LinkedFiles(
+        names=names,
+        problems=[replace(each, cure=cure) if each.kind == "link" else each for each in problems],
+        notes=[f"{printable(str(root))}: only followed from links, not searched" for root in followed],
+        followed=followed,
+    )
+
+
+def _common_base(roots: Sequence[Path]) -> Path:
+    if len(roots) == 1 and roots[0].is_dir():
+        return roots[0]
+    return Path(os.path.commonpath([root if root.is_dir() else root.parent for root in roots]))
+
+
+def _cure_of(links: Sequence[Path], roots: Sequence[Path]) -> str:
+    targets = folders_of_targets(links, roots)
+    return shlex.join(word for target in targets for word in ("--follow-links-to", str(target)))
+
+
+@dataclass
+class _Walk:
+    """Search of one given path."""
+
+    root: Path
+    roots: Sequence[Path]
+    base: Path
+    listing: Listing
+    endings: Sequence[str]
+    is_excluded: Callable[[str], bool]
+    names: dict[Path, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    targets: set[Path] = field(default_factory=set)  # other given paths that links lead into
+    leaving: list[Path] = field(default_factory=list)  # links out of all given paths
+
+    def run(self) -> None:
+        if self.is_excluded(self._name(self.root)):
+            return
+        if self.root.is_dir():
+            self._search(self.root, (real_path(self.root),))
+        elif is_special_file(self.root):
+            self.problems.append(special_file_problem(printable(str(self.root))))
+        elif self.root.exists():
+            self.names[self.root] = self._name(self.root)
+        else:
+            cure = "the link's target is gone" if self.root.is_symlink() else "check the path"
+            self.problems.append(Problem(printable(str(self.root)), "does not exist", cure, "missing"))
+
+    def _search(self, folder: Path, above: tuple[Path, ...]) -> None:
+        """Search a folder; `above` are the real folders that led to it, against circles of links."""
+        try:
+            paths = sorted(folder.iterdir(), key=lambda path: natural_key(path.name))
+        except OSError as error:
+            message = f"cannot be listed: {error.strerror}"
+            self._problem(folder, message, "check the rights", "unreadable")
+            return
+        for path in paths:
+            if path.name.startswith(".") or self.is_excluded(self._name(path)):
+                continue
+            if self.listing.is_left(path) or (path.is_symlink() and not self._may_follow(path)):
+                continue
+            if not path.is_dir():
+                self._add_file(path)
+                continue
+            real = real_path(path)
+            if real not in above and not is_store(path):
+                self._search(path, (*above, real))
+
+    def _add_file(self, path: Path) -> None:
+        name = self._name(path)
+        if not is_special_file(path):
+            self.names[path] = name
+        elif has_ending(path, self.endings):
+            self.problems += with_source(name, [special_file_problem(name)])
+
+    def _may_follow(self, link: Path) -> bool:
+        is_wanted = has_ending(link, self.endings)
+        if not link.exists():
+            if is_wanted:
+                self._problem(link, broken_link(link), "fix the link", "missing")
+            return not is_wanted
+        if not is_wanted and not link.is_dir():
+            return False
+        real = real_path(link)
+        holding = {root for root in self.roots if real.is_relative_to(real_path(root))}
+        if not holding:
+            message = f"is a link to {printable(str(real))}, outside the given paths"
+            self._problem(link, message, "", "link")
+            self.leaving.append(link)
+        elif self.root not in holding:
+            self.targets |= holding
+        return bool(holding)
+
+    def _name(self, path: Path) -> str:
+        relative = path.relative_to(self.base).as_posix()
+        return printable(self.base.name if relative == "." else relative)
+
+    def _problem(self, path: Path, message: str, cure: str, kind: str) -> None:
+        name = self._name(path)
+        self.problems.append(Problem(name, message, cure, kind, name))
+
+
+def broken_link(link: Path) -> str:
+    """Say of a link that its target is gone."""
+    return f"is a link to {printable(str(link.readlink()))}, which is not there"

@@ -1,0 +1,121 @@
+"""Point clouds: which files are clouds, and which belong together."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from unistore.converters.plugin import (
+    Claim,
+    Family,
+    Format,
+    Group,
+    Head,
+    InputError,
+    Problem,
+    Schema,
+    SourceFile,
+    no,
+    sure,
+)
+from unistore.converters.point_cloud.layouts import arrays, recognise
+from unistore.converters.point_cloud.names import column_files, coordinate_file, coordinate_word
+from unistore.converters.point_cloud.options import PointCloudOptions
+from unistore.converters.point_cloud.source import Match
+from unistore.converters.scan import TWO_FAMILIES
+from unistore.converters.seam.record import ConverterOf
+from unistore.errors import printable
+from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointCloud(PointCloudOptions, Family):
+    """Point clouds; see `PointCloudOptions`."""
+
+    name: ClassVar[str] = FAMILY_NAME
+    summary: ClassVar[str] = "Point clouds in HDF5: PointSuite, PointNet family, others."
+    formats: ClassVar[tuple[type[Format] | str, ...]] = ("hdf5", "npy", "npz")
+    schema: ClassVar[Schema] = Schema(table=POINTS, samples=SEGMENTS)
+
+    def declines(self, file: SourceFile) -> str:
+        """Decline an array that is called neither like a point cloud nor like a column of one beside it."""
+        if not arrays.is_npy(file) or coordinate_word(file.path) is not None or _owner(file) is not None:
+            return ""
+        return "is not called like a point cloud"
+
+    def match(self, head: Head) -> Claim:
+        """Take a file that certainly has one of the layouts; it may still have problems."""
+        owner = _owner(head.file)
+        if owner is not None:
+            return sure(f"is a column of {printable(owner.name)}", arrays.NAME)
+        layout, match = recognise(head.opened, head.format, self.map)
+        if match is Match.EITHER:
+            raise InputError(_either(head.file))
+        if layout is None or match is Match.POSSIBLE:
+            return no("is no point cloud of a known format")
+        return sure(f"is a point cloud of layout {layout.NAME}", layout.NAME)
+
+    def group(self, files: Sequence[SourceFile]) -> Iterator[SourceFile | Group | tuple[SourceFile, str]]:
+        """Every file is a source, with the columns beside it; arrays that are not clouds are left out.
+
+        Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named
+        them.
+        """
+        matches = {file.path: _match(file, file.path) for file in files if _is_of_numpy(file)}
+        has_clouds = len(matches) < len(files) or max(matches.values(), default=Match.NO) >= Match.EITHER
+        least = Match.EITHER if has_clouds else Match.POSSIBLE
+        taken: list[SourceFile] = []
+        left_out: list[SourceFile] = []
+        for file in files:
+            match = matches.get(file.path, Match.CERTAIN)
+            is_column = match is not Match.CERTAIN and _owner(file) is not None
+            if file.is_given or (match >= least and not is_column):
+                taken.append(file)
+            elif not is_column:
+                left_out.append(file)
+        if taken:
+            yield from ((file, "no point cloud by its name and shape") for file in left_out)
+        by_path = {file.path: file for file in files}
+        for file in taken or files:
+            yield _with_columns(file, by_path) if arrays.is_npy(file) else file
+
+
+def _is_of_numpy(file: SourceFile) -> bool:
+    return file.name.lower().endswith((".npy", ".npz"))
+
+
+def _match(file: SourceFile, path: Path) -> Match:
+    """How sure it is that arrays near a file are a cloud; damaged ones may be one, which a scan tells."""
+    assert file.near is not None
+    head = file.near.head(path)
+    return Match.DAMAGED if head is None else arrays.match(head.opened, {})
+
+
+def _owner(file: SourceFile) -> Path | None:
+    """File of coordinates that a ``.npy`` file is a column of, or None."""
+    if not arrays.is_npy(file):
+        return None
+    owner = coordinate_file(file.path, file.roots)
+    return owner if owner is not None and _match(file, owner) >= Match.DAMAGED else None
+
+
+def _with_columns(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> Group:
+    """A file of coordinates, and those of its columns that are not excluded."""
+    named = column_files(file.path, file.roots)
+    columns = {word: by_path[path] for word, path in named.items() if path in by_path}
+    return Group(file.name, (file, *columns.values()), ("xyz", *columns))
+
+
+def _either(file: SourceFile) -> Problem:
+    """Problem of a file that two families could read, with a command for each."""
+    path = shlex.quote(str(file.path))
+    store = f"{shlex.quote(file.path.stem)}.zarr"
+    commands = [f"unistore convert {family} {path} {store}" for family in ("point-cloud", "rows")]
+    message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
+    return Problem(str(file.path), message, " or ".join(commands), TWO_FAMILIES)
+
+
+converter = ConverterOf(PointCloud, "unistore.converters.point_cloud.converter:PointCloudConverter")

@@ -1,0 +1,129 @@
+"""Spike cameras: headerless ``.dat`` streams or arrays of spikes, with their blur and sharp frames.
+
+Sources are folders ``<root>/{train,test}/<sequence>/{blur,sharp,spike,spike_vox}/NNN.*``, or spike files
+alone. One spike file is one frame and one sample; the frames of a folder are a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import ClassVar
+
+from unistore.converters.plugin import Claim, Family, Group, Head, Problem, Schema, SourceFile, no, sure
+from unistore.converters.seam.formats import formats_of
+from unistore.converters.seam.record import ConverterOf
+from unistore.converters.spike.options import SpikeOptions
+from unistore.converters.spike.roles import (
+    IMAGE_FORMATS,
+    IMAGE_ROLES,
+    RAW_FORMAT,
+    ROLES,
+    STREAM_ENDING,
+    may_be,
+)
+from unistore.errors import printable
+from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES
+
+_SPIKES = "spk"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spike(SpikeOptions, Family):
+    """Spike recordings; see `SpikeOptions`."""
+
+    name: ClassVar[str] = FAMILY_NAME
+    summary: ClassVar[str] = "Spike cameras: sequences, .dat streams, .npy, .npz."
+    formats: ClassVar[tuple[str, ...]] = ("raw", "npy", "npz", "png", "jpeg")
+    schema: ClassVar[Schema] = Schema(table=FRAMES)
+    follows_links: ClassVar[bool] = True
+
+    @property
+    def folders(self) -> Mapping[str, str]:
+        """Name of the folder of each role."""
+        return dict(zip(ROLES, (self.spike_dir, self.voxel_dir, self.blur_dir, self.sharp_dir), strict=True))
+
+    def _role(self, file: SourceFile) -> str:
+        """Role of a file by its folder; empty: it has none."""
+        folder = file.path.parent.name
+        return next((role for role, name in self.folders.items() if name == folder), "")
+
+    def declines(self, file: SourceFile) -> str:
+        """Open only those images that lie beside spikes or voxels."""
+        if file.format not in IMAGE_FORMATS:
+            return ""
+        role = self._role(file)
+        if role not in IMAGE_ROLES:
+            return f"lies in no {' or '.join(f'{self.folders[each]}/' for each in IMAGE_ROLES)} folder"
+        if not self._beside(file):
+            missing = f"{self.spike_dir}/ or {self.voxel_dir}/"
+            return f"lies in {self.folders[role]}/ without {missing} beside it"
+        return ""
+
+    def _beside(self, file: SourceFile) -> str:
+        """Folder of spikes, or else of voxels, beside that of an image."""
+        above = file.path.parent.parent
+        return next((name for name in (self.spike_dir, self.voxel_dir) if (above / name).is_dir()), "")
+
+    def match(self, head: Head) -> Claim:
+        """Take streams, arrays called ``spk``, and what lies in the folders of a sequence."""
+        role = self._role(head.file)
+        if head.format in IMAGE_FORMATS:
+            return sure(f"lies in {self.folders[role]}/ beside {self._beside(head.file)}/", "sequences")
+        if role in ("spike", "voxel") and may_be(head.format, role):
+            return sure(f"lies in a {self.folders[role]}/ folder", "sequences")
+        if head.format == RAW_FORMAT:
+            if not head.file.path.name.lower().endswith(STREAM_ENDING):
+                return no("holds bytes outside of a sequence's folders")
+            return sure(f"is a headerless {STREAM_ENDING} stream", "stream")
+        if head.format == "npy":
+            return no("is an array outside of a sequence's folders")
+        if _SPIKES not in head.arrays:
+            return no(f"holds no {_SPIKES}")
+        return sure(f"holds {_SPIKES} {head.arrays[_SPIKES][0]}", "array")
+
+    def group(
+        self, files: Sequence[SourceFile]
+    ) -> Iterator[SourceFile | Group | Problem | str | tuple[SourceFile, str]]:
+        """Make a group of each frame."""
+        # Asking about files of other families loads none of it.
+        from unistore.converters.spike.recordings import RecordingFinder, common_roles
+
+        endings = self._endings()
+        found = RecordingFinder(files, self.folders, self.exclude, endings)
+        roles, problems = common_roles(found.recordings, self.folders, self.columns)
+        yield from found.problems
+        yield from problems
+        yield from found.notes
+        if not found.recordings and not found.problems and files:
+            message = f"no {self.spike_dir}/ folder and no {endings['spike']} file"
+            where = ", ".join(printable(str(root)) for root in files[0].roots)
+            yield Problem(where, message, "name the folder with --spike-dir", "missing")
+        common = set(ROLES).intersection(*[recording.roles for recording in found.recordings])
+        if {"spike", "voxel"} & common:
+            for recording in found.recordings:
+                yield from recording.groups(roles)
+        for file in files:
+            yield file, self._why_unused(file, roles, endings)
+
+    def _why_unused(self, file: SourceFile, roles: Sequence[str], endings: Mapping[str, str]) -> str:
+        role = self._role(file)
+        if role and role not in roles:
+            return f"not every sequence has {printable(self.folders[role])}/"
+        if role and not may_be(file.format, role):
+            return f"is no {endings[role]} file"
+        listed = ", ".join(f"{name}/" for name in self.folders.values())
+        return f"belongs to no frame; their files lie in {listed}"
+
+    def _endings(self) -> dict[str, str]:
+        """What messages say of the endings of each role's files."""
+        formats = formats_of(self.formats)
+        endings = {}
+        for role in ROLES:
+            suffixes = [opening.suffixes for opening in formats if may_be(opening.name, role)]
+            endings[role] = " or ".join(chain.from_iterable(suffixes))
+        return endings
+
+
+converter = ConverterOf(Spike, by="unistore.converters.spike.converter:SpikeConverter")

@@ -1,0 +1,211 @@
+"""Layouts of files of trajectories: by which names each is recognised, and where its episodes are.
+
+``robomimic`` (LIBERO, MimicGen, robosuite, Isaac Lab): ``data/<episode>/…``; ``mask/<name>`` list episodes.
+``act`` (ACT, ALOHA): one episode a file, ``action`` beside ``observations/{qpos, images/<camera>}``.
+``d4rl``, ``flat``: many consecutive episodes in the same arrays. Flags in ``terminals`` or ``timeouts`` end
+one, and so does the end of the file. ``observations`` is an array, or a group, or there are keys beside
+``actions`` and ``rewards``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from shlex import quote
+from typing import NamedTuple
+
+from unistore.converters.plugin import Array, Claim, Facts, Head, Opened, as_json, no, sure
+from unistore.errors import InputError, Location, Problem, location_of, printable
+
+_ACTIONS = ("action", "actions")
+_RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
+_EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
+_MASKS = "mask"
+_LISTED = 8
+
+
+class Layout(NamedTuple):
+    """A layout; `LAYOUTS` has all.
+
+    Attributes
+    ----------
+    name
+        ``source_layout`` in a store.
+    evidence
+        What its files are recognised by, for messages, after "holds".
+    fits
+        Whether a file is of this layout, by its names.
+    container
+        Group whose groups are the episodes; empty: the file is one group of arrays.
+    joined
+        Whether the arrays hold several consecutive episodes, each ended by a flag. Then attributes and small
+        arrays belong to the file, not to an episode.
+    """
+
+    name: str
+    evidence: str
+    fits: Callable[[Head], bool]
+    container: str = ""
+    joined: bool = False
+
+    def group_of(self, episode: str) -> str:
+        """Path of an episode's group."""
+        return f"{self.container}/{episode}" if self.container else ""
+
+    def file_facts(self, opened: Opened) -> Facts:
+        """Attributes of the file that are not those of an episode."""
+        if self.container:
+            return {**opened.group_facts(), **opened.group_facts(self.container)}
+        return opened.group_facts() if self.joined else {}
+
+
+class Recording(NamedTuple):
+    """Arrays with common rows: those of one episode, or of all joined episodes of a file.
+
+    Attributes
+    ----------
+    file
+        What messages call the file.
+    name
+        Of the episode; several joined ones are numbered: ``"hopper:2"``.
+    group
+        Path in the file. Problems below it belong to this episode, which can be excluded alone.
+    arrays
+        By path inside the group.
+    is_bare
+        Whether arrays outside a group of observations are observations, too.
+    """
+
+    file: str
+    name: str
+    group: str
+    arrays: Mapping[str, Array]
+    is_bare: bool = False
+
+    def location(self, path: str = "") -> Location:
+        """What messages call an array, or the group."""
+        return location_of(self.file, f"{self.group}/{path}")
+
+
+class Mask(NamedTuple):
+    """A named list of episode names in a file, in an array at `path`."""
+
+    name: str
+    path: str
+    episodes: Sequence[object]
+
+
+def claim_of(head: Head) -> Claim:
+    """Which layout a file has."""
+    layout = layout_of(head)
+    if layout is None:
+        return no(f"holds no {', no '.join(other.evidence for other in LAYOUTS)}")
+    return sure(f"holds {layout.evidence}", layout.name)
+
+
+def layout_of(head: Head) -> Layout | None:
+    """Layout of a file; None if it is not a trajectory file."""
+    return next((layout for layout in LAYOUTS if layout.fits(head)), None)
+
+
+def needed_layout(head: Head, *, is_mapped: bool) -> Layout:
+    """Layout of a file; one whose arrays the user maps may have any names.
+
+    Raises
+    ------
+    InputError
+        If it is not a trajectory file.
+    """
+    layout = layout_of(head)
+    if layout is None and is_mapped:
+        return FLAT
+    if layout is not None:
+        return layout
+    names = sorted(head.members())[:_LISTED]
+    expected = "; or ".join(other.evidence for other in LAYOUTS)
+    message = f"is not a trajectory file: it holds {', '.join(names) or 'nothing'}; expected {expected}"
+    cure = f"name the actions, as in --map {quote(printable(f'action={names[0]}'))}" if names else ""
+    raise InputError(Problem(head.file.name, message, cure, "layout"))
+
+
+def _is_robomimic(head: Head) -> bool:
+    """``data`` has only groups, and the first has the name or the arrays of an episode."""
+    data = head.members("data")
+    if set(data.values()) != {"group"}:
+        return False
+    first = next(iter(data))
+    if _EPISODE.fullmatch(first):
+        return True
+    return not head.members(f"data/{first}").keys().isdisjoint((*_ACTIONS, "obs", "states"))
+
+
+def _is_act(head: Head) -> bool:
+    """Files with rewards or terminals are of other layouts."""
+    root = head.members()
+    if root.get("action") != "array" or not root.keys().isdisjoint(_RESULTS):
+        return False
+    return not head.members("observations").keys().isdisjoint(("qpos", "images"))
+
+
+def _has_actions(root: Mapping[str, str]) -> bool:
+    return any(root.get(name) == "array" for name in _ACTIONS)
+
+
+def _is_d4rl(head: Head) -> bool:
+    root = head.members()
+    return _has_actions(root) and (root.get("observations") or root.get("observation")) == "array"
+
+
+def _is_flat(head: Head) -> bool:
+    root = head.members()
+    if root.get("observations") != "group":
+        return _has_actions(root) and not root.keys().isdisjoint(_RESULTS)
+    cameras = ("images", "rgb_images")
+    return _has_actions(root) or not head.members("observations").keys().isdisjoint(cameras)
+
+
+FLAT = Layout("flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True)
+LAYOUTS = (
+    Layout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
+    Layout("act", "action beside observations/qpos or observations/images", _is_act),
+    Layout("d4rl", "actions beside a dataset of observations", _is_d4rl, joined=True),
+    FLAT,
+)
+"""In the order in which they are tried."""
+
+
+def layout_named(name: str) -> Layout:
+    """Layout by its name, which is known."""
+    return {layout.name: layout for layout in LAYOUTS}[name]
+
+
+def recordings_of(layout: Layout, opened: Opened) -> list[Recording]:
+    """Groups of arrays of an open file, in the order of their episodes."""
+    assert opened.file is not None
+    file, arrays = opened.file, opened.all_arrays
+    if not layout.container:
+        has_group = any(path.startswith(("observation", "obs/")) for path in arrays)
+        is_bare = layout.joined and not has_group
+        return [Recording(file.name, file.path.stem, "", arrays, is_bare)]
+    inside: dict[str, dict[str, Array]] = {}
+    for group in opened.groups:
+        parent, _, name = group.rpartition("/")
+        if parent == layout.container:
+            inside[name] = {}
+    for path, array in arrays.items():
+        container, _, below = path.partition("/")
+        name, _, own_path = below.partition("/")
+        if container == layout.container and own_path and name in inside:
+            inside[name][own_path] = array
+    return [Recording(file.name, name, layout.group_of(name), own) for name, own in inside.items()]
+
+
+def masks_of(layout: Layout, opened: Opened) -> list[Mask]:
+    """Lists of episodes in an open file."""
+    masks = []
+    for path, array in opened.all_arrays.items() if layout.container else ():
+        folder, _, name = path.partition("/")
+        if folder == _MASKS and name:
+            listed = as_json(array.item())
+            masks.append(Mask(name, path, [listed] if isinstance(listed, str) else listed))
+    return masks

@@ -1,0 +1,363 @@
+"""The files of trajectories as a store gives them back: for export, and to compare them with the source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.exported import (
+    VALUE,
+    File,
+    Values,
+    array_values,
+    converted,
+    row_blocks,
+    row_values,
+)
+from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
+from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes, type_problem
+from unistore.converters.scan import Scan
+from unistore.converters.trajectory.columns import Feature
+from unistore.converters.trajectory.episode_index import EpisodeIndex
+from unistore.converters.trajectory.layouts import Layout, layout_named
+from unistore.schemas.indices import ArrayView, Column, StoreView, whole
+from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
+
+_FLAGS = ("steps/terminated", "steps/truncated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file.
+
+    `group` is that of the datasets in the file (``""``: its root); `bounds` are the offsets of their steps,
+    (last - first + 1,).
+    """
+
+    store: StoreView
+    group: str
+    first: int
+    last: int
+    bounds: NDArray[np.int64]
+
+    @property
+    def steps(self) -> int:
+        """Rows of each dataset."""
+        return int(self.bounds[-1] - self.bounds[0])
+
+    def path_of(self, dataset: str) -> str:
+        """Path of an array in the file."""
+        return f"{self.group}/{dataset}".strip("/")
+
+    def values(self, path: str) -> Values:
+        """Rows of a column, in the shape and dtype of its source."""
+        array = self.store.array(path)
+        lo, hi = int(self.bounds[0]), int(self.bounds[-1])
+        if path.endswith(f"{JPEG_SUFFIX}/data"):
+            return self._frames(path)
+        if path.startswith(f"{FINAL}/"):
+            values = self._following(path)
+        elif path == "steps/truncated" and self.store.has(f"{EPISODES}/cut"):
+            values = self._uncut(array, lo, hi)
+        else:
+            values = row_values(array, lo, hi)
+        return _in_source_form(values, path, array.attributes)
+
+    def frames(self, path: str) -> Iterator[NDArray[np.uint8]]:
+        """Kept frame of every step, (n,) u1; `path` is that of the ``data`` array."""
+        data, bounds = self.store.array(path), self._frame_bounds(path)
+        for lo, hi in pairwise(bounds.tolist()):
+            yield data.read(lo, hi)
+
+    def _frame_bounds(self, path: str) -> NDArray[np.int64]:
+        steps = np.arange(int(self.bounds[0]), int(self.bounds[-1]))
+        lo, hi = Column(self.store, f"{path.removesuffix('data')}offsets").ranges(steps)
+        return np.concatenate([lo, hi[-1:]])
+
+    def _frames(self, path: str) -> Values:
+        """Compressed frames, padded with zeros to one length or of variable length, as in the source."""
+        if self.store.array(path).attributes["source_form"] == ["variable"]:
+            return Values((self.steps,), np.dtype(object), lambda: _frame_rows(self.frames(path)))
+        longest = int(np.diff(self._frame_bounds(path)).max(initial=0))
+        return Values((self.steps, longest), np.dtype(np.uint8), lambda: _padded(self.frames(path), longest))
+
+    def _following(self, path: str) -> Values:
+        """Next observations: those of the following steps, then the final one of each episode."""
+        final, now = self.store.array(path), self.store.array(path.replace(FINAL, OBSERVATION, 1))
+
+        def blocks() -> Iterator[NDArray[Any]]:
+            for episode in range(self.first, self.last):
+                lo, hi = self.bounds[episode - self.first : episode - self.first + 2].tolist()
+                for block in row_blocks(now, lo + 1, hi):
+                    yield block.astype(final.dtype, copy=False)
+                yield final.read_rows([episode])
+
+        return Values((self.steps, *final.shape[1:]), final.dtype, blocks)
+
+    def _uncut(self, array: ArrayView, lo: int, hi: int) -> Values:
+        """``truncated`` as recorded: without a flag where the end of the recording cut an episode."""
+        cut = self.store.array(f"{EPISODES}/cut").read(self.first, self.last)
+        recorded = array.read(lo, hi)
+        recorded[self.bounds[1:][cut] - 1 - lo] = False
+        return array_values(recorded)
+
+
+def _runs(store: StoreView) -> Iterator[tuple[int, str, list[_Run]]]:
+    """Number and name of every source, and its runs."""
+    layout = _layout(store)
+    owner, bounds = whole(store, f"{EPISODES}/source"), whole(store, f"{EPISODES}/offsets")
+    groups = [layout.group_of(name) for name in store.text(f"{EPISODES}/name")]
+    for number, source in enumerate(store.text("sources/path")):
+        first, last = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))
+        parts = []
+        for group, members in groupby(range(first, last), lambda episode: groups[episode]):
+            lo, *rest = members
+            hi = lo + len(rest) + 1
+            parts.append(_Run(store=store, group=group, first=lo, last=hi, bounds=bounds[lo : hi + 1]))
+        yield number, source, parts
+
+
+def files(store: StoreView) -> Iterator[File]:
+    """Every file of a trajectory store."""
+    layout = _layout(store)
+    columns = _columns(store)
+    empty: Mapping[str, str] = store.group(STEPS).get("empty_datasets", {})
+    of_sources = _texts(store, "sources/attributes")
+    of_episodes = _texts(store, f"{EPISODES}/attributes")
+    kept = attribute_texts(store, len(store.array("sources/rows")))
+    notes = _resized_notes(store, columns)
+    for number, name, parts in _runs(store):
+        values: dict[str, Values] = {}
+        attributes = {layout.container: dict(of_sources[number]) if of_sources else {}}
+        for part in parts:
+            for path, dataset in columns.items():
+                values[part.path_of(dataset)] = part.values(path)
+            for dataset, dtype in empty.items():
+                values[part.path_of(dataset)] = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
+            if of_episodes and part.last == part.first + 1:
+                attributes.setdefault(part.group, {}).update(of_episodes[part.first])
+        for mask, listed in _masks_of(store, parts).items():
+            values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in listed]))
+        yield File(
+            name=name,
+            form="hdf5",
+            source=number,
+            values=values,
+            attributes=_with_kept(attributes, values, parse_attributes(kept[number])),
+            notes=notes,
+        )
+
+
+def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:
+    """What is said of cameras of which the store has resized copies alone."""
+    resized = {path: name for path, name in columns.items() if _is_resized(store, path)}
+    if not resized:
+        return ()
+    side = store.array(next(iter(resized))).shape[1]
+    names = ", ".join(dict.fromkeys(resized.values()))
+    return (f"{names}: written as {side} × {side}, as stored; the originals are not in the store",)
+
+
+def _is_resized(store: StoreView, path: str) -> bool:
+    """Whether a store has an image of the sources in another size than they have it."""
+    # Stores of earlier versions name the original instead of its shape.
+    return not {"source_shape", "resized_from"}.isdisjoint(store.array(path).attributes)
+
+
+def _with_kept(
+    told: Mapping[str, Mapping[str, Any]], paths: Iterable[str], kept: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """Attributes and single values of a file, where those that are stored exactly replace the JSON ones.
+
+    The JSON has those of the root among those of another group, and single values as attributes.
+    """
+    below = (path.rsplit("/", depth)[0] for path in paths for depth in range(path.count("/") + 1))
+    places = {"", *below}
+    found = {path: own for path, own in kept.items() if path in places or VALUE in own}
+    as_dataset = {path for path, own in kept.items() if VALUE in own}
+    of_root = found.get("", {}) if "" not in told else {}
+    told = {
+        path: {
+            name: value
+            for name, value in own.items()
+            if name not in of_root and f"{path}/{name}".strip("/") not in as_dataset
+        }
+        for path, own in told.items()
+    }
+    return {path: {**told.get(path, {}), **found.get(path, {})} for path in {**told, **found}}
+
+
+def _layout(store: StoreView) -> Layout:
+    return layout_named(str(store.group(EPISODES)["source_layout"]))
+
+
+def _columns(store: StoreView) -> dict[str, str]:
+    """Source dataset of each array, relative to its group."""
+    found: dict[str, str] = {}
+    for path in store.paths():
+        attributes = store.array(path).attributes if path.startswith((f"{STEPS}/", f"{FINAL}/")) else {}
+        if "source_dataset" in attributes:
+            found[path] = attributes["source_dataset"][0].strip("/")
+    kept = {path for path in found if path.startswith(f"{FINAL}/")}
+    for path in kept:  # next observations of compressed frames are decoded, so they are not exported
+        if not store.has(path.replace(FINAL, OBSERVATION, 1)):
+            del found[path]
+    return found
+
+
+def _texts(store: StoreView, path: str) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in store.text(path)] if store.has(f"{path}/data") else []
+
+
+def _masks_of(store: StoreView, parts: Sequence[_Run]) -> dict[str, list[str]]:
+    """Names of a source's episodes in each mask, without empty masks."""
+    group = f"{EPISODES}/mask/"
+    paths = [path for path in store.paths() if path.startswith(group)] if parts else []
+    if not paths:
+        return {}
+    first, last = parts[0].first, parts[-1].last
+    names = store.text(f"{EPISODES}/name")[first:last]
+    found = {}
+    for path in paths:
+        listed = store.array(path).read(first, last)
+        if chosen := [name for name, member in zip(names, listed, strict=True) if member]:
+            found[path.removeprefix(group)] = chosen
+    return found
+
+
+def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) -> Values:
+    """Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool."""
+    if path in _FLAGS:
+        return converted(values, np.dtype(np.uint8))
+    dtype = attributes.get("source_dtype")
+    if isinstance(dtype, str):
+        values = converted(values, np.dtype(dtype))
+    if attributes["source_form"] == ["squeezed"]:
+        return Values((*values.shape, 1), values.dtype, lambda: (each[:, None] for each in values.blocks()))
+    if attributes["source_form"] == ["channels_first"]:
+        steps, height, width, channels = values.shape
+        return Values(
+            (steps, channels, height, width),
+            values.dtype,
+            lambda: (np.ascontiguousarray(each.transpose(0, 3, 1, 2)) for each in values.blocks()),
+        )
+    return values
+
+
+def _frame_rows(frames: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[Any]]:
+    """Frames one by one, each as an object array (1,)."""
+    for frame in frames:
+        row = np.empty(1, object)
+        row[0] = frame
+        yield row
+
+
+def _padded(frames: Iterator[NDArray[np.uint8]], longest: int) -> Iterator[NDArray[np.uint8]]:
+    """Frames one by one, (1, longest) each."""
+    for frame in frames:
+        row = np.zeros((1, longest), np.uint8)
+        row[0, : len(frame)] = frame
+        yield row
+
+
+# Comparison with the files of the source.
+
+
+def restore(store: StoreView, scan: Scan) -> Restore:
+    """Restore every dataset of every episode; the scan says which dataset a column is."""
+    all_runs = {number: parts for number, _, parts in _runs(store)}
+    texts = attribute_texts(store, len(scan.sources))
+    swapped = store.attributes["options"]["colour"] == "swapped"
+
+    def source(number: int) -> Restored:
+        found, parts = scan.sources[number], all_runs[number]
+        index: EpisodeIndex = found.detail.episodes
+        arrays: list[RestoredArray] = []
+        remarks: dict[str, str] = {}
+        for run in parts:
+            variant = index.variants[index.variant[run.first - parts[0].first]]
+            for column, feature in variant.features.items():
+                path, name = _path_of(store, column), run.path_of(feature.dataset)
+                if path is not None and _is_resized(store, path):
+                    remarks[name] = "only resized"
+                elif path is not None:
+                    arrays.append(_restored(run, path, name, feature, swapped=swapped))
+            for dataset in variant.values:
+                remarks[run.path_of(dataset)] = "only as an attribute"
+        for name, listed in _masks_of(store, parts).items():
+            episodes = array_values(np.array(sorted(listed), object))
+            arrays.append(RestoredArray(f"mask/{name}", episodes, of_file=_sorted_names, may_differ=True))
+        groups = {run.group for run in parts}
+        in_texts = {"", *groups, *(group.rpartition("/")[0] for group in groups)}
+
+        def is_in_text(path: str, item: Any, name: Any) -> bool:
+            """Whether an attribute is among those of the file and its episodes."""
+            try:
+                return path in in_texts and type_problem(item.attrs.get_id(name).dtype) is None
+            except (OSError, TypeError, ValueError):
+                return False
+
+        file = RestoredFile(
+            found.path,
+            arrays,
+            remarks=remarks,
+            attributes=texts[number],
+            is_rewritten=is_in_text,
+        )
+        return Restored([file])
+
+    return source
+
+
+def _path_of(store: StoreView, column: str) -> str | None:
+    """Array of the store with the values of a column; None if there is none."""
+    if column.startswith("next_observation/"):
+        key = column.removeprefix("next_observation/")
+        paths = [f"{FINAL}/{key}"] if store.has(f"{OBSERVATION}/{key}") else []
+        paths.append(f"{NEXT}/{key}")
+    else:
+        paths = [f"{STEPS}/{column}", f"{STEPS}/{column}{JPEG_SUFFIX}/data"]
+    return next((path for path in paths if store.has(path)), None)
+
+
+def _restored(run: _Run, path: str, name: str, feature: Feature, *, swapped: bool) -> RestoredArray:
+    if path.endswith(f"{JPEG_SUFFIX}/data"):
+        frames = Values((run.steps,), np.dtype(object), lambda: _frame_rows(run.frames(path)))
+        return RestoredArray(name, frames, of_file=_without_padding if feature.kind == "padded" else None)
+    values = run.values(path)
+    if feature.is_encoded:
+        return RestoredArray(name, values, of_file=partial(_decoded, swapped=swapped), decoder="OpenCV")
+    return RestoredArray(name, values)
+
+
+def _without_padding(rows: NDArray[np.uint8]) -> NDArray[Any]:
+    frames = np.empty(len(rows), object)
+    frames[:] = [row.tobytes().rstrip(b"\0") for row in rows]
+    return frames
+
+
+def _decoded(rows: NDArray[Any], *, swapped: bool) -> NDArray[Any]:
+    """Decode the compressed frames of some rows."""
+    import cv2
+
+    images = []
+    for row in rows:
+        frame = np.frombuffer(bytes(row), np.uint8)
+        png = frame[:4].tobytes() == b"\x89PNG"
+        image = cv2.imdecode(frame, cv2.IMREAD_UNCHANGED if png else cv2.IMREAD_COLOR)
+        if image is not None and image.ndim == 3 and not swapped:
+            image = image[..., [2, 1, 0, *range(3, image.shape[2])]]
+        images.append(np.asarray(image))
+    return np.stack(images)
+
+
+def _sorted_names(names: NDArray[Any]) -> NDArray[Any]:
+    texts = [name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name for name in names]
+    return np.array(sorted(texts), object)

@@ -1,0 +1,284 @@
+"""A conversion of toy sources, read back by independent readers, and what is written beside the values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorstore
+import xxhash
+import zarr
+from numpy.typing import NDArray
+
+from unistore.conversion.run import run
+from unistore.conversion.settings import Settings
+from unistore.conversion.split_rule import SplitRule
+from unistore.errors import ConversionError, InputError
+
+Arrays = dict[str, NDArray[Any]]
+Truth = Callable[[Path], Arrays]
+
+# zarr-python remarks on the manifest beside the arrays when it lists a group
+pytestmark = pytest.mark.filterwarnings("ignore:Object at unistore-manifest.jsonl")
+
+
+def stored(store: Path) -> dict[str, zarr.Array]:
+    """Every array of a store by path, found by zarr-python."""
+    group = zarr.open_group(store, mode="r")
+    return {path: node for path, node in group.members(max_depth=None) if isinstance(node, zarr.Array)}
+
+
+def root(store: Path) -> dict[str, Any]:
+    attributes: dict[str, Any] = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    return attributes
+
+
+def manifest(store: Path) -> list[dict[str, Any]]:
+    lines = (store / "unistore-manifest.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("codec", ["auto", "fast", "balanced", "small", "none"])
+def test_every_array_equals_the_truth(tmp_path: Path, toys: Path, toy: Any, truth: Truth, codec: str) -> None:
+    store = tmp_path / "out.zarr"
+    report = run(toy(), [toys], store, Settings(codec=codec))
+    expected = truth(toys)
+    found = stored(store)
+    assert set(found) == {*expected, "sources/digest"}
+    for path, values in expected.items():
+        read = found[path][...]
+        assert read.dtype == values.dtype, path
+        np.testing.assert_array_equal(read, values, err_msg=path)
+        other = tensorstore.open(
+            {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store / path}/"}}, open=True
+        ).result()
+        np.testing.assert_array_equal(other.read().result(), values, err_msg=path)
+    assert report.samples == len(expected["rows/value"])
+    assert report.tasks > 5, "the toy must fill several shards to be a test of anything"
+
+
+def test_bytes_do_not_depend_on_the_place(tmp_path: Path, toys: Path, toy: Any) -> None:
+    first = run(toy(), [toys], tmp_path / "a.zarr")
+    second = run(toy(), [toys], tmp_path / "deep" / "er" / "b.zarr")
+    assert first.digest == second.digest
+    assert (tmp_path / "a.zarr/zarr.json").read_bytes() == (
+        tmp_path / "deep/er/b.zarr/zarr.json"
+    ).read_bytes()
+
+
+def test_root_attributes(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> None:
+    run(toy(brightness=3), [toys], tmp_path / "out.zarr")
+    attributes = root(tmp_path / "out.zarr")
+    rows = len(truth(toys)["rows/value"])
+    assert attributes["format_version"] == 1
+    assert attributes["family"] == "rows"
+    assert attributes["samples"] == {"count": rows, "table": "rows"}
+    assert set(attributes["options"].pop("found")["codecs"]) == {
+        path for path in attributes["fields"] if path.startswith(("rows/", "points/", "windows/low/"))
+    } - {"points/offsets", "windows/low/offsets"}
+    assert attributes["options"] == {
+        "tables": ["rows", "points", "windows/low"],
+        "brightness": 3,
+        "exclude": [],
+        "codec": "auto",
+        "split": None,
+    }
+    assert set(attributes["fields"]) == {*truth(toys), "sources/digest"}
+    assert attributes["fields"]["rows/value"]["axes"] == ["row", "component"]
+    assert attributes["fields"]["rows/value"]["unit"] == "m"
+    assert set(attributes["created_with"]) == {"unistore", "numcodecs"}
+    group = zarr.open_group(tmp_path / "out.zarr", mode="r")
+    assert dict(group["windows/low"].attrs) == {"level": -1}
+    assert dict(group["splits"].attrs) == {"names": ["train", "val"]}
+
+
+def test_the_manifest_lists_every_file_with_its_checksum(tmp_path: Path, toys: Path, toy: Any) -> None:
+    store = tmp_path / "out.zarr"
+    run(toy(), [toys], store)
+    lines = manifest(store)
+    files = {f.relative_to(store).as_posix() for f in store.rglob("*") if f.is_file()}
+    assert [line["key"] for line in lines] == sorted(files - {"zarr.json", "unistore-manifest.jsonl"})
+    for line in lines:
+        data = (store / line["key"]).read_bytes()
+        assert (line["bytes"], line["checksum"]) == (len(data), xxhash.xxh3_128_hexdigest(data))
+
+
+def test_the_manifest_holds_rows_and_content_of_every_shard(tmp_path: Path, toys: Path, toy: Any) -> None:
+    store = tmp_path / "out.zarr"
+    run(toy(), [toys], store)
+    arrays = stored(store)
+    shards = [line for line in manifest(store) if "/c/" in line["key"]]
+    assert shards
+    for line in shards:
+        lo, hi = line["rows"]
+        values = arrays[line["key"].split("/c/")[0]][lo:hi]
+        plain = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
+        assert line["content"] == xxhash.xxh3_128_hexdigest(plain), line["key"]
+
+
+def test_the_seal_agrees_with_the_manifest(tmp_path: Path, toys: Path, toy: Any) -> None:
+    store = tmp_path / "out.zarr"
+    report = run(toy(), [toys], store)
+    seal = root(store)["seal"]
+    lines = manifest(store)
+    assert seal["digest"] == report.digest
+    assert seal["digest"] == xxhash.xxh3_128_hexdigest((store / seal["manifest"]).read_bytes())
+    assert seal["files"] == len(lines) == report.files - 2
+    assert seal["bytes"] == sum(line["bytes"] for line in lines) == report.stored_bytes
+    content = "".join(
+        f"{line['key']} {tuple(line['rows'])} {line['content']}\n" for line in lines if "content" in line
+    )
+    assert seal["content_digest"] == xxhash.xxh3_128_hexdigest(content.encode())
+
+
+def test_content_digest_is_the_same_for_every_codec(tmp_path: Path, toys: Path, toy: Any) -> None:
+    for codec in ("auto", "fast", "none"):
+        run(toy(), [toys], tmp_path / codec, Settings(codec=codec))
+    fast, plain = root(tmp_path / "fast")["seal"], root(tmp_path / "none")["seal"]
+    assert fast["content_digest"] == plain["content_digest"]
+    assert fast["digest"] != plain["digest"]
+
+
+def test_source_digests_tell_sources_apart(tmp_path: Path, toys: Path, toy: Any) -> None:
+    """A changed value changes the digest of its own source and of no other."""
+    run(toy(), [toys], tmp_path / "a")
+    path = toys / "train/s0.npz"
+    arrays = dict(np.load(path))
+    arrays["value"][5, 1] += 1
+    np.savez(path, **arrays)
+    run(toy(), [toys], tmp_path / "b")
+    before, after = (stored(tmp_path / name)["sources/digest"][...] for name in "ab")
+    assert (before != after).any(axis=1).tolist() == [True, False, False, False]
+    assert before.shape == (4, 16)
+
+
+def test_report(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> None:
+    report = run(toy(), [toys], tmp_path / "out.zarr")
+    files = sorted(toys.rglob("*.npz"))
+    assert report.source_bytes == sum(file.stat().st_size for file in files)
+    assert report.sources == len(files)
+    expected = truth(toys)
+    assert report.raw_bytes == sum(values.nbytes for values in expected.values()) + 16 * len(files)
+    assert report.resumed == 0
+    assert report.notes == ("toys",)
+    json.dumps(asdict(report))
+
+
+def test_statistics_are_those_of_numpy(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> None:
+    run(toy(), [toys], tmp_path / "out.zarr")
+    statistics = root(tmp_path / "out.zarr")["statistics"]
+    values = truth(toys)["rows/value"]
+    assert list(statistics) == ["rows/value"]
+    found = statistics["rows/value"]
+    assert found["count"] == [len(values)] * 3
+    np.testing.assert_allclose(found["mean"], values.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(found["std"], values.std(axis=0), rtol=1e-13)
+    np.testing.assert_array_equal(found["min"], values.min(axis=0))
+    np.testing.assert_array_equal(found["max"], values.max(axis=0))
+    assert (found["ddof"], found["accumulator"]) == (0, "float64")
+
+
+@pytest.mark.parametrize(
+    "tables", [("rows",), ("rows", "points"), ("rows", "windows/low")], ids=lambda names: "+".join(names)
+)
+def test_tables_on_their_own(
+    tmp_path: Path, toys: Path, toy: Any, truth: Truth, tables: tuple[str, ...]
+) -> None:
+    store = tmp_path / "out.zarr"
+    run(toy(tables), [toys], store)
+    found = stored(store)
+    expected = {
+        path: values
+        for path, values in truth(toys).items()
+        if not path.startswith(("points", "windows")) or path.startswith(tables)
+    }
+    assert set(found) == {*expected, "sources/digest"}
+    for path, values in expected.items():
+        np.testing.assert_array_equal(found[path][...], values, err_msg=path)
+
+
+def test_tables_may_be_empty(tmp_path: Path, toy: Any, truth: Truth) -> None:
+    """No row anywhere: every array is there, with no shard."""
+    folder = tmp_path / "sources/train"
+    folder.mkdir(parents=True)
+    np.savez(
+        folder / "none.npz", value=np.zeros((0, 3)), image=np.zeros((0, 4, 4), np.uint8), label=np.zeros(0)
+    )
+    run(toy(), [folder], tmp_path / "out.zarr")
+    found = stored(tmp_path / "out.zarr")
+    assert found["rows/value"].shape == (0, 3)
+    assert found["points/xyz"].shape == (0, 3)
+    np.testing.assert_array_equal(found["points/offsets"][...], [0, 0])
+    assert root(tmp_path / "out.zarr")["statistics"] == {}
+
+
+def test_rows_without_extent_are_kept(tmp_path: Path, toy: Any) -> None:
+    """Images of zero width (robot recordings hold such columns) have a shape and no shard."""
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    np.savez(
+        folder / "flat.npz",
+        value=np.ones((9, 3)),
+        image=np.zeros((9, 4, 0), np.uint8),
+        label=np.zeros(9, int),
+    )
+
+    class Flat(toy):  # type: ignore[misc]
+        def _rows(self, height: int, width: int) -> Any:
+            return super()._rows(height, 0)
+
+    run(Flat(), [folder], tmp_path / "out.zarr")
+    image = stored(tmp_path / "out.zarr")["rows/image"]
+    assert image.shape == (9, 4, 0)
+    assert image[...].shape == (9, 4, 0)
+
+
+def test_splits_of_the_folders(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> None:
+    run(toy(), [toys], tmp_path / "out.zarr")
+    code = stored(tmp_path / "out.zarr")["splits/code"][...]
+    np.testing.assert_array_equal(code, truth(toys)["splits/code"])
+    assert set(code) == {0, 1}
+
+
+def test_dealt_splits_never_cut_a_source(tmp_path: Path, toy: Any, make_toys: Callable[..., Path]) -> None:
+    folder = make_toys(tmp_path / "sources", sources=12, rows=20)
+    run(
+        toy(), [folder], tmp_path / "out.zarr", Settings(split=SplitRule(shares={"fit": 0.75, "check": 0.25}))
+    )
+    arrays = stored(tmp_path / "out.zarr")
+    code, first, rows = (arrays[path][...] for path in ("splits/code", "sources/first_row", "sources/rows"))
+    for lo, count in zip(first, rows, strict=True):
+        assert len(set(code[lo : lo + count])) == 1
+    assert set(code.tolist()) == {0, 1}
+    assert root(tmp_path / "out.zarr")["options"]["split"] == {"fit": 0.75, "check": 0.25}
+
+
+def test_more_splits_than_sources_are_refused(tmp_path: Path, toys: Path, toy: Any) -> None:
+    with pytest.raises(InputError, match=r"2 splits \(a, b\) of 1 source"):
+        run(
+            toy(),
+            [toys / "val"],
+            tmp_path / "out.zarr",
+            Settings(split=SplitRule(shares={"a": 0.5, "b": 0.5})),
+        )
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_store_that_its_schema_refuses_is_never_written(tmp_path: Path, toys: Path, toy: Any) -> None:
+    class Miscounting(toy):  # type: ignore[misc]
+        def finalize(self, scan: Any, facts: Any) -> Any:
+            finalized = super().finalize(scan, facts)
+            object.__setattr__(finalized, "samples", 7)
+            object.__setattr__(finalized, "sample_source", np.zeros(7, np.int64))
+            return finalized
+
+    with pytest.raises(ConversionError, match=r"expected 7 .*the root's count of samples") as caught:
+        run(Miscounting(), [toys], tmp_path / "out.zarr")
+    assert "report" in str(caught.value)
+    assert not (tmp_path / "out.zarr").exists()
+    assert not list(tmp_path.rglob("zarr.json"))

@@ -1,0 +1,129 @@
+"""How many files of unistore a conversion, a shard and a batch enter: upper bounds, which may only shrink."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+
+ROOT = Path(unistore.__file__).parent.parent
+
+MOST_LOADED = 180
+"""Modules that a process holds after it converted one ``.npy`` file."""
+MOST_ENTERED = 92
+"""Files whose functions are called by that conversion."""
+MOST_OF_SHARD = 19
+"""Files that the rows of a source enter on their way into a shard, beyond the format and the family."""
+FORMAT_AND_FAMILY = ("converters/files/", "converters/formats/", "converters/rows/")
+MOST_OF_BATCH = 6
+"""Files that a batch of a dataset enters, once it was read from before."""
+MOST_OF_LOADER = 12
+"""Files that the next batch of a Loader with a worker enters in the training process."""
+
+SCRIPT = '''
+import json, os, sys, threading
+
+FUNCTION = 0x2  # CO_NEWLOCALS: bodies of modules and classes lack it
+SOURCE, STORE, ROOT = sys.argv[1:]
+ROOMS = tuple(os.path.join(ROOT, room, "") for room in ("unistore", "converters", "schemas"))
+paths = {}
+
+
+class Walk:
+    """Files whose functions are called, all or only within one function."""
+
+    def __init__(self, within=None):
+        self.within = within
+        self.files = set()
+        self.depth = 0
+
+    def see(self, frame, event, argument):
+        code = frame.f_code
+        if code.co_qualname == self.within:
+            self.depth += (event == "call") - (event == "return")
+        if event != "call" or not code.co_flags & FUNCTION:
+            return
+        if self.within is not None and not self.depth:
+            return
+        path = code.co_filename
+        if path not in paths:
+            paths[path] = os.path.realpath(path)
+        if paths[path].startswith(ROOMS):
+            self.files.add(os.path.relpath(paths[path], ROOT))
+
+    def follow(self, action, *arguments):
+        threading.setprofile(self.see)
+        sys.setprofile(self.see)
+        try:
+            return action(*arguments)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+
+import unistore
+
+conversion, shard, batch, next_batch = Walk(), Walk("ShardJob._write"), Walk(), Walk()
+conversion.follow(unistore.convert, SOURCE, STORE)
+loaded = [name for name in sys.modules if name.split(".")[0] == "unistore"]
+# with a codec that is named, rows are not read before by a trial
+shard.follow(lambda: unistore.convert(SOURCE, STORE + ".again", codec="fast"))
+
+dataset = unistore.Dataset(STORE)
+dataset.__getitems__([0, 5])
+batch.follow(dataset.__getitems__, [1, 7])
+
+loader = unistore.Loader(dataset, batch_size=4, num_workers=1)
+batches = iter(loader)
+next(batches)
+next_batch.follow(next, batches)
+
+walks = {"conversion": conversion, "shard": shard, "batch": batch, "loader": next_batch}
+print(json.dumps({"loaded": loaded, **{name: sorted(walk.files) for name, walk in walks.items()}}))
+'''
+
+
+@pytest.fixture(scope="module")
+def walks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    folder = tmp_path_factory.mktemp("walks")
+    np.save(folder / "rows.npy", np.arange(400, dtype=np.float32).reshape(100, 4))
+    arguments = [str(folder / "rows.npy"), str(folder / "rows.zarr"), str(ROOT)]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_modules_that_a_conversion_loads(walks: dict[str, list[str]]) -> None:
+    assert len(walks["loaded"]) <= MOST_LOADED
+
+
+def test_files_that_a_conversion_enters(walks: dict[str, list[str]]) -> None:
+    assert "unistore/conversion/job.py" in walks["conversion"]
+    assert len(walks["conversion"]) <= MOST_ENTERED, walks["conversion"]
+
+
+def test_files_that_rows_enter_on_their_way_into_a_shard(walks: dict[str, list[str]]) -> None:
+    beyond = [file for file in walks["shard"] if not file.startswith(FORMAT_AND_FAMILY)]
+    assert "unistore/zarr3/writer.py" in beyond
+    assert len(beyond) < len(walks["shard"])
+    assert len(beyond) <= MOST_OF_SHARD, beyond
+
+
+def test_files_that_a_batch_enters(walks: dict[str, list[str]]) -> None:
+    assert "unistore/zarr3/array.py" in walks["batch"]
+    assert len(walks["batch"]) <= MOST_OF_BATCH, walks["batch"]
+
+
+def test_files_that_a_batch_of_a_loader_enters(walks: dict[str, list[str]]) -> None:
+    assert "unistore/loader/iteration.py" in walks["loader"]
+    assert len(walks["loader"]) <= MOST_OF_LOADER, walks["loader"]
