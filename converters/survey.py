@@ -333,13 +333,14 @@ class Claims:
     def general_only(self, family: str) -> list[str]:
         """Return names of files with the family's suffixes that only a general family takes.
 
-        They are refused where the user names the family. A folder without files of the family stands for all
-        that lie in it.
+        They are refused where the user names the family. A folder without files of the family, and without
+        unreadable ones, stands for all that lie in it.
         """
         suffixes = _default_converter(get_family(family)).suffixes
         is_own = self.takers == self.number(family)
         is_other = self.is_general[self.takers] & ~is_own
-        own_folders = {folder for name, _ in self._named(is_own) for folder in folders_of(name)}
+        is_refused = (self.takers == 0) & (self.refusers > 0)
+        own_folders = {folder for name, _ in self._named(is_own | is_refused) for folder in folders_of(name)}
         names: dict[str, None] = {}
         for name, path in self._named(is_other):
             if has_ending(path, suffixes):
