@@ -3,8 +3,9 @@
     python tools/mutants.py --seed 1 --count 300
 
 The mutants are a sample by the seed of all that can be made of the commit. Each is tried in a clone, on the
-tests that mirror its room, its own test file first. Results are kept line by line in ``build/mutants``: the
-same command goes on where it stopped.
+tests that mirror its room: its own test file first, then the files that name its module. One whose tests
+outlast the limit is listed, and does not count as noticed. Results are kept line by line in
+``build/mutants``: the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -115,10 +116,18 @@ def all_mutants(tree: Path) -> list[Mutant]:
 
 
 def tests_of(tree: Path, module: str) -> list[str]:
-    """Return the tests that mirror a module: its own file first, then its room."""
-    room = Path("tests", *Path(module).parts[:2])
-    own = Path("tests", module).with_name(f"test_{Path(module).name}")
-    return [path.as_posix() for path in (own, room) if (tree / path).exists()]
+    """Return the test files that mirror a module's room, the likeliest to notice a change first."""
+    own = f"test_{Path(module).name}"
+    imported = module.removesuffix(".py").replace("/", ".")
+
+    def distance(file: Path) -> int:
+        if file.name == own:
+            return 0
+        return 1 if imported in file.read_text() else 2
+
+    room = tree / "tests" / Path(*Path(module).parts[:2])
+    files = sorted(room.rglob("test_*.py"))
+    return [file.relative_to(tree).as_posix() for file in sorted(files, key=distance)]
 
 
 def passes(tree: Path, tests: list[str], limit: float) -> bool | None:
@@ -188,11 +197,11 @@ def main() -> None:
         result = done[key]
         print(f"{number + 1}/{len(chosen)} {result['outcome']} {mutant.module}:{result['line']}", flush=True)
     tried = [done[json.dumps(asdict(mutant))] for mutant in chosen]
-    survivors = [result for result in tried if result["outcome"] == "survived"]
-    score = 1 - len(survivors) / len(tried)
+    missed = [result for result in tried if result["outcome"] != "killed"]
+    score = 1 - len(missed) / len(tried)
     print(f"\n{score:.1%} of {len(tried)} mutants noticed, of {len(mutants)} (seed {options.seed})")
-    for result in survivors:
-        where = f"{result['mutant']['module']}:{result['line']}"
+    for result in missed:
+        where = f"{result['outcome']} {result['mutant']['module']}:{result['line']}"
         print(f"  {where}: {result['before']}  ->  {result['after']}")
 
 

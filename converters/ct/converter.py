@@ -21,7 +21,7 @@ from unistore.converters.ct.family import Ct
 from unistore.converters.ct.match import CASES, reason_of_text
 from unistore.converters.ct.names import INFO, METADATA
 from unistore.converters.ct.texts import read_info
-from unistore.converters.files.folders import Folders
+from unistore.converters.files.folders import ListedFolders
 from unistore.converters.files.paths import Listing
 from unistore.converters.plugin import SourceFile
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Sources
@@ -62,7 +62,7 @@ class CtConverter(SeamConverter):
         from unistore.converters.ct.group import FOREIGN
 
         paths = list(map(Path, listing.with_suffixes((*self.suffixes, METADATA, *FOREIGN))))
-        near = Neighbours(self, Folders.of(paths))
+        near = Neighbours(self, ListedFolders(paths))
         return [SourceFile(path, path.name, listing.roots, near) for path in paths]
 
     def scan(self, part: Part) -> ScannedVolume:

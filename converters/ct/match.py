@@ -12,6 +12,7 @@ import numpy as np
 from unistore.converters.ct.names import (
     IMAGE_WORDS,
     INFO,
+    case_role,
     folder_of,
     has_image,
     has_windows,
@@ -29,7 +30,6 @@ from unistore.converters.ct.points import members_of
 from unistore.converters.ct.texts import metadata_paths
 from unistore.converters.files.pairs import (
     images_of_label,
-    label_name,
     label_paths,
     row_label_paths,
 )
@@ -42,12 +42,14 @@ _HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)",
 _NNUNET = ("imagesTr", "imagesTs", "imagesVal")
 """Folders of volumes in nnU-Net and the Medical Segmentation Decathlon."""
 
-_IS_IMAGE = sure("is the volume of a case folder", CASES)
-_IS_WINDOW = sure("is a window of a case folder", CASES)
-_IS_MASK = sure("is a mask of a case folder", CASES)
-_IS_LABEL = sure("is a label of a case folder", CASES)
+_CASE_CLAIMS = {
+    "image": sure("is the volume of a case folder", CASES),
+    "windows": sure("is a window of a case folder", CASES),
+    "points": sure("is a window of a case folder", CASES),
+    "masks": sure("is a mask of a case folder", CASES),
+    "labels": sure("is a label of a case folder", CASES),
+}
 _IS_NAMED = sure("names an intensity window", FILES)
-_NO_WINDOW = no("is no window of a volume")
 
 Shape = tuple[int, ...]
 
@@ -67,7 +69,7 @@ def match(head: Head) -> Claim:
     if len(head.arrays) != 1:
         return no(f"holds {len(head.arrays)} arrays, a volume one")
     ((shape, dtype),) = head.arrays.values()
-    by_name = _match_name(path) or _match_mask(path, near)
+    by_name = _match_case(path, shape, near) or _match_loose(path, near)
     if by_name is not None:
         return by_name
     if not is_plain(path):
@@ -75,34 +77,33 @@ def match(head: Head) -> Claim:
     return _match_label(path, shape, near) or _match_values(path, shape, dtype, near)
 
 
-def _match_name(path: Path) -> Claim | None:
-    if is_image(path):
-        return _IS_IMAGE
-    if is_case_window(path):
-        return _IS_WINDOW
-    return _IS_NAMED if window_of(path) is not None else None
-
-
-def _match_mask(path: Path, near: Near) -> Claim | None:
-    """Take a mask whose volume is there: in the case folder, or of its name beside ``masks/``."""
-    mask = mask_id(path)
-    if path.parent.name != "masks" or not mask:
+def _match_case(path: Path, shape: Shape, near: Near) -> Claim | None:
+    """Take a file of a case folder."""
+    folder = folder_of(path)
+    if not is_in_case(folder, near):
         return None
-    owner = _file_of(folder_of(path) / mask, near)
-    if owner is not None:
-        return sure(f"is the mask of {printable(owner.name)}", FILES)
-    return _IS_MASK if is_in_case(folder_of(path), near) else None
+    kind = case_role(path, has_named_image=has_image(folder, near)).partition("/")[0]
+    if kind == "image" and not is_image(path) and len(shape) != 3:
+        return None
+    return _CASE_CLAIMS.get(kind)
+
+
+def _match_loose(path: Path, near: Near) -> Claim | None:
+    """Take a window by its name, and a mask whose volume lies beside the folder of masks."""
+    if window_of(path) is not None:
+        return _IS_NAMED
+    if path.parent.name != "masks" or not is_mask(path):
+        return None
+    owner = _file_of(path.parent.parent / mask_id(path), near)
+    return None if owner is None else sure(f"is the mask of {printable(owner.name)}", FILES)
 
 
 def _match_label(path: Path, shape: Shape, near: Near) -> Claim | None:
     """Take a label whose volume is there; leave it out where what it labels is no volume."""
-    if path.parent.name in ("labels", "masks") and is_in_case(path.parent.parent, near):
-        return _IS_LABEL
     bare = _bare(path)
     owners = images_of_label(bare, lambda image: _file_of(image, near) is not None, IMAGE_WORDS)
     if owners is None:
-        is_beside = label_name(bare.name) is not None and has_image(path.parent, near)
-        return _IS_LABEL if is_beside else None
+        return None
     image = _file_of(owners.images[0], near)
     assert image is not None
     is_one_a_row = bare in row_label_paths(_bare(image))
@@ -127,8 +128,6 @@ def _match_values(path: Path, shape: Shape, dtype: np.dtype[Any], near: Near) ->
         rows = _label_of_rows(path, shape, near)
         if rows is not None:
             return no(f"is plain rows, with a label for each in {printable(rows.name)}")
-    if _has_companions(path.parent, near):
-        return no("lies beside the volume of a case folder") if has_image(path.parent, near) else _IS_IMAGE
     if is_volume:
         return sure(f"has three axes: {dtype} {shape}", FILES)
     label = _certain_label(path, shape, near)
@@ -176,8 +175,8 @@ def _match_points(path: Path, head: Head, near: Near) -> Claim:
     is_named = window_of(path) is not None
     has_points = members_of(head.arrays) is not None
     if is_case_window(path) and (is_named or has_points or has_image(folder_of(path), near)):
-        return _IS_WINDOW
-    return _IS_NAMED if is_named and has_points else _NO_WINDOW
+        return _CASE_CLAIMS["points"]
+    return _IS_NAMED if is_named and has_points else no("is no window of a volume")
 
 
 def reason_of_text(path: Path, near: Near) -> str:
@@ -202,16 +201,8 @@ def is_in_case(folder: Path, near: Near) -> bool:
     """Whether a folder is a case: one with a volume, or with windows of one."""
     if has_image(folder, near) or has_windows(folder, near):
         return True
-    return _is_described(folder, near) and near.holds(folder, is_voxels)
-
-
-def _has_companions(folder: Path, near: Near) -> bool:
-    """Whether a folder has windows, or masks and ``info.json``, as a case has."""
-    return has_windows(folder, near) or _is_described(folder, near)
-
-
-def _is_described(folder: Path, near: Near) -> bool:
-    return near.has(folder / INFO) and near.holds(folder / "masks", is_mask)
+    has_masks = near.has(folder / INFO) and near.holds(folder / "masks", is_mask)
+    return has_masks and near.holds(folder, is_voxels)
 
 
 def _array_of(path: Path, near: Near) -> tuple[Shape, np.dtype[Any]] | None:

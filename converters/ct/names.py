@@ -7,6 +7,7 @@ from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
+from unistore.converters.files.pairs import label_name
 from unistore.converters.plugin import Format, Near
 from unistore.converters.seam.formats import formats_of
 from unistore.schemas.ct.windows import PRESETS, Window
@@ -126,10 +127,19 @@ def window_of(file: Path, known: Collection[str] = ()) -> tuple[str, Window] | N
     return window_in(_window_stem(file), known, whole=file.parent.name == "windows")
 
 
-def window_name(file: Path, known: Collection[str] = ()) -> str:
-    """Name of the window of a file, or of the distance field."""
+def window_role(file: Path, known: Collection[str] = ()) -> str:
+    """``windows/lung`` or ``points/lung`` by the file's name; empty: it does not say its window."""
     named = window_of(file, known)
-    return _window_stem(file) if named is None else named[1].name
+    if is_voxels(file):
+        return f"windows/{named[1].name}" if named else ""
+    return f"points/{named[1].name if named else _window_stem(file)}"
+
+
+def mask_role(file: Path, volume: str) -> str:
+    """``masks/liver`` by the file's name, without that of its volume; empty: it is not called as a mask."""
+    mask = mask_id(file)
+    name = mask.removeprefix(f"{volume}_")
+    return f"masks/{'binary' if name == volume else name}" if mask else ""
 
 
 def _window_stem(file: Path) -> str:
@@ -161,3 +171,29 @@ def has_image(folder: Path, near: Near) -> bool:
 def has_windows(folder: Path, near: Near) -> bool:
     """Whether the folder ``windows/`` of a folder holds any."""
     return near.holds(folder / "windows", is_case_window)
+
+
+def case_role(file: Path, *, has_named_image: bool, known: Collection[str] = ()) -> str:
+    """What a file is in its case; empty: no part of it.
+
+    ``image/512``, ``windows/lung``, ``points/far``, ``masks/3`` or ``labels/seg``.
+
+    Parameters
+    ----------
+    has_named_image
+        Whether the image of the case is called ``ct_original``.
+    known
+        Names of windows besides the presets.
+    """
+    place = file.parent.name
+    if place == "windows":
+        return window_role(file, known)
+    if not is_voxels(file):
+        return ""
+    if place in _CASE_FOLDERS:
+        mask = mask_role(file, file.parent.parent.name) if place == "masks" else ""
+        return mask or f"labels/{stem_of(file)}"
+    if is_image(file) or not has_named_image:
+        return f"image/{image_resolution(file)}"
+    label = label_name(stem_of(file))
+    return f"labels/{label}" if label else ""

@@ -1,19 +1,18 @@
-"""Names in the folders that the user gave; a folder is listed once, not for each of its files."""
+"""What lies in the folders that the user gave; a folder is searched once, not for each of its files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from unistore.converters.files.paths import is_inside, real_path
 
-_KEPT = 16
-"""Folders whose names are kept: files are asked about in the order of their folders."""
+Fits = Callable[[Path], bool]
 
 
 class Folders:
-    """Names of files in folders, without hidden ones and those outside of what the user gave.
+    """Files in folders, without hidden ones and those outside of what the user gave.
 
     Parameters
     ----------
@@ -23,54 +22,49 @@ class Folders:
 
     def __init__(self, roots: Sequence[Path] = ()) -> None:
         self._roots = tuple(roots)
-        self._names: dict[str, frozenset[str]] = {}
-        self._holding: dict[tuple[str, Callable[[Path], bool]], bool] = {}
+        self._holding: dict[tuple[str, Fits], bool] = {}
 
-    @classmethod
-    def of(cls, files: Iterable[Path]) -> Folders:
-        """Return folders that hold these files alone."""
-        names: dict[str, list[str]] = {}
-        for file in files:
-            names.setdefault(str(file.parent), []).append(file.name)
-        folders = cls()
-        folders._names = {folder: frozenset(inside) for folder, inside in names.items()}
-        return folders
-
-    def names(self, folder: Path) -> frozenset[str]:
-        """Return the names of the files in a folder; none if it is not there."""
-        key = str(folder)
-        if not self._roots:
-            return self._names.get(key, frozenset())
-        if key not in self._names:
-            if len(self._names) == _KEPT:
-                del self._names[next(iter(self._names))]
-            self._names[key] = frozenset(self._list(folder))
-        return self._names[key]
-
-    def holds(self, folder: Path, fits: Callable[[Path], bool]) -> bool:
-        """Return whether a file of a folder fits; each folder is searched once."""
+    def holds(self, folder: Path, fits: Fits) -> bool:
+        """Return whether a file of a folder fits; the folder need not be there."""
         key = str(folder), fits
         if key not in self._holding:
-            self._holding[key] = any(fits(folder / name) for name in self.names(folder))
+            self._holding[key] = any(map(fits, self._files(folder)))
         return self._holding[key]
 
     def has(self, path: Path) -> bool:
         """Return whether there is a file; its folder is not listed for it."""
-        if not self._roots or str(path.parent) in self._names:
-            return path.name in self.names(path.parent)
         return path.exists() and is_inside(path, self._roots)
 
-    def _list(self, folder: Path) -> list[str]:
-        given = [root.name for root in self._roots if real_path(root.parent) == folder and root.is_file()]
+    def _files(self, folder: Path) -> Iterator[Path]:
+        yield from (root for root in self._roots if real_path(root.parent) == folder and root.is_file())
         if not is_inside(folder, [root for root in self._roots if root.is_dir()]):
-            return given
+            return
         try:
-            with os.scandir(folder) as entries:
-                return [entry.name for entry in entries if self._is_ours(entry)]
+            entries = os.scandir(folder)
         except OSError:
-            return given
+            return
+        with entries:
+            yield from (Path(entry.path) for entry in entries if self._is_ours(entry))
 
     def _is_ours(self, entry: os.DirEntry[str]) -> bool:
         if entry.name.startswith(".") or not entry.is_file():
             return False
         return not entry.is_symlink() or is_inside(Path(entry.path), self._roots)
+
+
+class ListedFolders(Folders):
+    """Folders that hold some files alone."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        super().__init__()
+        self._by_folder: dict[Path, list[Path]] = {}
+        self._there = set(files)
+        for file in self._there:
+            self._by_folder.setdefault(file.parent, []).append(file)
+
+    def has(self, path: Path) -> bool:
+        """See `Folders.has`."""
+        return path in self._there
+
+    def _files(self, folder: Path) -> Iterator[Path]:
+        yield from self._by_folder.get(folder, ())

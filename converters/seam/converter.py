@@ -172,7 +172,9 @@ class SeamConverter(Converter):
         parts = Parts(roots=listing.roots)
         problems = [*linked.problems]
         notes = [*linked.notes]
-        unused = {file.name: file.path for file in sources if file.format or not self.plugin.follows_links}
+        unused = {
+            str(file.path): file.path for file in sources if file.format or not self.plugin.follows_links
+        }
         left_out: list[tuple[Path, str]] = []
         for one in chosen:
             if isinstance(one, Problem):
@@ -181,12 +183,12 @@ class SeamConverter(Converter):
                 notes.append(one)
             elif isinstance(one, tuple) and not isinstance(one, Group):
                 file, reason = one
-                if unused.pop(file.name, None) is not None:
+                if unused.pop(str(file.path), None) is not None:
                     left_out.append((file.path, reason))
             else:
                 group = one if isinstance(one, Group) else Group(one.name, (one,))
-                for file in group.files:
-                    unused.pop(file.name, None)
+                for file in group.files:  # which the family may have named anew
+                    unused.pop(str(file.path), None)
                 parts.add(group.name, [file.path for file in group.files], part_group(group))
         if not parts and not problems and not exclusion.covered:
             message = f"no {' or '.join(self.suffixes)} file in this folder"

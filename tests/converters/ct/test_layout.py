@@ -183,7 +183,7 @@ def test_every_file_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
         "b.dcm": "is DICOM, which this version does not read",
         "case/notes.npy": "lies beside the volume of a case folder",
         "case/windows/odd.npy": "does not say its window, as lung_w1500_l-600 does",
-        "files/info.json": "lies in no case folder",
+        "files/info.json": "is of no case folder",
         "files/masks/z_binary.npy": "is the mask of no volume",
         "files/plain.npz": "is no window of a volume",
     }

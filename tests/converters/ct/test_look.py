@@ -182,7 +182,7 @@ def test_a_case_is_known_by_its_windows_or_its_mask_and_description(tmp_path: Pa
     assert "float32" in left_out(masks["volume"], tmp_path)
     left_out(masks["mask"], tmp_path)
     save(tmp_path / "w/ct_original.npy", HU)
-    assert left_out(windows["volume"], tmp_path) == "lies beside the volume of a case folder"
+    assert "float32" in left_out(windows["volume"], tmp_path)
 
 
 def test_a_mask_beside_its_volume(tmp_path: Path) -> None:

@@ -76,13 +76,29 @@ def test_everything_damaged(family_case: str, copy_case: Copy, tree: Tree) -> No
 SMALL_SHARD = 16 << 10
 
 
+@pytest.fixture(scope="module")
+def make_many_shards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Case, Path]]:
+    made: dict[str, tuple[Case, Path]] = {}
+
+    def make(name: str) -> tuple[Case, Path]:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            (folder / "sources").mkdir()
+            case = MAKERS[name](folder / "sources")
+            made[name] = case, case.convert(folder / "store.zarr")
+        return made[name]
+
+    return make
+
+
 @pytest.fixture
-def many_shards(family_case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Case, Path]:
-    """A case of each family, and a store of it whose tables have many shards."""
+def many_shards(
+    family_case: str, make_many_shards: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Case, Path]:
+    """A case of each family, and a copy of a store of it whose tables have many shards."""
     monkeypatch.setattr("unistore.conversion.plan.SHARD", SMALL_SHARD)
-    (tmp_path / "sources").mkdir()
-    case = MAKERS[family_case](tmp_path / "sources")
-    return case, case.convert(tmp_path / "store.zarr")
+    case, store = make_many_shards(family_case)
+    return case, shutil.copytree(store, tmp_path / "store.zarr")
 
 
 @pytest.mark.parametrize("lost", ["shards", "digests of sources", "lines of the manifest", "root"])

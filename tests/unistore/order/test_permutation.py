@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,12 @@ def test_any_position_of_a_huge_permutation_is_found_alone() -> None:
     together = permutation(positions)
     assert [permutation(positions[i : i + 1])[0] for i in range(3)] == together.tolist()
     assert (together < 10**12).all()
+
+
+def test_permutations_are_those_of_earlier_versions() -> None:
+    """Saved states go on in the same order."""
+    found = [Permutation(length, 3, epoch)(np.arange(length)) for length in range(40) for epoch in range(8)]
+    assert xxhash.xxh3_64_hexdigest(np.concatenate(found).astype("<i8").tobytes()) == "4e9bc9d58991effd"
 
 
 def test_small_permutations_are_spread_evenly() -> None:

@@ -14,7 +14,7 @@ import pytest
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3 import Array, LocalStorage
 from unistore.zarr3.codecs import Blosc, FrameError, decoder, encoder
-from unistore.zarr3.metadata import encode_index
+from unistore.zarr3.metadata import decode_index, encode_index
 from unistore.zarr3.writer import array_metadata
 
 CODECS = ["fast", "balanced", "none", "zstd noshuffle 1"]
@@ -123,6 +123,16 @@ def test_a_shard_that_vanishes_after_its_index_was_read(tmp_path: Path, write: A
     array.storage.renew()
     with pytest.raises(StoreError, match=r"array 'a': shard a/c/0/0 of .*, chunk \(1, 0\): .*no such file"):
         array.read_rows([2])
+
+
+def test_an_index_may_use_all_of_its_shard() -> None:
+    entries = np.array([[0, 100], [100, 0], [40, 60], [-1, -1]])
+    assert np.array_equal(decode_index(encode_index(entries), 100, 100), entries)
+    for outside in ([1, 100], [101, 0], [0, 101], [-1, 0], [0, -1]):
+        with pytest.raises(FrameError, match="outside the shard of 100 bytes"):
+            decode_index(encode_index(np.array([[0, 1], outside])), 100, 100)
+    with pytest.raises(FrameError, match="a chunk at 100 bytes, more than 99 encoded ones"):
+        decode_index(encode_index(entries), 100, 99)
 
 
 @pytest.mark.parametrize(

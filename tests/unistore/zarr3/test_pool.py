@@ -81,6 +81,15 @@ def test_chunks_stay_until_others_need_their_room(array: Array, read: list[int],
     assert read == [100, 0]
 
 
+def test_rooms_are_taken_in_turn(array: Array, read: list[int], small_pools: None) -> None:
+    first = np.arange(0, 64 * 16, 16)
+    for rows in (first, [100 * 16], [101 * 16]):
+        array.read_rows(rows)
+    read.clear()
+    array.read_rows(first[2:])
+    assert read == []
+
+
 def test_chunks_of_a_batch_are_read_once_each(array: Array, read: list[int], small_pools: None) -> None:
     rows = np.random.default_rng(0).integers(0, 3200, 60)
     np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])

@@ -1,8 +1,8 @@
 """Reads datasets, each in a process of its own: ``python read_apart.py SEED FILE DATASET [FILE DATASET …]``.
 
-Before it reads, each process fills and frees memory with bytes that depend on the seed. The output is a line
-of JSON: for each dataset its values in hexadecimal digits, the message that refuses it, or how the process
-ended.
+Their memory was filled with bytes that depend on the seed, and freed, before. The output is
+a line of JSON: for each dataset its values in hexadecimal digits, the message that refuses it, or how the
+process ended.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import sys
 from pathlib import Path
 from random import Random
 
+import h5py  # noqa: F401  once, not by every process
+import hdf5plugin  # noqa: F401
+
 from unistore.converters.files.hdf5.file import open_hdf5, read_rows
 from unistore.errors import InputError
 
@@ -24,10 +27,11 @@ BLOCKS = 5000
 
 def main() -> None:
     seed, *names = sys.argv[1:]
-    print(json.dumps([apart(seed, *pair) for pair in zip(names[::2], names[1::2], strict=True)]))
+    scramble_memory(Random(seed))
+    print(json.dumps([apart(*pair) for pair in zip(names[::2], names[1::2], strict=True)]))
 
 
-def apart(seed: str, path: str, dataset: str) -> dict[str, str]:
+def apart(path: str, dataset: str) -> dict[str, str]:
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:
@@ -37,7 +41,6 @@ def apart(seed: str, path: str, dataset: str) -> dict[str, str]:
         os.dup2(silence, 2)
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        scramble_memory(Random(seed))
         with os.fdopen(writer, "w") as stream:
             json.dump(read(Path(path), dataset), stream)
         os._exit(0)
