@@ -33,7 +33,7 @@ import tensorstore
 import zarr
 from numpy.typing import NDArray
 
-from unistore.zarr3 import Array, LocalStorage, durable
+from unistore.zarr3 import LocalStorage, StoredArray, durable
 from unistore.zarr3.durable import write_file
 from unistore.zarr3.writer import array_metadata, encode_shard, iter_shard_buffers
 
@@ -139,7 +139,7 @@ def reads(case: Case, chunks: int, rounds: int, folder: Path) -> list[dict[str, 
         file.create_dataset("lzf", data=values, chunks=(1, values.shape[1]), compression="lzf", shuffle=True)
         file.create_dataset("contiguous", data=values)
 
-    array = Array.open(LocalStorage(folder), "a")
+    array = StoredArray.open(LocalStorage(folder), "a")
     z = zarr.open_array(folder / "a", mode="r")
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder / "a")}}
     t = tensorstore.open(spec, open=True, read=True, recheck_cached_data="open").result()
@@ -260,7 +260,7 @@ def writes(case: Case, shard_mib: int, rounds: int, folder: Path) -> list[dict[s
         contender(0)
     for name in ("unistore", "tensorstore", "zarr"):
         if not np.array_equal(
-            Array.open(LocalStorage(folder), name).read_rows(np.arange(len(values))), values
+            StoredArray.open(LocalStorage(folder), name).read_rows(np.arange(len(values))), values
         ):
             raise AssertionError(name)
 

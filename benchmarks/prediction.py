@@ -31,9 +31,9 @@ import numpy as np
 from memory import FAMILIES, MB, status
 
 from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.dry_run import dry_run
 from unistore.conversion.executors.worker_process import end_spare
 from unistore.conversion.memory import PROCESS, estimate
-from unistore.conversion.preview import preview
 from unistore.conversion.settings import Settings
 from unistore.converters.scanning import scan_sources
 from unistore.system.sizes import size
@@ -76,7 +76,7 @@ def cases(family: str, megabytes: int, settings: list[tuple[int, bool]], work: P
         least = PROCESS + estimate(converter, scan_sources(converter, [sources]), 0).step
         for workers, tight in settings:
             limit = (PROCESS + workers * least if workers else least) if tight else None
-            peak = preview(converter, [sources], Settings(workers=workers, memory=limit)).peak
+            peak = dry_run(converter, [sources], Settings(workers=workers, memory=limit)).peak
             given = [family, str(sources), str(out), str(workers), str(limit or 0)]
             began = time.perf_counter()
             done = subprocess.run(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from unistore.converters.files.folders import Folders
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, IndexValues, Table
-from unistore.system.packed import Items, Packed, Texts
+from unistore.system.packed import Items, PackedObjects, Texts
 
 # Values between converters and the scan: files to look at, verdicts on them, parts, scanned parts.
 
@@ -148,7 +148,7 @@ class Columns(Items[T]):
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self.names = Texts()
-        self.details: Packed[Any] = Packed()
+        self.details: PackedObjects[Any] = PackedObjects()
         self._files = Texts()
         for item in items:
             self.append(item)
@@ -175,7 +175,7 @@ class Columns(Items[T]):
         return _split(self._files[number])
 
     def only(self, numbers: Collection[int]) -> Self:
-        """As `Packed.only`."""
+        """As `PackedObjects.only`."""
         found = copy(self)
         found.names, found._files = self.names.only(numbers), self._files.only(numbers)
         found.details = self.details.only(numbers)

@@ -30,7 +30,7 @@ from unistore.converters.survey import (
     other_family_reason,
 )
 from unistore.errors import InputError, Problem, first_few, printable
-from unistore.system.packed import Packed
+from unistore.system.packed import PackedObjects
 from unistore.system.sizes import count_of
 
 _THREADS = 8
@@ -211,13 +211,13 @@ class _FamilyScan:
         claims.ask(ask=self._ask)
         raise InputError(nothing_found(claims, self._converter.family))
 
-    def _scan(self, parts: Parts) -> tuple[Parts, Packed[Scanned]]:
+    def _scan(self, parts: Parts) -> tuple[Parts, PackedObjects[Scanned]]:
         """Scan all parts; returns those of the family.
 
         Parts in folders that failed, or are not surely the family's, may be of other families.
         """
         converter, claims = self._converter, self._claims
-        results: Packed[Scanned | None] = Packed()
+        results: PackedObjects[Scanned | None] = PackedObjects()
         wrong: dict[int, Sequence[Problem]] = {}
         unsure: list[int] = []
         threads = _THREADS if converter.thread_safe else 1
@@ -233,7 +233,7 @@ class _FamilyScan:
         rows = {number: claims.rows_of_files(parts.paths(number)) for number in unsure}
         if rows:
             claims.ask(np.concatenate(list(rows.values())), self._ask)
-        sources, scanned = Parts(roots=parts.roots), Packed[Scanned]()
+        sources, scanned = Parts(roots=parts.roots), PackedObjects[Scanned]()
         general: list[int] = []
         columns = zip(parts.names, parts.files(), parts.details, results, strict=True)
         for number, (name, files, detail, result) in enumerate(columns):

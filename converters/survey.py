@@ -31,7 +31,7 @@ from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family, is_own, leave_out, reason_of
 from unistore.converters.scan import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.errors import InputError, Problem, UnistoreError, first_few, printable
-from unistore.system.packed import Packed, view
+from unistore.system.packed import PackedObjects, view
 
 if TYPE_CHECKING:
     from unistore.converters.scan import Scan
@@ -179,7 +179,7 @@ class Claims:
         self.refusers = np.zeros(len(self.paths), np.uint8)
         self.unreadable: dict[int, Problem] = {}
         self._places = np.full(len(self.paths), -1, np.int64)  # of the rows in `_reasons`
-        self._reasons: Packed[tuple[str, str | Problem]] = Packed()
+        self._reasons: PackedObjects[tuple[str, str | Problem]] = PackedObjects()
 
     def serves(self, converter: Converter) -> bool:
         """Return whether the table would be the same with another converter."""

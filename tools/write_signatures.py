@@ -20,7 +20,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from distributed import Client
 
-from unistore.conversion.report import Report
+from unistore.conversion.run import Report
 from unistore.converters.survey import Detection
 from unistore.system.progress import Progress
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unistore.conversion.report import Report as Report
+    from unistore.conversion.run import Report as Report
     from unistore.conversion.signatures import convert as convert
     from unistore.data.collate import Collate as Collate
     from unistore.data.collate import collate as collate
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "conversion.convert": "convert",
-    "conversion.report": "Report",
+    "conversion.run": "Report",
     "data.collate": "Collate collate",
     "data.dataset": "Dataset",
     "data.kinds.clips": "Clips",

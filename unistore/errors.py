@@ -92,7 +92,7 @@ class Problem:
         return f"{self.location}: {self.message}{cure}"
 
     def to_json(self) -> dict[str, Any]:
-        """All but the traceback, so that ``Problem(**document)`` equals it."""
+        """Return all but the traceback, so that ``Problem(**document)`` equals it."""
         return {
             "file": self.file,
             "dataset": self.dataset,
@@ -124,7 +124,7 @@ class InputError(UnistoreError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     def problems_at(self, location: Location | str) -> tuple[Problem, ...]:
-        """Its problems; the text of an error without any becomes one at `location`."""
+        """Return its problems; the text of an error without any becomes one at `location`."""
         return self.problems or (Problem.at(location, str(self)),)
 
     def __reduce__(self) -> tuple[type[InputError], tuple[Sequence[Problem] | str]]:
@@ -207,6 +207,6 @@ def _escape(char: str) -> str:
 
 
 def first_few(names: Sequence[str], most: int = 4, separator: str = ", ") -> str:
-    """The first `most` names, printable, and how many more there are: ``"a, b and 3 more"``."""
+    """Return the first `most` names, printable, and how many more there are: ``"a, b and 3 more"``."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return separator.join(map(printable, names[:most])) + more

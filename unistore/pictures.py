@@ -21,12 +21,14 @@ INSTALL = "pip install 'unistore[plot]'"
 MARK = "made by unistore inspect"
 """Metadata of every file that is written; other files are overwritten only if that is asked for."""
 _MAX_TEXT = 600
-_MAX_STORES, _MAX_SAMPLES = 2, 3
+_MAX_STORES = 2
+_MAX_SAMPLES = 3
 """Shown in a notebook: stores of a Dataset, and samples of each."""
 _IMAGE = "width:100%;min-width:560px;max-width:1100px"
 """A narrow screen scrolls a picture instead of shrinking it until it cannot be read."""
 
-_FIGSIZE, _DPI = (10, 3.2), 110
+_FIGSIZE = (10, 3.2)
+_DPI = 110
 _STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -84,7 +86,7 @@ def text_html(text: str, max_length: int = _MAX_TEXT) -> str:
 
 
 def facts_html(facts: Iterable[tuple[str, str]]) -> str:
-    """A table of names and values, without empty values."""
+    """Return a table of names and values, without empty values."""
     rows = [
         f"<tr><th>{text_html(name)}</th><td>{text_html(value)}</td></tr>" for name, value in facts if value
     ]
@@ -92,14 +94,14 @@ def facts_html(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def table_html(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that scrolls where it is too wide."""
+    """Return a table that scrolls where it is too wide."""
     head = "".join(f"<th>{text_html(name)}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(f'<td>{text_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def pictures_html(store: StoreView, shown: Iterable[tuple[int, str]]) -> str:
-    """Pictures of samples, given by number and caption; where one cannot be drawn, the reason."""
+    """Return pictures of samples, given by number and caption; where one cannot be drawn, the reason."""
     html = ""
     for sample, caption in shown:
         try:
@@ -120,7 +122,7 @@ def notebook_html(
     facts: Iterable[tuple[str, str]],
     shown: Sequence[tuple[StoreView, NDArray[np.int64] | None]] = (),
 ) -> str:
-    """Representation of an object in a notebook: its facts, and pictures of a few samples.
+    """Return the representation of an object in a notebook: its facts, and pictures of a few samples.
 
     `shown` are stores and the numbers of their samples (None: all): the first, middle and last are shown.
     """

@@ -27,11 +27,6 @@ def resolve_progress(progress: Progress | bool | None) -> Iterator[Progress]:
     """The progress callbacks of an argument: the caller's own, a bar (True) or no-ops (False).
 
     None: a bar in a terminal or notebook.
-
-    Raises
-    ------
-    InputError
-        If `progress` is something else.
     """
     if progress is None:
         progress = sys.stderr.isatty() or _in_notebook()
@@ -61,19 +56,19 @@ class ProgressBar:
 
     Without a terminal it prints one line for each stage, so that logs stay readable. After an error or
     Ctrl-C the bar of the last stage stays.
-
-    Parameters
-    ----------
-    quiet, verbose
-        Show nothing but `tell`; print how long each stage took.
-    console
-        Returns the console of rich to draw on; None: one on standard error.
     """
 
     def __init__(
-        self, *, quiet: bool = False, verbose: bool = False, console: Callable[[], Console] | None = None
+        self,
+        *,
+        # show nothing but `tell`; print how long each stage took
+        quiet: bool = False,
+        verbose: bool = False,
+        # returns the console of rich to draw on; None: one on standard error
+        console: Callable[[], Console] | None = None,
     ) -> None:
-        self._quiet, self._verbose = quiet, verbose
+        self._quiet = quiet
+        self._verbose = verbose
         self._notebook: Any = None
         self._bars: Bars | None = None
         if not quiet and _in_notebook():
@@ -84,7 +79,10 @@ class ProgressBar:
         elif not quiet and sys.stderr.isatty():
             self._bars = _bars(console)
         self._task: TaskID | None = None
-        self._stage, self._total, self._began, self._drawn = "", 0, 0.0, 0.0
+        self._stage = ""
+        self._total = 0
+        self._began = 0.0
+        self._drawn = 0.0
 
     def __enter__(self) -> Self:
         if self._bars is not None and self._notebook is None:
@@ -105,7 +103,9 @@ class ProgressBar:
     def begin(self, stage: str, total: int) -> None:
         """A stage of `total` bytes begins."""
         self._end()
-        self._stage, self._total, self._began = stage, total, time.perf_counter()
+        self._stage = stage
+        self._total = total
+        self._began = time.perf_counter()
         if self._bars is not None:
             self._task = self._bars.add_task(stage, total=total)
             self._draw(now=True)
@@ -140,7 +140,7 @@ class ProgressBar:
 
 
 def _bars(console: Callable[[], Console] | None) -> Bars:
-    """Bars of rich, which is imported here: that takes as long as converting a small file."""
+    """Return bars of rich, which is imported here: that takes as long as converting a small file."""
     from rich import progress as rich
     from rich.console import Console
 

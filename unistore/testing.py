@@ -67,8 +67,8 @@ def check_format(
         assert set(opened.arrays) == set(oracle), f"arrays {sorted(opened.arrays)}, expected {sorted(oracle)}"
         for name, expected in oracle.items():
             _check_array(name, opened.arrays[name], expected)
-        found = dict(opened.facts)
-    assert facts is None or found == dict(facts), f"facts {found}, expected {dict(facts or {})}"
+        own_facts = dict(opened.facts)
+    assert facts is None or own_facts == dict(facts), f"facts {own_facts}, expected {dict(facts or {})}"
     with TemporaryDirectory(prefix="unistore-testing-") as folder:
         for short in _truncated(path, Path(folder)):
             _refuses(format, short)
@@ -86,7 +86,7 @@ def _check_array(name: str, array: Array, expected: NDArray[Any]) -> None:
 
 
 def _truncated(path: Path, folder: Path) -> Iterable[Path]:
-    """The file, cut off at `CUTS` lengths."""
+    """Yield the file, cut off at `CUTS` lengths."""
     data = path.read_bytes()
     short = folder / f"short{path.suffix}"
     for cut in range(CUTS):
@@ -156,7 +156,8 @@ def check_family(
         other values; if no page can be written; if a Loader under fork or spawn delivers other samples; if a
         truncated source becomes anything but a Problem.
     """
-    folder, chosen = Path(work), dict(options or {})
+    folder = Path(work)
+    chosen = dict(options or {})
     paths = Path(sources)
     _check_dry_run(family, paths, folder / "dry.zarr", chosen)
     store = folder / "store.zarr"
@@ -202,7 +203,7 @@ def _check_dry_run(family: str, sources: Path, store: Path, options: Mapping[str
 
 
 def _killed(family: str, sources: Path, store: Path, options: Mapping[str, Any]) -> str:
-    """Digest of a store whose conversion was killed, unless it was faster, before it went on."""
+    """Return the digest of a store whose conversion was killed, unless it was faster, before it went on."""
     arguments = ["convert", family, str(sources), str(store), *_flags(options)]
     for delay in (0.3, 0.6):
         process = subprocess.Popen(_command(arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -216,8 +217,8 @@ def _killed(family: str, sources: Path, store: Path, options: Mapping[str, Any])
 
 
 def _check_verify(sources: Path, store: Path, folder: Path) -> None:
-    found = unistore.verify(store, against=sources)
-    assert not found.problems, f"verify --against finds {found.problems[0]}"
+    verified = unistore.verify(store, against=sources)
+    assert not verified.problems, f"verify --against finds {verified.problems[0]}"
     changed = folder / "changed"
     shutil.copytree(sources, changed)
     for file in sorted(path for path in changed.rglob("*") if path.is_file()):
@@ -225,10 +226,10 @@ def _check_verify(sources: Path, store: Path, folder: Path) -> None:
         data[-1 - len(data) // 8] ^= 0x55
         file.write_bytes(data)
     try:
-        found = unistore.verify(store, against=changed)
+        verified = unistore.verify(store, against=changed)
     except UnistoreError:
         return
-    assert found.problems, "verify --against misses a changed byte of a source"
+    assert verified.problems, "verify --against misses a changed byte of a source"
 
 
 def _check_repair(sources: Path, store: Path, damaged: Path) -> None:
@@ -244,7 +245,8 @@ def _check_export(family: str, store: Path, folder: Path, options: Mapping[str, 
     unistore.export(store, folder / "exported")
     again = folder / "again.zarr"
     unistore.convert(folder / "exported", again, family, **options)
-    one, other = unistore.Store(store), unistore.Store(again)
+    one = unistore.Store(store)
+    other = unistore.Store(again)
     assert one.paths() == other.paths(), "an exported source converts to other arrays"
     for path in one.paths():
         equal = path == "sources/bytes" or np.array_equal(one.array(path).read(), other.array(path).read())

@@ -28,9 +28,10 @@ import zarr
 from numpy.typing import NDArray
 
 import unistore
-from unistore.zarr3 import Array, LocalStorage
+from unistore import zarr3
 from unistore.zarr3.writer import encode_shard
 
+StoredArray = zarr3.StoredArray if hasattr(zarr3, "StoredArray") else zarr3.Array
 OLD_NAMES = {"window": "windows", "voxel_bins": "voxels"}
 FILES = 2000
 """Tiny HDF5 files of the workload ``"convert files"``."""
@@ -168,7 +169,7 @@ def engine(what: str, folder: Path) -> tuple[float, float]:
             for _ in range(20):
                 encode_shard(metadata, (0, 0), values)
     else:
-        array = Array.open(LocalStorage(folder / "engine"), "a")
+        array = StoredArray.open(zarr3.LocalStorage(folder / "engine"), "a")
         draws, out = np.random.default_rng(0).integers(0, len(values), (1000, 64)), np.empty_like(values[:64])
 
         def work() -> None:

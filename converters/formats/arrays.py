@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from unistore.converters.files.arrays import NPY_NAME
 from unistore.converters.files.npy.archive import open_npz
-from unistore.converters.files.npy.array import open_npy
+from unistore.converters.files.npy.array import NPY_NAME, open_npy
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
 
 _COMPRESSED = "compressed .npz, read from the start for every shard; np.savez (uncompressed) converts faster"

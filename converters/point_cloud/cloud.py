@@ -108,11 +108,6 @@ class Cloud:
         """Row shape of a column of the points."""
         return self.store.array(f"{POINTS}/{name}").shape[1:]
 
-    def own_dtype(self, name: str) -> np.dtype[Any]:
-        """Dtype that a column of the points had in the source."""
-        dtype: np.dtype[Any] = np.dtype(self.layout["columns"][name][1])
-        return dtype
-
     def _stored(self, name: str) -> NDArray[Any]:
         return self.store.array(f"{POINTS}/{name}").read_ranges([self.source.lo], [self.source.hi])
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -28,18 +27,12 @@ FEATURES = "features"
 """Stored name of the values that follow x, y, z in one array."""
 
 
-def problems_of(array: Array, _: Location) -> Sequence[Problem]:
-    """Problems that make the values of an array unreadable."""
-    return array.problems()
-
-
 def choose(
     layout: str,
-    datasets: Mapping[str, Any],
+    datasets: Mapping[str, Array],
     group: str,
     mapping: Mapping[str, str],
     name: Location | str,
-    check: Callable[[Any, Location], Sequence[Problem]] = problems_of,
     *,
     wide: bool = False,
 ) -> Described:
@@ -58,8 +51,6 @@ def choose(
         Path of the group of the columns.
     mapping
         ``--map``: dataset (name in the group, or path) by stored name; empty: leave that column out.
-    check
-        ``check(dataset, location)``: problems that make the values of a dataset unreadable.
 
     Raises
     ------
@@ -85,12 +76,10 @@ def choose(
         raise InputError(problems)
     used = {key: path for key, path in stored.items() if key in xyz or datasets[path].shape != ()}
     for path in used.values():
-        problems += check(datasets[path], location_of(name, path))
+        problems += datasets[path].problems()
     if problems or (problems := dataset_problems(used, xyz, datasets, name)):
         raise InputError(problems)
-    places = {
-        key: Place(path, datasets[path].dtype.str, datasets[path].shape[1:]) for key, path in used.items()
-    }
+    places = {key: place_of(path, datasets[path]) for key, path in used.items()}
     coordinates = [places.pop(key) for key in xyz]
     points = datasets[coordinates[0].array].shape[0]
     if xyz == ("xyz",) and coordinates[0].row_shape != (3,):
@@ -109,6 +98,11 @@ def choose(
         notes=tuple(notes),
         left_out=left_out_of(datasets, used.values(), raw.values()),
     )
+
+
+def place_of(path: str, array: Array) -> Place:
+    """Where a column is that is an array of its own."""
+    return Place(path, array.dtype.str, array.shape[1:])
 
 
 def _raw(
@@ -245,14 +239,13 @@ def name_problems(
 
 
 def dataset_problems(
-    used: Mapping[str, str], xyz: Sequence[str], datasets: Mapping[str, ArrayHeader], name: Location | str
+    used: Mapping[str, str], xyz: Sequence[str], datasets: Mapping[str, Array], name: Location | str
 ) -> list[Problem]:
     """Problems of shapes and dtypes; `used` has the dataset of each stored name, `xyz` are coordinates."""
     problems: list[Problem] = []
     for key, path in used.items():
-        shape, dtype = datasets[path].shape, datasets[path].dtype
-        place = Place(path, dtype.str, shape[1:])
-        problems += column_problems(place, name, coordinate=key in xyz)
+        shape = datasets[path].shape
+        problems += column_problems(place_of(path, datasets[path]), name, coordinate=key in xyz)
         if key in xyz and len(shape) != (2 if xyz == ("xyz",) else 1):
             message = f"has shape {shape}, expected {'(N, 3)' if xyz == ('xyz',) else '(N,)'} for coordinates"
             others = {each: datasets[each] for each in datasets if each != path}

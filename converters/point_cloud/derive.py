@@ -439,15 +439,11 @@ class _Emitter:
 
 _FIXED = 16 << 20
 _POINT = 120
-"""Coordinates, their cells or positions, order, a column, and what numpy sorts with."""
-_VOXELS = 80
-"""Points whose voxels are counted: cells, keys, order, inverse, voxels of another."""
-_WINDOWS = 50
-"""Points that are cut into windows: x, y, window, order, of up to two steps."""
-_ORDER = 6
-"""Rows in storage order: row, masks."""
-_CELLS = 24
-"""Points of a segment of more than a step: cells, positions, voxel."""
+"""A point of a step: coordinates, order, a column, and what numpy sorts with."""
+_CELLS = 130
+"""A point of a step whose voxels and windows are found: cells, keys, order, inverse."""
+_MOVED = 60
+"""A point that is brought into another order, or is one of a large segment: row, cells, voxel, window."""
 
 
 class Memory(NamedTuple):
@@ -458,25 +454,16 @@ class Memory(NamedTuple):
 
 
 def derive_memory(file: Described, options: PointCloudOptions) -> Memory:
-    """Estimate the memory of `derive_points`."""
-    widest = 0
+    """Bound the memory of `derive_points`."""
+    widest = 3 * np.dtype(file.layout.xyz_dtype).itemsize
     for place in file.layout.columns.values():
         widest = max(widest, np.dtype(place.dtype).itemsize * prod(place.row_shape))
-    axis = np.dtype(file.layout.xyz_dtype).itemsize
-    xyz = 3 * axis
-    in_windows = options.segment is not None and file.segmented is None
-    step = _POINT + 3 * widest
-    block = 0
-    if options.voxel_size:
-        step += _VOXELS
-        block = xyz + _CELLS if file.points > STEP else 0
-    if in_windows:
-        step += _WINDOWS
-        # Row, window, x and y of each point, and of both halves of large windows.
-        row = 4 + 2 * axis
-        divided = row + 8 + (0 if options.max_points is None else 2 * row)
-        block = xyz + _ORDER + max(divided, block, widest)
-    elif file.segmented == "indices":  # one column after the other
-        block = _ORDER + max(xyz + block, widest)
-    fixed = _FIXED + file.memory + min(file.points, STEP) * step
-    return Memory(fixed, fixed + file.points * block)
+    is_cut = options.segment is not None and file.segmented is None
+    is_large = bool(options.voxel_size) and file.points > STEP
+    of_point = _POINT + 3 * widest
+    if is_cut or options.voxel_size:
+        of_point += _CELLS
+    on_disk = _FIXED + file.memory + min(file.points, STEP) * of_point
+    if is_cut or is_large or file.segmented == "indices":
+        return Memory(on_disk, on_disk + file.points * (_MOVED + 2 * widest))
+    return Memory(on_disk, on_disk)

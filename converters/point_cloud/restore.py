@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,14 +103,6 @@ def _is_recounted(path: str, item: Any, name: Any) -> bool:
     return getattr(first, "shape", ())[:1] == (item.attrs[name],)
 
 
-class _Column(NamedTuple):
-    """An array of a file with a row a point; values are read as a whole."""
-
-    read: Callable[[], NDArray[Any]]
-    row_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
 def own_arrays(cloud: Cloud) -> dict[str, Values]:
     """Arrays of a cloud by their paths in its file."""
     columns = _columns(cloud)
@@ -119,31 +111,27 @@ def own_arrays(cloud: Cloud) -> dict[str, Values]:
         return _batches(cloud, columns)
     if layout == pointsuite_columns.NAME:
         return _in_segments(cloud, columns)
-    own = {
-        path: lazy_values(column.read, (cloud.rows, *column.row_shape), column.dtype)
-        for path, column in columns.items()
-    }
     if layout == pointsuite_indices.NAME:
         for segment, number in cloud.real_segments():
-            own[f"{segment_group(number)}/indices"] = array_values(cloud.indices(segment))
-    return own
+            columns[f"{segment_group(number)}/indices"] = array_values(cloud.indices(segment))
+    return columns
 
 
-def _columns(cloud: Cloud) -> dict[str, _Column]:
+def _columns(cloud: Cloud) -> dict[str, Values]:
     """Coordinates and columns by path; what stands beside coordinates in one array is part of it."""
-    layout = cloud.layout
-    coordinates = layout["xyz"]
-    columns: dict[str, _Column] = {}
+    coordinates = cloud.layout["xyz"]
+    columns: dict[str, Values] = {}
     beside: list[str] = []
-    for name, (path, *_) in layout["columns"].items():
+    for name, (path, dtype, _) in cloud.layout["columns"].items():
         if path in coordinates:
             beside.append(name)
         else:
-            read = partial(cloud.column, name)
-            columns[path] = _Column(read, cloud.row_shape(name), cloud.own_dtype(name))
+            shape = (cloud.rows, *cloud.row_shape(name))
+            columns[path] = lazy_values(partial(cloud.column, name), shape, np.dtype(dtype))
     if len(coordinates) == 3:
         for axis, path in enumerate(coordinates):
-            columns[path] = _Column(partial(cloud.coordinates, axis), (), cloud.coordinate_dtype(axis))
+            read = partial(cloud.coordinates, axis)
+            columns[path] = lazy_values(read, (cloud.rows,), cloud.coordinate_dtype(axis))
         return columns
 
     def together() -> NDArray[Any]:
@@ -151,35 +139,36 @@ def _columns(cloud: Cloud) -> dict[str, _Column]:
         return np.concatenate([*parts, *map(cloud.column, beside)], axis=1)
 
     width = 3 + sum(cloud.row_shape(name)[0] for name in beside)
-    return {coordinates[0]: _Column(together, (width,), cloud.coordinate_dtype(0)), **columns}
+    return {coordinates[0]: lazy_values(together, (cloud.rows, width), cloud.coordinate_dtype(0)), **columns}
 
 
-def _batches(cloud: Cloud, columns: Mapping[str, _Column]) -> dict[str, Values]:
+def _batches(cloud: Cloud, columns: Mapping[str, Values]) -> dict[str, Values]:
     """Arrays (B, P, …) of points and (B, …) of segments."""
-    count, points = len(cloud.numbers), cloud.source.hi - cloud.source.lo
+    count = len(cloud.numbers)
+    points = cloud.source.hi - cloud.source.lo
     if (np.diff(cloud.bounds) * max(1, count) != points).any():
         message = f"segments of {cloud.source.name} differ in length, expected batches of one length"
         raise contradiction(cloud.store, f"{SEGMENTS}/offsets", message)
     own: dict[str, Values] = {}
     for path, column in columns.items():
-        shape = (count, points // max(1, count), *column.row_shape)
-        own[path] = lazy_values(partial(_reshaped, column.read, shape), shape, column.dtype)
+        shape = (count, points // max(1, count), *column.shape[1:])
+        own[path] = lazy_values(partial(_reshaped, column, shape), shape, column.dtype)
     for name, (path, dtype, _) in cloud.layout["segment_columns"].items():
         shape = (count, *cloud.store.array(f"{SEGMENTS}/{name}").shape[1:])
         own[path] = lazy_values(partial(cloud.segment_column, name), shape, np.dtype(dtype))
     return own
 
 
-def _reshaped(read: Callable[[], NDArray[Any]], shape: tuple[int, ...]) -> NDArray[Any]:
-    return read().reshape(shape)
+def _reshaped(values: Values, shape: tuple[int, ...]) -> NDArray[Any]:
+    return values.whole().reshape(shape)
 
 
-def _in_segments(cloud: Cloud, columns: Mapping[str, _Column]) -> dict[str, Values]:
+def _in_segments(cloud: Cloud, columns: Mapping[str, Values]) -> dict[str, Values]:
     """Columns of every segment in arrays of its own."""
 
     @lru_cache(maxsize=1)
     def whole(path: str) -> NDArray[Any]:
-        return columns[path].read()
+        return columns[path].whole()
 
     def rows_of(path: str, segment: int) -> NDArray[Any]:
         return whole(path)[cloud.indices(segment)]
@@ -187,7 +176,7 @@ def _in_segments(cloud: Cloud, columns: Mapping[str, _Column]) -> dict[str, Valu
     own: dict[str, Values] = {}
     for path, column in columns.items():
         for segment, number in cloud.real_segments():
-            shape = (cloud.length(segment), *column.row_shape)
+            shape = (cloud.length(segment), *column.shape[1:])
             read = partial(rows_of, path, segment)
             own[f"{segment_group(number)}/{path}"] = lazy_values(read, shape, column.dtype)
     return own

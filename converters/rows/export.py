@@ -18,7 +18,6 @@ from unistore.converters.common.exported import (
     source_dtype,
     sources_of,
 )
-from unistore.converters.files.arrays import format_of
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.scan import Scan
@@ -57,7 +56,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
         arrays: dict[int, list[RestoredArray]] = {}
         for column, place in found.detail.places.items():
             values = _own_rows(store, f"{TABLE}/{column}", sources[number])
-            if reverse_axes and format_of(found.files[place.file]) == "hdf5":
+            if reverse_axes and found.detail.formats[place.file] == "hdf5":
                 values = _reversed(values)
             arrays.setdefault(place.file, []).append(RestoredArray(place.array, values, place.field))
         paths = found.files[: len(found.detail.files)]

@@ -11,8 +11,7 @@ import numpy as np
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.left_out import NOT_MAPPED
-from unistore.converters.files.arrays import NPY_NAME
-from unistore.converters.files.npy.grouping import group_files
+from unistore.converters.files.npy.array import NPY_NAME
 from unistore.converters.formats.hdf5 import MatlabHdf5
 from unistore.converters.plugin import (
     Chosen,
@@ -29,6 +28,7 @@ from unistore.converters.plugin import (
     no,
     sure,
 )
+from unistore.converters.rows.grouping import group_files
 from unistore.converters.rows.options import RowsOptions
 from unistore.converters.seam.columns import common_length
 from unistore.converters.seam.record import ConverterOf
@@ -64,10 +64,8 @@ class Rows(RowsOptions, Family):
 
     def group(self, files: Sequence[SourceFile]) -> Iterator[SourceFile | Group | Problem | str]:
         """Group ``.npy`` files of a folder that are columns of the same rows, see `group_files`."""
-        by_name = {file.name: file for file in files}
-        groups, problems = group_files([(file.name, str(file.path)) for file in files])
-        for group in groups:
-            yield Group(group.name, tuple([by_name[name] for name, _ in group.files]), group.arrays or ())
+        groups, problems = group_files(files)
+        yield from groups
         yield from problems
         parts = sum(group.arrays == (NPY_NAME,) for group in groups)
         if parts > 1:

@@ -125,7 +125,7 @@ def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedS
         if frame.stream is not None:
             by_sequence.setdefault(frame.sequence, []).append(frame.stream)
     if not by_sequence:
-        return ResolvedStreams({}, "arrays", (), ())
+        return ResolvedStreams({}, "arrays")
     return resolve_streams(by_sequence, options.layout, options.height, options.width, options.flip)
 
 

@@ -18,8 +18,9 @@ bytes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,14 @@ _LAYOUT_NAMES = {
 }
 
 
+def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
+    """Number of frames in `size` bytes; None if it is not a whole number."""
+    bits = bits_of_step(layout, height, width)
+    frames = size * 8 // bits
+    is_whole = frames > 0 and -(-frames * bits // 8) == size
+    return frames if is_whole else None
+
+
 @dataclass(frozen=True, slots=True)
 class Camera:
     """A known resolution, and the layout and typical lengths of its files in frames."""
@@ -57,6 +66,24 @@ class Camera:
     def size(self) -> str:
         """``"360 x 640"``."""
         return f"{self.height} x {self.width}"
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
+
+    def frames(self, size: int, layout: str) -> int | None:
+        """See `frames_in`."""
+        return frames_in(size, self.height, self.width, layout)
+
+    def fits(self, sizes: Iterable[int], layout: str) -> bool:
+        """Whether every size is a whole number of frames."""
+        return None not in [self.frames(size, layout) for size in sizes]
+
+    def is_typical(self, sizes: Iterable[int], layout: str) -> bool:
+        """Whether it writes files of such lengths in the layout."""
+        lengths = {self.frames(size, layout) for size in sizes}
+        return layout == self.layout and None not in lengths and not lengths.isdisjoint(self.lengths)
 
 
 CAMERAS = (
@@ -75,30 +102,18 @@ CAMERAS = (
 2,534,400 and 1,612,800 bytes, which are also exactly 88 and 56 packed frames of 360 x 640."""
 
 
-def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
-    """Number of frames in `size` bytes; None if it is not a whole number."""
-    bits = bits_of_step(layout, height, width)
-    frames = size * 8 // bits
-    is_whole = frames > 0 and -(-frames * bits // 8) == size
-    return frames if is_whole else None
-
-
 def fitting_layouts(sizes: Sequence[int], height: int, width: int, layouts: Sequence[str]) -> list[str]:
     """Those of `layouts` in which every size is a whole number of frames."""
-    return [
-        layout
-        for layout in layouts
-        if all(frames_in(size, height, width, layout) is not None for size in sizes)
-    ]
+    camera = Camera("", height, width)
+    return [layout for layout in layouts if camera.fits(sizes, layout)]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Resolution chosen for a recording, and why."""
 
     height: int
     width: int
-    reason: str
+    reason: str = ""
 
 
 def choose_resolutions(
@@ -113,47 +128,48 @@ def choose_resolutions(
     known = [
         camera
         for camera in CAMERAS
-        if (height is None or camera.height == height) and (width is None or camera.width == width)
-        if layout == "bytes" or camera.layout == "packed"
+        if camera.height == (height or camera.height)
+        and camera.width == (width or camera.width)
+        and (layout == "bytes" or camera.layout == "packed")
     ]
-    sizes = {name: _most_common_size(known, each, layout) for name, each in sizes.items()}
-    fitting = {
-        name: [camera for camera in known if _fits_all(camera, each, layout)] for name, each in sizes.items()
-    }
+    sizes = {name: _usual_sizes(known, all_sizes, layout) for name, all_sizes in sizes.items()}
     chosen: dict[str, Choice] = {}
-    for name, cameras in fitting.items():
-        typical = [camera for camera in cameras if _has_typical_size(camera, sizes[name], layout)]
+    undecided: dict[str, list[Camera]] = {}
+    for name, usual in sizes.items():
+        fitting = [camera for camera in known if camera.fits(usual, layout)]
+        typical = [camera for camera in fitting if camera.is_typical(usual, layout)]
         if len(typical) == 1:
-            chosen[name] = _make_choice(typical[0], sizes[name], layout, "a typical size of its files")
-        elif len(cameras) == 1:
-            chosen[name] = _make_choice(cameras[0], sizes[name], layout, "the only known camera that fits")
+            chosen[name] = _choice(typical[0], usual, layout, "a typical size of its files")
+        elif len(fitting) == 1:
+            chosen[name] = _choice(fitting[0], usual, layout, "the only known camera that fits")
+        else:
+            undecided[name] = fitting
     established = {(choice.height, choice.width) for choice in chosen.values()}
     problems: list[Problem] = []
-    reported: set[tuple[int, ...]] = set()
-    for name, cameras in fitting.items():
-        if name in chosen:
-            continue
-        common = [camera for camera in cameras if (camera.height, camera.width) in established]
-        kind = tuple(sorted(set(sizes[name])))
+    reported: set[frozenset[int]] = set()
+    for name, fitting in undecided.items():
+        common = [camera for camera in fitting if camera.pixels in established]
         if len(common) == 1:
-            chosen[name] = _make_choice(common[0], sizes[name], layout, "as other recordings here")
-        elif chosen and not cameras:  # others fit, so this recording is at fault
-            problems.append(replace(_undecided_problem(name, kind, cameras, layout), source=name))
-        elif kind not in reported:
-            reported.add(kind)
-            problems.append(_undecided_problem(name, kind, cameras, layout))
+            chosen[name] = _choice(common[0], sizes[name], layout, "as other recordings here")
+            continue
+        problem = _undecided_problem(name, sorted(set(sizes[name])), fitting, layout)
+        if chosen and not fitting:  # others fit, so this recording is at fault
+            problems.append(replace(problem, source=name))
+        elif frozenset(sizes[name]) not in reported:
+            reported.add(frozenset(sizes[name]))
+            problems.append(problem)
     return chosen, problems
 
 
-def _most_common_size(known: Sequence[Camera], sizes: Sequence[int], layout: str) -> Sequence[int]:
+def _usual_sizes(known: Sequence[Camera], sizes: Sequence[int], layout: str) -> Sequence[int]:
     """All sizes of a recording, or only the most common one if a known camera fits just that.
 
     Files of other sizes are then reported as not a whole number of frames.
     """
-    (usual, _), *others = Counter(sorted(sizes, reverse=True)).most_common()
-    if not others or any(_fits_all(camera, sizes, layout) for camera in known):
+    if any(camera.fits(sizes, layout) for camera in known):
         return sizes
-    return [usual] if any(_fits_all(camera, [usual], layout) for camera in known) else sizes
+    usual = [Counter(sorted(sizes, reverse=True)).most_common(1)[0][0]]
+    return usual if any(camera.fits(usual, layout) for camera in known) else sizes
 
 
 def find_misread_camera(height: int, width: int, sizes: Sequence[int]) -> Camera | None:
@@ -162,9 +178,9 @@ def find_misread_camera(height: int, width: int, sizes: Sequence[int]) -> Camera
     396 x 640 and 252 x 640 divide the sizes of packed 360 x 640 files, so that reading bits as pixels goes
     unnoticed.
     """
-    misread = any((height, width) == (each.height, each.width) for each in CAMERAS if each.layout == "bytes")
-    typical = (camera for camera in CAMERAS if _has_typical_size(camera, sizes, "packed"))
-    return next(typical, None) if misread else None
+    if (height, width) not in [camera.pixels for camera in CAMERAS if camera.layout == "bytes"]:
+        return None
+    return next((camera for camera in CAMERAS if camera.is_typical(sizes, "packed")), None)
 
 
 def row_correlation(packed: NDArray[np.uint8], width: int) -> float:
@@ -173,39 +189,31 @@ def row_correlation(packed: NDArray[np.uint8], width: int) -> float:
     Near 1 for a lit scene of the right resolution, near 0 for a wrong width; NaN if all pixels are equal.
     """
     mean = unpack(packed, width).mean(axis=0, dtype=np.float64)
-    above, below = mean[:-1].ravel(), mean[1:].ravel()
+    above = mean[:-1].ravel()
+    below = mean[1:].ravel()
     if not above.size or not above.std() or not below.std():
         return float("nan")
     return float(np.corrcoef(above, below)[0, 1])
 
 
-def _fits_all(camera: Camera, sizes: Sequence[int], layout: str) -> bool:
-    return all(frames_in(size, camera.height, camera.width, layout) is not None for size in sizes)
-
-
-def _has_typical_size(camera: Camera, sizes: Sequence[int], layout: str) -> bool:
-    lengths = {frames_in(size, camera.height, camera.width, layout) for size in sizes}
-    return layout == camera.layout and bool(lengths & set(camera.lengths)) and None not in lengths
-
-
-def _make_choice(camera: Camera, sizes: Sequence[int], layout: str, why: str) -> Choice:
-    frames = frames_in(sizes[0], camera.height, camera.width, layout)
-    form = "packed bits" if layout == "packed" else "one byte a pixel"
-    reason = f"{sizes[0]:,} bytes are {frames} x {camera.size} in {form}: {why} ({camera.name})"
+def _choice(camera: Camera, sizes: Sequence[int], layout: str, why: str) -> Choice:
+    extent = f"{camera.frames(sizes[0], layout)} x {camera.size}"
+    reason = f"{sizes[0]:,} bytes are {extent} in {_LAYOUT_NAMES[layout]}: {why} ({camera.name})"
     return Choice(camera.height, camera.width, reason)
 
 
 def _undecided_problem(name: str, sizes: Sequence[int], cameras: Sequence[Camera], layout: str) -> Problem:
-    shown = f"{sizes[0]:,} bytes" if len(sizes) == 1 else f"{len(sizes)} sizes, as {sizes[0]:,} bytes,"
+    shown = f"{sizes[0]:,} bytes"
+    if len(sizes) > 1:
+        shown = f"{len(sizes)} sizes, as {shown},"
     cure = "give --height and --width of the camera"
     if not cameras:
         message = f"{shown} are not a whole number of frames of any known camera"
         return Problem(printable(name), message, cure, "unknown size")
-    fit = "; ".join(
-        f"{frames_in(sizes[0], camera.height, camera.width, layout)} x {camera.size} ({camera.name})"
-        for camera in cameras
+    fitting = "; ".join(
+        [f"{camera.frames(sizes[0], layout)} x {camera.size} ({camera.name})" for camera in cameras]
     )
-    return Problem(printable(name), f"{shown} fit several cameras: {fit}", cure, "ambiguous")
+    return Problem(printable(name), f"{shown} fit several cameras: {fitting}", cure, "ambiguous")
 
 
 class DetectedLayout(NamedTuple):
@@ -235,18 +243,23 @@ def detect_layout(
     if wanted == "bytes":
         return DetectedLayout("bytes", "as asked for"), _not_pixel_problems(streams)
     heads = [_count_bytes(stream, _HEAD_BYTES) for stream in streams]
-    bright = [(stream, seen) for stream, seen in zip(streams, heads, strict=True) if seen.above_one]
-    if bright:
-        stream, seen = bright[0]
-        share = 100 * seen.above_one / seen.total
-        reason = f"{share:.0f} % of the first bytes of {stream.name} are above 1 (up to {seen.largest})"
-        message = f"holds one byte a pixel (0 or 1), but {stream.name} holds packed bits"
-        return DetectedLayout("packed", f"{reason}: bits"), [
-            Problem(each.name, message, "convert the two kinds apart", "layout", each.name)
-            for each, counts in zip(streams, heads, strict=True)
-            if not counts.above_one and counts.ones >= _MIN_SET_BITS
-        ]
+    for stream, head in zip(streams, heads, strict=True):
+        if head.above_one:
+            share = 100 * head.above_one / head.total
+            seen = f"{share:.0f} % of the first bytes of {stream.name} are above 1 (up to {head.largest})"
+            return DetectedLayout("packed", f"{seen}: bits"), _other_layouts(stream.name, streams, heads)
     return _detect_from_all_bytes(streams, height, width)
+
+
+def _other_layouts(name: str, streams: Sequence[Stream], heads: Sequence[_ByteCounts]) -> list[Problem]:
+    """Problems of streams that are not packed bits as that of a name."""
+    message = f"holds one byte a pixel (0 or 1), but {name} holds packed bits"
+    cure = "convert the two kinds apart"
+    return [
+        Problem(stream.name, message, cure, "layout", stream.name)
+        for stream, head in zip(streams, heads, strict=True)
+        if not head.above_one and head.ones >= _MIN_SET_BITS
+    ]
 
 
 def _detect_from_all_bytes(
@@ -318,16 +331,13 @@ def _count_bytes(stream: Stream, limit: int | None = None) -> _ByteCounts:
     return _ByteCounts(total, above, ones, largest)
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedStreams:
+class ResolvedStreams(NamedTuple):
     """Extents and layout of the streams."""
 
-    extents: Mapping[str, Extent]
-    """By name of the stream, without streams that have problems."""
-    layout: str
-    """``"packed"``, ``"stream"`` or ``"bytes"``."""
-    notes: tuple[str, ...]
-    problems: tuple[Problem, ...]
+    extents: Mapping[str, Extent]  # by name of the stream, without streams that have problems
+    layout: str  # "packed", "stream" or "bytes"
+    notes: Sequence[str] = ()
+    problems: Sequence[Problem] = ()
 
 
 def resolve_streams(
@@ -342,96 +352,93 @@ def resolve_streams(
     There is at least one stream, by name of the recording. `wanted` is ``"auto"``, ``"packed"`` or
     ``"bytes"``; height and width are as given by the user. Rows are flipped to check their correlation.
     """
-    streams = [stream for each in recordings.values() for stream in each]
+    streams = list(chain.from_iterable(recordings.values()))
     decided, problems = detect_layout(streams, wanted, height, width)
     if decided is None:
-        return ResolvedStreams({}, wanted, (), tuple(problems))
+        return ResolvedStreams({}, wanted, problems=problems)
     refused = {problem.file for problem in problems}
-    left: dict[str, list[Stream]] = {}
-    for name, each in recordings.items():
-        if sound := [stream for stream in each if stream.name not in refused]:
-            left[name] = sound
+    sound: dict[str, list[Stream]] = {}
+    for name, recorded in recordings.items():
+        for stream in recorded:
+            if stream.name not in refused:
+                sound.setdefault(name, []).append(stream)
     padding = decided
     if height is not None and width is not None:
-        suspicious = wanted == "auto"
-        choices, padding, more = _with_given_resolution(left, decided, height, width, suspicious=suspicious)
+        choices, padding, more = _with_given_resolution(sound, decided, height, width, wanted)
     else:
-        sizes = {name: [stream.size for stream in each] for name, each in left.items()}
+        sizes = {name: [stream.size for stream in recorded] for name, recorded in sound.items()}
         choices, more = choose_resolutions(sizes, decided.layout, height, width)
+    problems += more
     notes = [f"{count_of(len(streams), 'spike stream')} in {_LAYOUT_NAMES[padding.layout]}: {decided.reason}"]
     if padding != decided:
         notes.append(padding.reason)
     notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
     extents: dict[str, Extent] = {}
     firsts: dict[tuple[int, int], Stream] = {}
-    for name, choice in choices.items():
-        for stream in left[name]:
-            frames = frames_in(stream.size, choice.height, choice.width, padding.layout)
+    for name, (rows, columns, _) in choices.items():
+        for stream in sound[name]:
+            frames = frames_in(stream.size, rows, columns, padding.layout)
             if frames is None:
-                more.append(_remainder_problem(stream, choice, padding.layout))
-                continue
-            extents[stream.name] = Extent(frames, choice.height, choice.width)
-            firsts.setdefault((choice.height, choice.width), stream)
-    if not problems and not more:
+                problems.append(_remainder_problem(stream, rows, columns, padding.layout))
+            else:
+                extents[stream.name] = Extent(frames, rows, columns)
+                firsts.setdefault((rows, columns), stream)
+    if not problems:
         for stream in firsts.values():
             notes += _resolution_note(stream, extents[stream.name], padding.layout, flip)
-    return ResolvedStreams(extents, padding.layout, tuple(notes), (*problems, *more))
+    return ResolvedStreams(extents, padding.layout, notes, problems)
 
 
 def _with_given_resolution(
-    recordings: Mapping[str, Sequence[Stream]],
-    decided: DetectedLayout,
-    height: int,
-    width: int,
-    *,
-    suspicious: bool,
+    recordings: Mapping[str, Sequence[Stream]], decided: DetectedLayout, height: int, width: int, wanted: str
 ) -> tuple[dict[str, Choice], DetectedLayout, list[Problem]]:
     """Use the resolution given by the user: find its row padding, refuse a known misreading."""
-    streams = [stream for each in recordings.values() for stream in each]
-    camera = find_misread_camera(height, width, [stream.size for stream in streams])
-    if camera is not None and decided.layout == "packed" and suspicious:
-        frames = frames_in(streams[0].size, camera.height, camera.width, "packed")
-        message = (
-            f"{streams[0].size:,} bytes are {frames} x {camera.size} packed bits ({camera.name}); as "
-            f"{height} x {width} they only divide by chance: {decided.reason}"
-        )
+    streams = list(chain.from_iterable(recordings.values()))
+    first = streams[0]
+    sizes = [stream.size for stream in streams]
+    camera = find_misread_camera(height, width, sizes)
+    if camera is not None and decided.layout == "packed" and wanted == "auto":
+        extent = f"{camera.frames(first.size, 'packed')} x {camera.size}"
+        message = f"{first.size:,} bytes are {extent} packed bits ({camera.name}); as {height} x {width}"
+        message += f" they only divide by chance: {decided.reason}"
         cure = f"give --height {camera.height} --width {camera.width}, or --layout packed to insist"
-        return {}, decided, [Problem(streams[0].name, message, cure, "geometry")]
-    choices = {name: Choice(height, width, "") for name in recordings}
+        return {}, decided, [Problem(first.name, message, cure, "geometry")]
+    choices = dict.fromkeys(recordings, Choice(height, width))
     if decided.layout == "bytes" or width % 8 == 0:
         return choices, decided, []
-    fitting = fitting_layouts([stream.size for stream in streams], height, width, ("packed", "stream"))
+    fitting = fitting_layouts(sizes, height, width, ("packed", "stream"))
     if fitting == ["stream"]:
         reason = f"rows of {width} pixels are not padded to whole bytes: only so the sizes divide"
         return choices, DetectedLayout("stream", reason), []
     if len(fitting) < 2:
         return choices, decided, []
-    detected = next((found for stream in streams if (found := detect_padding(stream, width))), None)
-    if detected is not None:
-        return choices, detected, []
-    fits = f"{streams[0].size:,} bytes fit rows padded to whole bytes and rows without padding"
-    save = f"save them as arrays (T, {height}, {width})"
-    cure = f"cut or pad the recordings to a width that 8 divides, or {save}"
-    return {}, decided, [Problem(streams[0].name, f"{fits}; too dark to tell", cure, "dark")]
+    for stream in streams:
+        detected = detect_padding(stream, width)
+        if detected is not None:
+            return choices, detected, []
+    message = (
+        f"{first.size:,} bytes fit rows padded to whole bytes and rows without padding; too dark to tell"
+    )
+    cure = "cut or pad the recordings to a width that 8 divides, "
+    cure += f"or save them as arrays (T, {height}, {width})"
+    return {}, decided, [Problem(first.name, message, cure, "dark")]
 
 
-def _remainder_problem(stream: Stream, choice: Choice, layout: str) -> Problem:
+def _remainder_problem(stream: Stream, height: int, width: int, layout: str) -> Problem:
     """Problem: the size is not a whole number of frames; with the remainder, and cameras that fit."""
-    bits = bits_of_step(layout, choice.height, choice.width)
+    bits = bits_of_step(layout, height, width)
     frame = bits / 8 if bits % 8 else bits // 8
     frames, over = divmod(stream.size, frame)
-    message = (
-        f"{stream.size:,} bytes are {frames:.0f} frames of {choice.height} x {choice.width} in "
-        f"{_LAYOUT_NAMES[layout]} ({frame:,} bytes each) and {over:,} bytes over"
-    )
-    others = [
-        f"{count} x {camera.size}"
-        for camera in CAMERAS
-        if camera.layout == "packed" and layout != "stream"
-        if (count := frames_in(stream.size, camera.height, camera.width, layout)) is not None
-    ]
+    whole = f"{frames:.0f} frames of {height} x {width} in {_LAYOUT_NAMES[layout]} ({frame:,} bytes each)"
+    message = f"{stream.size:,} bytes are {whole} and {over:,} bytes over"
     cure = "cut short? or another camera, with other --height and --width"
-    cure += f"; these fit: {', '.join(others)}" if others else ""
+    fitting = []
+    for camera in CAMERAS:
+        count = camera.frames(stream.size, layout)
+        if count is not None and camera.layout == "packed" and layout != "stream":
+            fitting.append(f"{count} x {camera.size}")
+    if fitting:
+        cure += f"; these fit: {', '.join(fitting)}"
     return Problem(stream.name, message, cure, "size", stream.name)
 
 
@@ -442,9 +449,7 @@ def _resolution_note(stream: Stream, extent: Extent, layout: str, flip: bool) ->
     correlation = row_correlation(frames, extent.width)
     if np.isnan(correlation) or correlation >= _MIN_CORRELATION:
         return []
-    note = (
-        f"careful: neighbouring rows of {stream.name} hardly correlate as "
-        f"{extent.height} x {extent.width} (correlation {correlation:.2f}; lit scenes reach 0.7 and more): "
-        "check --height and --width"
-    )
+    size = f"{extent.height} x {extent.width}"
+    note = f"careful: neighbouring rows of {stream.name} hardly correlate as {size} "
+    note += f"(correlation {correlation:.2f}; lit scenes reach 0.7 and more): check --height and --width"
     return [note]

@@ -122,6 +122,7 @@ NOT_YET: set[str] = {
     "unistore.converters.rows",
     "unistore.converters.rows.export",
     "unistore.converters.rows.family",
+    "unistore.converters.rows.grouping",
     "unistore.converters.rows.options",
     "unistore.converters.rows.preview",
     "unistore.converters.spike",

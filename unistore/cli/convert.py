@@ -15,8 +15,8 @@ from unistore.errors import UnistoreError
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
-    from unistore.conversion.preview import Preview
-    from unistore.conversion.report import Report
+    from unistore.conversion.dry_run import DryRun
+    from unistore.conversion.run import Report
     from unistore.conversion.settings import Settings
     from unistore.converters.survey import Detection
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3
 """Exit code of a conversion that left something out because of problems."""
-MAX_REASON, MAX_ROWS = 100, 50
+MAX_REASON = 100
+MAX_ROWS = 50
 """Characters of a reason in the table of what was left out, and rows of the table."""
 
 EXAMPLES = r"""\b
@@ -41,9 +42,9 @@ def _detect(sources: Sequence[str]) -> Detection:
     """Detect the family of sources, and say it."""
     from unistore.conversion.convert import detect_family, source_paths
 
-    found = detect_family(source_paths(sources))
-    say_done(f"{found.family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
-    return found
+    detection = detect_family(source_paths(sources))
+    say_done(f"{detection.family.replace('_', ' ')} ({detection.layout}): {detection.reason}", err=True)
+    return detection
 
 
 def _detect_command(sources: Sequence[str]) -> str:
@@ -60,18 +61,20 @@ def _convert(family: str | None, **given: Any) -> int:
     from unistore.conversion.convert import convert_with, make_converter, source_paths
     from unistore.conversion.settings import Settings
 
-    sources, destination = given.pop("sources"), given.pop("destination")
-    as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
+    sources = given.pop("sources")
+    destination = given.pop("destination")
+    as_json = given.pop("as_json")
+    dry_run = given.pop("dry_run")
     settings = Settings(**{field.name: given.pop(field.name) for field in fields(Settings)})
     paths = source_paths([*sources, *given.pop("follow_links_to", ())])
     chosen: str | Detection = family or _detect(sources)
     claims = None if isinstance(chosen, str) else chosen.claims
     family = chosen if isinstance(chosen, str) else chosen.family
     if dry_run:
-        from unistore.conversion.preview import preview
+        from unistore.conversion.dry_run import dry_run
 
         converter = make_converter(family, given)
-        shown = preview(converter, paths, settings, is_named=claims is None, claims=claims)
+        shown = dry_run(converter, paths, settings, is_named=claims is None, claims=claims)
         if as_json:
             say_json(shown.to_json(), indent=1)
         else:
@@ -134,14 +137,14 @@ def detect(**given: Any) -> int:
     return _convert(None, **given)
 
 
-def preview_text(shown: Preview, destination: str, settings: Settings) -> str:
-    """What would be written, and the memory that it takes."""
+def preview_text(shown: DryRun, destination: str, settings: Settings) -> str:
+    """Return what would be written, and the memory that it takes."""
     from unistore.converters.survey import counted_scan, verdict_counts
 
     lines = [
         f"would write {destination}: {shown.scan.family.replace('_', ' ')}",
         f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}",
-        f"  files: {verdict_counts([each.to_json() for each in counted_scan(shown.scan)])}",
+        f"  files: {verdict_counts([count.to_json() for count in counted_scan(shown.scan)])}",
     ]
     for table in shown.tables:
         rows = ("about " if table.name in shown.estimated else "") + count_of(table.rows, "row")
@@ -152,7 +155,8 @@ def preview_text(shown: Preview, destination: str, settings: Settings) -> str:
             f"reads {array.amplification:.2f}× what a sample needs"
             for array in table.arrays
         ]
-    peak, step = shown.peak, size(shown.estimate.step)
+    peak = shown.peak
+    step = size(shown.estimate.step)
     processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
     if peak.workers < peak.wanted:
         processes += f" (of {peak.wanted} requested: no more fit into {settings.memory})"
@@ -163,7 +167,7 @@ def preview_text(shown: Preview, destination: str, settings: Settings) -> str:
 
 
 def report_text(report: Report) -> str:
-    """What was written, and how often labels are."""
+    """Return what was written, and how often labels are."""
     from unistore.converters.survey import verdict_counts
     from unistore.report.values import label_lines, sample_noun
 
@@ -192,7 +196,7 @@ def _place_in_file(entry: Mapping[str, Any]) -> str:
 
 
 def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Table of what was left out, with reasons."""
+    """Return the table of what was left out, with reasons."""
     if not entries:
         return []
     from unistore.report.text import aligned, shortened

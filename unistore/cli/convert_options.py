@@ -24,7 +24,8 @@ class SharedOption(click.Option):
 
 def _click_option(option: Option, cls: type[click.Option] = click.Option) -> Callable[[F], F]:
     """Decorator that adds a declared option to a command."""
-    names, help_text = [option.flag], option.help
+    names = [option.flag]
+    help_text = option.help
     settings: dict[str, Any] = {"cls": cls, "default": option.default, "metavar": option.metavar}
     if option.form in ("several", "mapping"):
         settings["multiple"] = True
@@ -51,7 +52,7 @@ def _parse_mapping(_: click.Context, option: click.Parameter, pairs: tuple[str, 
 def add_family_options(options: type[Options], command: F) -> F:
     """Add the options of a family to a command, without those that every family has."""
     shared = declared(Options)
-    for option in reversed([each for each in declared(options) if each not in shared]):
+    for option in reversed([option for option in declared(options) if option not in shared]):
         command = _click_option(option)(command)
     return command
 
@@ -132,7 +133,7 @@ _COMMON = (
         show_default=True,
         help="skip: leave out files and episodes with problems, list them, finish with exit code 3.",
     ),
-    *(_click_option(each, SharedOption) for each in declared(Options)),
+    *(_click_option(option, SharedOption) for option in declared(Options)),
     _shared("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )
 
@@ -199,23 +200,24 @@ class FamilyGroup(click.Group):
         self, *, convert: Callable[..., int], detect: Callable[[Sequence[str]], str], **arguments: Any
     ) -> None:
         super().__init__(**arguments)
-        self._convert, self._detect = convert, detect
+        self._convert = convert
+        self._detect = detect
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Commands of all families."""
-        return sorted(each.command for each in families().values())
+        """Return commands of all families."""
+        return sorted(family.command for family in families().values())
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a family, made when it is needed, as this imports the family's options."""
-        if cmd_name not in self.commands and (found := families().get(cmd_name.replace("-", "_"))):
-            self.commands[cmd_name] = self._command(found)
+        """Return the command of a family, made when it is needed, as this imports the family's options."""
+        if cmd_name not in self.commands and (family := families().get(cmd_name.replace("-", "_"))):
+            self.commands[cmd_name] = self._command(family)
         return self.commands.get(cmd_name)
 
     def _command(self, family: Family) -> click.Command:
         common = add_common_options(partial(self._convert, family.name))
         run = add_family_options(family.part("options"), common)
         run = _FOLLOW(run) if family.follows_links else run
-        epilog = "\n".join(["\b\nExamples:", *(f"  {each}" for each in family.examples)])
+        epilog = "\n".join(["\b\nExamples:", *(f"  {example}" for example in family.examples)])
         return click.command(
             family.command,
             cls=ConvertCommand,
@@ -226,42 +228,44 @@ class FamilyGroup(click.Group):
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line per family, without importing their options."""
-        found = sorted(families().values(), key=lambda each: each.command)
+        listed_families = sorted(families().values(), key=lambda each: each.command)
         with formatter.section("Families"):
-            formatter.write_dl([(each.command, each.summary) for each in found])
+            formatter.write_dl([(family.command, family.summary) for family in listed_families])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the name of the hidden command, unless a family or a help option is given."""
         if args and args[0] not in ctx.help_option_names:
             family = self._family(args[0], ctx)
-            rest = args if family is None else args[1:]
-            args = [family or self._implied_family(args, ctx) or DETECT, *rest]
+            words = args if family is None else args[1:]
+            args = [family or self._implied_family(args, ctx) or DETECT, *words]
         return super().parse_args(ctx, args)
 
     def families_with(self, ctx: click.Context, option: str) -> list[str]:
-        """Families that have an option; families whose options cannot be imported are skipped."""
+        """Return families that have an option; families whose options cannot be imported are skipped."""
         owners = []
         for name in self.list_commands(ctx):
             with suppress(InputError):
                 command = self.get_command(ctx, name)
                 assert command is not None
-                flags = [flag for each in command.params for flag in (*each.opts, *each.secondary_opts)]
-                owners += [name] if option in flags else []
+                if any(option in (*own.opts, *own.secondary_opts) for own in command.params):
+                    owners.append(name)
         return owners
 
     def _implied_family(self, args: list[str], ctx: click.Context) -> str | None:
-        """The family that has all the given options that are not common to all families.
+        """Return the family that has all the given options that are not common to all families.
 
         Where several have them, the sources say which.
         """
         flags = {arg.partition("=")[0] for arg in args if arg.startswith("--") and arg != "--"}
-        common = {name for parameter in self.commands[DETECT].params for name in parameter.opts}
+        common = set[str]()
+        for parameter in self.commands[DETECT].params:
+            common.update(parameter.opts)
         own = sorted(flags - common - {"--help"})
         owners = {flag: self.families_with(ctx, flag) for flag in own}
         families_with_all = sorted(set.intersection(*map(set, owners.values()))) if owners else []
         if not families_with_all and owners and all(owners.values()):
-            listed = "; ".join(f"{flag} is an option of {', '.join(names)}" for flag, names in owners.items())
-            msg = f"no family has all of these options: {listed}"
+            owned = "; ".join(f"{flag} is an option of {', '.join(names)}" for flag, names in owners.items())
+            msg = f"no family has all of these options: {owned}"
             raise click.UsageError(msg, ctx)
         if len(families_with_all) < 2 or "--help" in flags:
             return families_with_all[0] if families_with_all else None
@@ -283,11 +287,11 @@ class FamilyGroup(click.Group):
         if word.startswith("-") or Path(word).exists():
             return None
         spellings = {name.replace("-", ""): name for name in names}
-        found = spellings.get(word.lower().replace("_", "").replace("-", ""))
-        if found is None and not set(word) & set("/\\.:"):
+        spelling = spellings.get(word.lower().replace("_", "").replace("-", ""))
+        if spelling is None and not set(word) & set("/\\.:"):
             from difflib import get_close_matches
 
             if close := get_close_matches(word.lower(), names, 1, cutoff=0.5):
                 msg = f"{word!r} is neither a family nor a file or folder: did you mean {close[0]}?"
                 raise click.UsageError(msg, ctx)
-        return found
+        return spelling

@@ -35,8 +35,8 @@ def command(
     from unistore import doctor
 
     with progress_bar() as bar:
-        found = doctor(store, samples=samples, measure=measure, seconds=seconds, progress=bar)
+        checkup = doctor(store, samples=samples, measure=measure, seconds=seconds, progress=bar)
     if as_json:
-        say_json(found.to_json(), indent=1)
+        say_json(checkup.to_json(), indent=1)
     else:
-        show(found.blocks)
+        show(checkup.blocks)

@@ -7,7 +7,8 @@ import click
 from unistore.cli.output import check_target, say, say_json, show, write_report
 from unistore.conversion.executors.worker_process import start_early
 
-DAMAGED, BAD_INPUT = 1, 2
+DAMAGED = 1
+BAD_INPUT = 2
 
 EXAMPLES = """\b
 Examples:
@@ -71,16 +72,16 @@ def command(
     start_early([path], decodes=False)
     from unistore.report.inspection import inspect
 
-    found = inspect(path)
+    inspection = inspect(path)
     if html is not None:
-        write_report(html, found.to_html(samples).encode())
+        write_report(html, inspection.to_html(samples).encode())
     if as_json:
-        say_json(found.to_json(), indent=1)
+        say_json(inspection.to_json(), indent=1)
     elif html is None:
-        show(found.blocks, show_all=show_all)
+        show(inspection.blocks, show_all=show_all)
     else:
         say(f"{html}: written; open it in a browser")
-    return 0 if found.is_good else DAMAGED if found.kind == "store" else BAD_INPUT
+    return 0 if inspection.is_good else DAMAGED if inspection.kind == "store" else BAD_INPUT
 
 
 def _sample(path: str, sample: int, plot: str | None, *, as_json: bool) -> int:

@@ -48,7 +48,9 @@ def cli(quiet: bool, verbose: bool, color: str, debug: bool) -> None:  # noqa: A
 
     The options here may also stand behind a command.
     """
-    OUTPUT.quiet, OUTPUT.verbose, OUTPUT.color = quiet, verbose, color
+    OUTPUT.quiet = quiet
+    OUTPUT.verbose = verbose
+    OUTPUT.color = color
 
 
 COMPLETION_EXAMPLES = """\b
@@ -68,25 +70,26 @@ def completion(context: click.Context, shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    made = kind(context.find_root().command, {}, "unistore", "_UNISTORE_COMPLETE")
-    say(made.source_template % made.source_vars())
+    completion_class = kind(context.find_root().command, {}, "unistore", "_UNISTORE_COMPLETE")
+    say(completion_class.source_template % completion_class.source_vars())
 
 
-for each in (convert, inspect, verify, export, doctor):
-    cli.add_command(each)
+for command in (convert, inspect, verify, export, doctor):
+    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its exit code."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrix is multiplied
-    general, given = _general(list(sys.argv[1:] if arguments is None else arguments))
-    sys.exit(_run(given, general, as_json="--json" in given))
+    general, remaining = _general(list(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(_run(remaining, general, as_json="--json" in remaining))
 
 
 def _general(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Options that every command has, wherever they stand, and all other arguments."""
+    """Return options that every command has, wherever they stand, and all other arguments."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    general, others = [], []
+    general = []
+    remaining = []
     words = iter(arguments[:end])
     for word in words:
         if word in FLAGS or word.startswith("--color="):
@@ -94,8 +97,8 @@ def _general(arguments: list[str]) -> tuple[list[str], list[str]]:
         elif word == "--color":
             general += [word, *islice(words, 1)]
         else:
-            others.append(word)
-    return general, others + arguments[end:]
+            remaining.append(word)
+    return general, remaining + arguments[end:]
 
 
 def _run(arguments: list[str], general: list[str], *, as_json: bool) -> int:
@@ -122,7 +125,7 @@ def _run(arguments: list[str], general: list[str], *, as_json: bool) -> int:
         if "--debug" in general:
             from traceback import format_exception
 
-            traces = [each.trace for each in error.problems] if isinstance(error, InputError) else []
+            traces = [problem.trace for problem in error.problems] if isinstance(error, InputError) else []
             for trace in (*filter(None, traces), "".join(format_exception(error))):
                 say(trace.rstrip("\n"), err=True)
         else:
@@ -138,13 +141,16 @@ def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
         return
     lines = [f"error: {_message(error)}"]
     if len(problems) > 1:
-        lines = [f"error: {len(problems):,} problems", *(f"  {each}" for each in problems[:MAX_PROBLEMS])]
+        lines = [
+            f"error: {len(problems):,} problems",
+            *(f"  {problem}" for problem in problems[:MAX_PROBLEMS]),
+        ]
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"  and {len(problems) - MAX_PROBLEMS:,} more (all of them with --json)")
     if converting and problems and all(problem.source for problem in problems):
         names = list(dict.fromkeys(problem.source for problem in problems))
-        each = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
-        either = f", or {each}" if len(names) <= 3 else ""
+        options = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
+        either = f", or {options}" if len(names) <= 3 else ""
         lines.append(f"to leave out what has problems: --on-error skip{either}")
     say("\n".join(lines), err=True)
 

@@ -39,7 +39,7 @@ OUTPUT = OutputOptions()
 
 
 def console(*, err: bool = False) -> Console:
-    """A console in the colours that were asked for."""
+    """Return a console in the colours that were asked for."""
     from rich.console import Console
 
     if OUTPUT.color == "always":
@@ -48,14 +48,14 @@ def console(*, err: bool = False) -> Console:
 
 
 def progress_bar() -> ProgressBar:
-    """Progress on standard error, as much of it as was asked for."""
+    """Return the progress on standard error, as much of it as was asked for."""
     from unistore.progress import ProgressBar
 
     return ProgressBar(quiet=OUTPUT.quiet, verbose=OUTPUT.verbose, console=partial(console, err=True))
 
 
 def safe(text: str) -> str:
-    """Text on one line, without control characters and secrets of URLs."""
+    """Return a text on one line, without control characters and secrets of URLs."""
     return printable(redact_urls(text))
 
 
@@ -88,7 +88,7 @@ def show(blocks: Sequence[Block], *, show_all: bool = False) -> None:
 
 
 def _is_plain() -> bool:
-    """Whether the environment asks for no colours."""
+    """Return whether the environment asks for no colours."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
@@ -124,7 +124,8 @@ def write_report(path: str, data: bytes) -> None:
             file.write(data)
         part.replace(target)
     except OSError as error:
-        message, cure = f"cannot be written ({error.strerror})", "check the folder and its rights"
+        message = f"cannot be written ({error.strerror})"
+        cure = "check the folder and its rights"
         raise _target_error(path, message, cure) from error
     finally:
         part.unlink(missing_ok=True)

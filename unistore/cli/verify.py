@@ -73,27 +73,28 @@ def command(
         raise click.UsageError("--sample is a part of --against")
     with progress_bar() as bar:
         if repairing:
-            found: Verified = repair(store, sources, workers=workers, progress=bar)
+            verified: Verified = repair(store, sources, workers=workers, progress=bar)
         else:
-            found = verify(store, against=sources, sample=sample, workers=workers, progress=bar)
+            verified = verify(store, against=sources, sample=sample, workers=workers, progress=bar)
     if as_json:
-        say_json(found.to_json())
+        say_json(verified.to_json())
     else:
-        (say_done if found.ok else say)(_text(found))
-    return 0 if found.ok else 1
+        (say_done if verified.ok else say)(_text(verified))
+    return 0 if verified.ok else 1
 
 
 def _text(found: Verified) -> str:
     from unistore import Repaired
     from unistore.report.text import aligned
 
-    repaired, problems = found.repaired if isinstance(found, Repaired) else (), found.problems
+    repaired = found.repaired if isinstance(found, Repaired) else ()
+    problems = found.problems
     lines = [f"repaired {count_of(len(repaired), 'file')}"] if repaired else []
     lines += [f"  {key}" for key in repaired[:_MAX_SHOWN]]
-    lines += aligned([(each.kind, each.location, each.message) for each in problems[:_MAX_SHOWN]])
+    lines += aligned([(problem.kind, problem.location, problem.message) for problem in problems[:_MAX_SHOWN]])
     if len(problems) > _MAX_SHOWN:
         lines.append(f"and {len(problems) - _MAX_SHOWN} more (all of them with --json)")
-    lines += [f"→ {cure}" for cure in dict.fromkeys(each.cure for each in problems if each.cure)]
+    lines += [f"→ {cure}" for cure in dict.fromkeys(problem.cure for problem in problems if problem.cure)]
     if found.unchecked:
         unchecked = ", ".join(found.unchecked)
         lines.append(f"not checked, as arrays are damaged or contradict each other: {unchecked}")

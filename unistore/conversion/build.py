@@ -26,14 +26,12 @@ class Journal:
     """Append-only record of finished steps.
 
     An unfinished last line of a killed process is removed when the journal is opened.
-
-    Parameters
-    ----------
-    path
-        The file; created if absent.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,  # the file; created if absent
+    ) -> None:
         self.path = path
         self._lines: dict[str, list[tuple[int, int]]] = {}
         self._bytes = 0
@@ -83,7 +81,7 @@ class Journal:
         self._file.close()
 
     def of(self, step: str) -> list[dict[str, Any]]:
-        """All records of one kind of step, in order."""
+        """Return all records of one kind of step, in order."""
         return list(self.each(step))
 
     def each(self, step: str) -> Iterator[dict[str, Any]]:
@@ -91,8 +89,8 @@ class Journal:
         if step not in self._lines:
             return
         with self.path.open("rb") as file:
-            for at, length in list(self._lines[step]):
-                file.seek(at)
+            for position, length in list(self._lines[step]):
+                file.seek(position)
                 yield json.loads(file.read(length))
 
 
@@ -155,13 +153,7 @@ class Build(ABC):
 
     @abstractmethod
     def check(self, *, overwrite: bool) -> None:
-        """Refuse a destination that exists already.
-
-        Raises
-        ------
-        InputError
-            If it is not a store, or `overwrite` is False.
-        """
+        """Refuse a destination that exists already."""
 
     @abstractmethod
     def move_into_place(self) -> None:
@@ -237,11 +229,6 @@ class Build(ABC):
         """Remove the folder.
 
         The journal is removed last, so that the same command can continue after a kill.
-
-        Raises
-        ------
-        ConversionError
-            If a file cannot be removed.
         """
         try:
             self._remove()
@@ -254,7 +241,8 @@ class Build(ABC):
             raise ConversionError(msg) from error
 
     def _remove(self) -> None:
-        journal, lock = self.journal.path, self.folder / "lock"
+        journal = self.journal.path
+        lock = self.folder / "lock"
         for path in self.folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -266,49 +254,39 @@ class Build(ABC):
         sync_folder(self.folder.parent)
 
     def begin(
-        self, identity: dict[str, Any], sources: Sequence[tuple[str, Any]], paths: Sequence[Path]
+        self,
+        identity: dict[str, Any],  # options and versions that must be the same to continue
+        # name of each source, and the state of its files that must be the same to continue
+        sources: Sequence[tuple[str, Any]],
+        # sources as they were given; only recorded, for the report on unfinished conversions
+        paths: Sequence[Path],
     ) -> None:
-        """Record what is converted, or compare it with the record of the run that is continued.
-
-        Parameters
-        ----------
-        identity
-            Options and versions that must be the same to continue.
-        sources
-            Name of each source, and the state of its files that must be the same to continue.
-        paths
-            Sources as they were given; only recorded, for the report on unfinished conversions.
-
-        Raises
-        ------
-        ConversionError
-            Naming every difference.
-        """
+        """Record what is converted, or compare it with the record of the run that is continued."""
         begun = self.journal.of("begin")
         if not begun:
-            given = [str(Path(path).absolute()) for path in paths]
+            absolute_paths = [str(Path(path).absolute()) for path in paths]
             states = iter(sources)
             while some := dict(islice(states, SOURCES_PER_RECORD)):
                 self.journal.append({"step": "sources", "of": some})
-            self.journal.append({"step": "begin", "identity": identity, "paths": given})
+            self.journal.append({"step": "begin", "identity": identity, "paths": absolute_paths})
             return
-        before = (item for record in self.journal.each("sources") for item in record["of"].items())
-        pairs = zip_longest(before, sources)
+        pairs = zip_longest(self._recorded_sources(), sources)
         if begun[0]["identity"] == identity and all(one == other for one, other in pairs):
             return
-        states_before = {
-            name: state for record in self.journal.each("sources") for name, state in record["of"].items()
-        }
-        differences = _differences(
-            {**begun[0]["identity"], "sources": states_before}, {**identity, "sources": dict(sources)}
-        )
+        before = {**begun[0]["identity"], "sources": dict(self._recorded_sources())}
+        differences = _differences(before, {**identity, "sources": dict(sources)})
         if differences:
-            listed = "\n  ".join(differences[:20])
+            lines = "\n  ".join(differences[:20])
             msg = (
-                f"{self.folder}: started with other sources or options:\n  {listed}\n"
+                f"{self.folder}: started with other sources or options:\n  {lines}\n"
                 "run the same command as before to continue it, or add --restart to start over"
             )
             raise ConversionError(msg)
+
+    def _recorded_sources(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name and state of each source in the journal."""
+        for record in self.journal.each("sources"):
+            yield from record["of"].items()
 
 
 def _remove_empty(*folders: Path) -> None:
@@ -319,13 +297,13 @@ def _remove_empty(*folders: Path) -> None:
 
 
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:
-    """Differences between two JSON values: ``"options.tile: 32 before, 64 now"``."""
+    """Return differences between two JSON values: ``"options.tile: 32 before, 64 now"``."""
     if isinstance(before, dict) and isinstance(now, dict):
-        return [
-            line
-            for key in sorted({*before, *now})
-            for line in _differences(before.get(key), now.get(key), f"{where}.{key}" if where else key)
-        ]
+        lines = []
+        for key in sorted({*before, *now}):
+            inner = f"{where}.{key}" if where else key
+            lines += _differences(before.get(key), now.get(key), inner)
+        return lines
     if before == now:
         return []
     return [f"{where}: {_short(before)} before, {_short(now)} now"]
@@ -337,7 +315,7 @@ def _short(value: Any) -> str:
 
 
 def _is_transient(error: InputError) -> bool:
-    """Whether the same command may succeed later: a source could not be read."""
+    """Return whether the same command may succeed later: a source could not be read."""
     return any(problem.kind == "unreadable" for problem in error.problems)
 
 

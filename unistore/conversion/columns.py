@@ -46,7 +46,7 @@ ReadPlanes = Callable[[int, int, NDArray[Any]], None]
 
 
 def in_planes(converter: Converter, table: TablePlan) -> bool:
-    """Whether rows of a table are read some planes at a time, not whole."""
+    """Return whether rows of a table are read some planes at a time, not whole."""
     return (
         converter.reads_planes
         and not table.spilled
@@ -59,13 +59,13 @@ def in_planes(converter: Converter, table: TablePlan) -> bool:
 
 
 def planes_at_once(array: ArrayPlan) -> int:
-    """Planes (along axis 1) that are read at a time: whole layers of chunks."""
+    """Return planes (along axis 1) that are read at a time: whole layers of chunks."""
     layer = array.chunk[1]
     return layer * max(1, PLANES_BYTES // (layer * plane_bytes(array)))
 
 
 def plane_bytes(array: ArrayPlan) -> int:
-    """Bytes of one plane along axis 1."""
+    """Return bytes of one plane along axis 1."""
     return max(1, prod(array.shape[2:])) * np.dtype(array.field.dtype).itemsize
 
 
@@ -88,7 +88,7 @@ class WatchedColumns(Mapping[str, NDArray[Any]]):
         return len(self._columns)
 
 
-class Column(Protocol):
+class ColumnRows(Protocol):
     """Rows of one column of a task, iterated as blocks in C order: whole rows, or planes of one row."""
 
     @property
@@ -114,7 +114,7 @@ class Column(Protocol):
         ...
 
     def piece(self, number: int) -> str:
-        """Digest of the rows of one piece (one source), after iteration."""
+        """Return the digest of the rows of one piece (one source), after iteration."""
         ...
 
 
@@ -136,28 +136,29 @@ class InMemory:
         return self.piece(0) if len(self.pieces) == 1 else content_digest(self.block)
 
     def piece(self, number: int) -> str:
-        """Digest of the rows of one source."""
+        """Return the digest of the rows of one source."""
         return str(self.pieces[number], "ascii")
 
 
 class Planes:
-    """Large rows, each from one source, read some planes at a time.
+    """Large rows, each from one source, read some planes at a time."""
 
-    Parameters
-    ----------
-    array, first
-        The array, and the first of its rows.
-    read
-        For each row a function that reads planes of it.
-    """
-
-    def __init__(self, array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> None:
-        self.array, self.rows, self._read = array, (first, first + len(read)), read
+    def __init__(
+        self,
+        # the array, and the first of its rows
+        array: ArrayPlan,
+        first: int,
+        read: Sequence[ReadPlanes],  # for each row a function that reads planes of it
+    ) -> None:
+        self.array = array
+        self.rows = (first, first + len(read))
+        self._read = read
         self._whole = xxhash.xxh3_128()
         self.pieces: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
-        array, step = self.array, planes_at_once(self.array)
+        array = self.array
+        step = planes_at_once(self.array)
         for row, read in enumerate(self._read, self.rows[0]):
             content = xxhash.xxh3_128()
             for lo in range(0, array.shape[1], step):
@@ -176,23 +177,22 @@ class Planes:
         return self._whole.hexdigest() if len(self._read) > 1 else self.pieces[0]
 
     def piece(self, number: int) -> str:
-        """Digest of one row."""
+        """Return the digest of one row."""
         return self.pieces[number]
 
 
 class IndexRows:
-    """Rows of one shard of an index array.
+    """Rows of one shard of an index array."""
 
-    Parameters
-    ----------
-    array, number
-        The array, and the number of the shard.
-    values
-        All rows of the array.
-    """
-
-    def __init__(self, array: ArrayPlan, number: int, values: IndexValues) -> None:
-        self.array, self._values = array, values
+    def __init__(
+        self,
+        # the array, and the number of the shard
+        array: ArrayPlan,
+        number: int,
+        values: IndexValues,  # all rows of the array
+    ) -> None:
+        self.array = array
+        self._values = values
         lo = number * array.shard[0]
         self.rows = lo, min(lo + array.shard[0], len(values))
         self._content = xxhash.xxh3_128()
@@ -216,7 +216,7 @@ class IndexRows:
 
 
 def metadata_of(array: ArrayPlan) -> ArrayMetadata:
-    """Zarr metadata of a planned array."""
+    """Return Zarr metadata of a planned array."""
     return array_metadata(
         array.shape,
         np.dtype(array.field.dtype),
@@ -234,13 +234,17 @@ def shard_key(array: ArrayPlan, number: int) -> str:
     return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
 
 
-def write_column(files: Files, number: int, column: Column, ordered_map: OrderedMap = serial_map) -> Entry:
+def write_column(
+    files: Files, number: int, column: ColumnRows, ordered_map: OrderedMap = serial_map
+) -> Entry:
     """Encode a column's rows block by block and write them as shard `number` of its array."""
     array = column.array
     metadata = metadata_of(array)
-    at = (number, *(0 for _ in array.shape[1:]))
+    shard_index = (number, *(0 for _ in array.shape[1:]))
     blocks = (block for _, block in column)
-    written = files.put(shard_key(array, number), iter_shard_buffers(metadata, at, blocks, ordered_map))
+    written = files.put(
+        shard_key(array, number), iter_shard_buffers(metadata, shard_index, blocks, ordered_map)
+    )
     return Entry(
         key=written.key,
         bytes=written.bytes,
@@ -254,13 +258,7 @@ _CURE = "correct the file, or the schema of the family"
 
 
 def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValues]]) -> None:
-    """Check the planned arrays, and the values of the index arrays, before anything is written.
-
-    Raises
-    ------
-    ConversionError
-        Naming every rule that is broken: a fault of the family.
-    """
+    """Check the planned arrays, and the values of the index arrays, before anything is written."""
     specs = _specs(plan)
     infos = {
         array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()
@@ -269,18 +267,21 @@ def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValue
     if not problems:
         problems = [*_unchecked_columns(plan, specs), *_broken_index(plan, specs, samples, index)]
     if problems:
-        listed = "\n  ".join(str(problem) for problem in problems)
-        msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {listed}"
+        lines = "\n  ".join(str(problem) for problem in problems)
+        msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {lines}"
         raise ConversionError(msg)
 
 
 def bounded_columns(plan: Plan) -> dict[str, ArraySpec]:
-    """Specs of the columns of tables whose values have bounds, by path."""
+    """Return specs of the columns of tables whose values have bounds, by path."""
     specs = _specs(plan)
     paths = [array.field.path for array in plan.arrays()]
-    columns = (array.field.path for table in plan.tables for array in table.arrays)
-    by_path = {path: specs.of(path, paths) for path in columns}
-    return {path: spec for path, spec in by_path.items() if spec.bounds_values}
+    bounded = {}
+    for array in plan.columns():
+        spec = specs.of(array.field.path, paths)
+        if spec.bounds_values:
+            bounded[array.field.path] = spec
+    return bounded
 
 
 def broken_rows(
@@ -291,7 +292,7 @@ def broken_rows(
     first_row: int,
     columns: Mapping[str, NDArray[Any]],
 ) -> Iterator[Problem]:
-    """Problems of the rows of a source that break the bounds of their columns.
+    """Yield problems of the rows of a source that break the bounds of their columns.
 
     `first_row` is the number of the first of them in the source.
     """
@@ -312,14 +313,13 @@ def _specs(plan: Plan) -> ArraySpecs:
 
 
 def _unchecked_columns(plan: Plan, specs: ArraySpecs) -> Iterator[Problem]:
-    """Columns whose rule needs all rows at once, which no shard has."""
+    """Yield columns whose rule needs all rows at once, which no shard has."""
     paths = [array.field.path for array in plan.arrays()]
-    for table in plan.tables:
-        for array in table.arrays:
-            spec = specs.of(array.field.path, paths)
-            if spec.ascending or spec.offsets_of is not None:
-                message = "has a rule over all rows, and is written shard by shard"
-                yield Problem(array.field.path, message, "make it an index array", "schema")
+    for array in plan.columns():
+        spec = specs.of(array.field.path, paths)
+        if spec.ascending or spec.offsets_of is not None:
+            message = "has a rule over all rows, and is written shard by shard"
+            yield Problem(array.field.path, message, "make it an index array", "schema")
 
 
 def _broken_index(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.asking import asking
+from unistore.conversion.executors.local import asking
 from unistore.conversion.executors.worker_process import CONVERSION
 from unistore.conversion.run import Report, run
 from unistore.conversion.settings import Settings
@@ -202,38 +202,26 @@ def _executor(
 
 def _imports(family: Family) -> tuple[str, ...]:
     """Modules that workers need: of its converter, and of the others that are asked about each file first."""
-    asked = () if family.part("converter").scan_identifies else families().values()
-    needed = [family, *(each for each in asked if is_own(each.name) and not each.general)]
-    return CONVERSION, *dict.fromkeys(each.converter.partition(":")[0] for each in needed)
+    others_asked = () if family.part("converter").scan_identifies else families().values()
+    needed = [family, *(other for other in others_asked if is_own(other.name) and not other.general)]
+    return CONVERSION, *dict.fromkeys(record.converter.partition(":")[0] for record in needed)
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
-    """Sources as a list of paths.
-
-    Raises
-    ------
-    InputError
-        If there are none, or one is an empty text or a URL.
-    """
+    """Return sources as a list of paths."""
     alone = isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable)
     several: list[Any] = [sources] if alone else list(cast("Iterable[PathLike]", sources))
-    if not all(isinstance(each, str | os.PathLike) for each in several):
+    if not all(isinstance(source, str | os.PathLike) for source in several):
         msg = f"sources are files and folders, got {sources!r}"
         raise InputError(msg)
-    given = [os.fspath(each) for each in several]
-    if not given or "" in given:
+    names = [os.fspath(source) for source in several]
+    if not names or "" in names:
         raise InputError("no source was named: sources are files and folders")
-    return [Path(require_local_path(each, "a source")) for each in given]
+    return [Path(require_local_path(name, "a source")) for name in names]
 
 
 def check_exist(paths: Sequence[Path]) -> None:
-    """Refuse paths that do not exist.
-
-    Raises
-    ------
-    InputError
-        Naming them all, or one that is a URL.
-    """
+    """Refuse paths that do not exist."""
     for path in paths:
         require_local_path(path, "a source")
     missing = [str(path) for path in paths if not path.exists()]
@@ -243,36 +231,30 @@ def check_exist(paths: Sequence[Path]) -> None:
 
 
 def detect_family(paths: Sequence[Path]) -> Detection:
-    """Detect the family of the sources.
-
-    Raises
-    ------
-    InputError
-        If a path does not exist, a file cannot be read, no family knows them, or several have files there.
-    """
+    """Detect the family of the sources."""
     check_exist(paths)
     with Apart() as executor:
         surveyed = survey(paths, asking(executor))
     if surveyed.unreadable:
         raise InputError(list(surveyed.unreadable.values()))
-    found = surveyed.detected()
-    if len(found) > 1:
+    detections = surveyed.detected()
+    if len(detections) > 1:
         raise InputError(several_families(surveyed))
-    if not found:
+    if not detections:
         if refused := surveyed.refused():
             raise InputError(refused)
         raise InputError(nothing_found(surveyed))
-    return found[0]
+    return detections[0]
 
 
 def implied_family(options: Iterable[str]) -> str | None:
-    """The only family that has options of these names; None if there is none, or there are several."""
-    shared = {each.name for each in declared(Options)}
+    """Return the only family that has options of these names; None if there is none, or there are several."""
+    shared = {option.name for option in declared(Options)}
     names = set(options) - shared
     having = []
     for family in families().values() if names else ():
         with suppress(InputError):  # the options of a package that cannot be imported
-            if names <= {each.name for each in declared(family.part("options"))}:
+            if names <= {option.name for option in declared(family.part("options"))}:
                 having.append(family.name)
     return having[0] if len(having) == 1 else None
 
@@ -285,10 +267,10 @@ def several_families(surveyed: Claims) -> Problem:
         words = ["unistore", "convert", get_family(family).command, *paths, "DST"]
         words += exclude_words(family, surveyed)
         commands.append(f"{count} of {family.replace('_', ' ')}: {shlex.join(words)}")
-    each = "\n    ".join(commands)
+    listing = "\n    ".join(commands)
     return Problem(
         ", ".join(paths),
-        f"holds files of several families:\n    {each}\n   ",
+        f"holds files of several families:\n    {listing}\n   ",
         "convert each by itself, into a store of its own",
         "family",
     )
@@ -303,18 +285,12 @@ def exclude_words(family: str, surveyed: Claims) -> list[str]:
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
-    """Converter of a family with its options; a single value is accepted for an option of several.
-
-    Raises
-    ------
-    InputError
-        If the family is unknown, or an option is not one of its own or of another type.
-    """
-    found = get_family(family)
-    converter, taken = _classes(found)
-    known = [each.name for each in declared(taken)]
-    if unknown := [name for name in options if name not in known]:
-        raise InputError(_unknown_options(found, unknown, known))
+    """Return the converter of a family with its options; for an option of several a single value will do."""
+    record = get_family(family)
+    converter, options_class = _classes(record)
+    own_options = [option.name for option in declared(options_class)]
+    if unknown := [name for name in options if name not in own_options]:
+        raise InputError(_unknown_options(record, unknown, own_options))
     return cast("Converter", converter(**options))
 
 
@@ -324,7 +300,7 @@ def _unknown_options(family: Family, unknown: Sequence[str], own: Sequence[str])
     import inspect
 
     parameters = inspect.signature(convert).parameters.values()
-    common = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    common = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     meant = [difflib.get_close_matches(name, [*own, *common], 1)[:1] for name in unknown]
     guess = f": did you mean {', '.join(chain(*meant))}?" if any(meant) else ""
     has_none = f"{family.name} has no option {', '.join(map(repr, unknown))}{guess}"
@@ -332,30 +308,24 @@ def _unknown_options(family: Family, unknown: Sequence[str], own: Sequence[str])
 
 
 def _classes(found: Family) -> tuple[Any, type[Options]]:
-    """Converter and options classes of a family, checked to match."""
+    """Return the converter and options classes of a family, checked to match."""
     converter: Any = found.part("converter")
-    taken = found.part("options")
-    if not issubclass(taken, Options):
+    options = found.part("options")
+    if not issubclass(options, Options):
         message = f"{found.options} does not inherit Options"
     elif not hasattr(converter, "__mro__"):  # what makes the converter of a class of a package
-        return converter, taken
-    elif not issubclass(converter, taken):
+        return converter, options
+    elif not issubclass(converter, options):
         message = f"{found.converter} does not inherit {found.options}"
     elif converter.family != found.name:
         message = f"{found.converter} has the family {converter.family!r}"
     else:
-        return converter, taken
+        return converter, options
     cure = "tell who wrote its package; docs/write-a-family.md says what belongs together"
     raise InputError(Problem(f"family {found.command}", message, cure, "family"))
 
 
 def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:
-    """Converter of a store, from its recorded options.
-
-    Raises
-    ------
-    InputError
-        If the options are not those of the family's converter.
-    """
+    """Return the converter of a store, from its recorded options."""
     not_options = ("codec", *SPLIT_OPTIONS, "found", "skipped")
     return make_converter(family, {name: value for name, value in options.items() if name not in not_options})

@@ -33,13 +33,13 @@ class WritingError(ConversionError):
 
 
 def refusal(error: OSError, then: str) -> str:
-    """One line: the file, the reason, the cure, and what to do `then`."""
+    """Return one line: the file, the reason, the cure, and what to do `then`."""
     cure = _CURES.get(error.errno or 0, "fix the destination or choose another")
     return f"{error.filename}: {error.strerror or error}; {cure}, {then}"
 
 
 def named(error: OSError, where: Path) -> OSError:
-    """The error with a file name: its own, else `where`."""
+    """Return the error with a file name: its own, else `where`."""
     return OSError(error.errno or 0, error.strerror or str(error), os.fspath(error.filename or where))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.columns import (
-    Column,
+    ColumnRows,
     InMemory,
     Planes,
     WatchedColumns,
@@ -79,13 +79,16 @@ class DeriveJob(Job[Sequence[int]]):
         keys: list[str | None] = []
         with SpillWriter(self.spill / str(sources[0])) as writer:
             for number in sources:
-                name, fingerprint = self.scan.sources.names[number], self.fingerprints[number]
+                name = self.scan.sources.names[number]
+                fingerprint = self.fingerprints[number]
                 try:
                     with reading(name, fingerprint):
-                        facts, key = self._derive(writer, number), self.keys[number].decode()
+                        facts = self._derive(writer, number)
+                        key = self.keys[number].decode()
                 except InputError as error:
                     problems += _problems(error, name)
-                    facts, key = {}, None
+                    facts = {}
+                    key = None
                 writer.end_source(key, facts)
                 keys.append(key)
             writer.finish()
@@ -99,7 +102,7 @@ class DeriveJob(Job[Sequence[int]]):
             return self.converter.derive(self.scan, source, writer.emit, Path(folder))
 
     def describe(self, sources: Sequence[int]) -> str:
-        """Names of the first sources, for messages."""
+        """Return names of the first sources, for messages."""
         return f"reading {first_few([self.scan.sources.names[source] for source in sources], SHOWN)}"
 
     def bare(self) -> DeriveJob:
@@ -115,7 +118,7 @@ class DeriveJob(Job[Sequence[int]]):
         }
 
     def need(self, sources: Sequence[int]) -> int:
-        """Peak bytes of the largest source, scan included."""
+        """Return peak bytes of the largest source, scan included."""
         return int(self._needs[list(sources)].max())
 
     @cached_property
@@ -123,51 +126,36 @@ class DeriveJob(Job[Sequence[int]]):
         return derive_memory(self.scan, self.budget)
 
 
-def source_batches(sources: Sequence[int], sizes: NDArray[np.int64]) -> list[tuple[int, ...]]:
-    """Batches of consecutive sources, small enough that all workers have work.
-
-    Parameters
-    ----------
-    sources
-        Numbers of the sources.
-    sizes
-        Bytes of the files of every source of the scan.
-    """
-    most, nbytes = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES), 0
-    found: list[tuple[int, ...]] = []
+def source_batches(
+    sources: Sequence[int],  # numbers of the sources
+    sizes: NDArray[np.int64],  # bytes of the files of every source of the scan
+) -> list[tuple[int, ...]]:
+    """Return batches of consecutive sources, small enough that all workers have work."""
+    most = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES)
+    nbytes = 0
+    batches: list[tuple[int, ...]] = []
     first = 0
-    for at, source in enumerate(sources):
+    for position, source in enumerate(sources):
         nbytes += int(sizes[source])
-        if at > first and (nbytes > BATCH_BYTES or at - first == most):
-            found.append(tuple(sources[first:at]))
-            first, nbytes = at, int(sizes[source])
-    return [*found, tuple(sources[first:])] if sources else []
+        if position > first and (nbytes > BATCH_BYTES or position - first == most):
+            batches.append(tuple(sources[first:position]))
+            first = position
+            nbytes = int(sizes[source])
+    return [*batches, tuple(sources[first:])] if sources else []
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """Rows ``lo:hi`` of all columns of a table in a scratch file, one column after the other.
-
-    Attributes
-    ----------
-    row_bytes
-        Bytes of a row of each column, in the order of the file.
-    """
+    """Rows ``lo:hi`` of all columns of a table in a scratch file, one column after the other."""
 
     table: str
     lo: int
     hi: int
     path: Path
-    row_bytes: Mapping[str, int]
+    row_bytes: Mapping[str, int]  # bytes of a row of each column, in the order of the file
 
     def write(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Write the rows of each column, C-contiguous; the file appears once it is whole.
-
-        Raises
-        ------
-        ConversionError
-            If it cannot be written.
-        """
+        """Write the rows of each column, C-contiguous; the file appears once it is whole."""
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,20 +167,14 @@ class StoredRows:
             raise writing_failed(error, self.path) from error
 
     def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
-        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous.
-
-        Raises
-        ------
-        ConversionError
-            If the file cannot be read.
-        """
+        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous."""
         before = takewhile(lambda name: name != column, self.row_bytes)
         start = (self.hi - self.lo) * sum(self.row_bytes[name] for name in before)
-        wanted = out.reshape(-1).view(np.uint8).data
+        target = out.reshape(-1).view(np.uint8).data
         try:
             with self.path.open("rb") as file:
                 file.seek(start + (lo - self.lo) * self.row_bytes[column])
-                missing = len(wanted) - file.readinto(wanted)
+                missing = len(target) - file.readinto(target)
         except OSError as error:
             msg = f"{self.path}: rows cannot be read ({error.strerror}); run the same command again"
             raise ConversionError(msg) from error
@@ -201,8 +183,8 @@ class StoredRows:
             raise ConversionError(msg)
 
 
-class RowCache:
-    """Ranges of rows that were read already."""
+class RowsRead:
+    """Ranges of rows that were read before they are written."""
 
     def __init__(self, rows: Sequence[StoredRows] = ()) -> None:
         self._rows = list(rows)
@@ -213,20 +195,20 @@ class RowCache:
 
     def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
         """Copy rows ``lo:hi`` of columns into `out`; returns False if some are not here."""
-        found: list[tuple[StoredRows, int, int]] = []
-        at = lo
-        near = (each for each in self._rows if each.table == table and each.lo < hi and lo < each.hi)
-        for each in sorted(near, key=lambda rows: rows.lo):
-            if each.lo > at:
+        ranges: list[tuple[StoredRows, int, int]] = []
+        filled_to = lo
+        near = (rows for rows in self._rows if rows.table == table and rows.lo < hi and lo < rows.hi)
+        for stored in sorted(near, key=lambda rows: rows.lo):
+            if stored.lo > filled_to:
                 return False
-            if each.hi > at:
-                found.append((each, at, min(hi, each.hi)))
-                at = found[-1][2]
-        if at < hi:
+            if stored.hi > filled_to:
+                ranges.append((stored, filled_to, min(hi, stored.hi)))
+                filled_to = ranges[-1][2]
+        if filled_to < hi:
             return False
-        for each, first, last in found:
+        for stored, first, last in ranges:
             for column, target in out.items():
-                each.copy(column, first, target[first - lo : last - lo])
+                stored.copy(column, first, target[first - lo : last - lo])
         return True
 
 
@@ -245,7 +227,7 @@ class ShardJob(Job[ShardTask]):
     """From `reading_memory`."""
     bounded: Mapping[str, ArraySpec] = field(default_factory=dict)
     """From `bounded_columns`."""
-    row_cache: RowCache = field(default_factory=RowCache, compare=False)
+    rows_read: RowsRead = field(default_factory=RowsRead, compare=False)
     """Rows that were read already."""
     known: Sequence[Piece] | None = None
     """Pieces of the only task of a job sliced for it; None: computed from the plan."""
@@ -277,7 +259,9 @@ class ShardJob(Job[ShardTask]):
             return Outcome(problems=error.problems)
         return Outcome(self.record(task, files, columns))
 
-    def record(self, task: ShardTask, files: Sequence[Entry], columns: Sequence[Column]) -> dict[str, Any]:
+    def record(
+        self, task: ShardTask, files: Sequence[Entry], columns: Sequence[ColumnRows]
+    ) -> dict[str, Any]:
         """Record of a task for the journal, after iteration of all its columns."""
         return {
             "step": "shard",
@@ -310,28 +294,24 @@ class ShardJob(Job[ShardTask]):
         }
 
     def pieces_of(self, task: ShardTask) -> Sequence[Piece]:
-        """Pieces of sources that the rows of a task come from."""
+        """Return pieces of sources that the rows of a task come from."""
         return self.known or self.plan.table(task.table).pieces(task.lo, task.hi)
 
     def describe(self, task: ShardTask) -> str:
         """Table, rows and sources, for messages."""
-        pieces, names = self.pieces_of(task), self.scan.sources.names
-        listed = first_few([f"{names[each.source]} rows {each.lo}:{each.hi}" for each in pieces], SHOWN)
-        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {listed})"
+        pieces = self.pieces_of(task)
+        names = self.scan.sources.names
+        origins = first_few([f"{names[piece.source]} rows {piece.lo}:{piece.hi}" for piece in pieces], SHOWN)
+        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {origins})"
 
     def need(self, task: ShardTask) -> int:
-        """Peak bytes of the task, scan included; see `shard_memory`."""
-        table, streams = self.plan.table(task.table), isinstance(self.target, Folder)
+        """Return peak bytes of the task, scan included; see `shard_memory`."""
+        table = self.plan.table(task.table)
+        streams = isinstance(self.target, Folder)
         return scan_memory(self.scan) + shard_memory(self.converter, table, self.reading, streams=streams)
 
-    def columns(self, task: ShardTask, ordered_map: OrderedMap = serial_map) -> list[Column]:
-        """Rows of every column of a task: read now, or some planes at a time while iterated.
-
-        Raises
-        ------
-        InputError
-            With the problems of all its sources that cannot be read; also while iterating.
-        """
+    def columns(self, task: ShardTask, ordered_map: OrderedMap = serial_map) -> list[ColumnRows]:
+        """Return rows of every column of a task: read now, or some planes at a time while iterated."""
         table = self.plan.table(task.table)
         pieces = self.pieces_of(task)
         if in_planes(self.converter, table):
@@ -345,7 +325,7 @@ class ShardJob(Job[ShardTask]):
             ]
         blocks = self._blank(task)
         digests = np.empty((len(pieces), len(blocks)), "S32")
-        is_read = self.row_cache.fill(table.name, task.lo, task.hi, blocks)
+        is_read = self.rows_read.fill(table.name, task.lo, task.hi, blocks)
 
         def read(at: int) -> tuple[Problem, ...]:
             piece = pieces[at]
@@ -353,10 +333,11 @@ class ShardJob(Job[ShardTask]):
             if is_read:
                 check_unchanged(self.fingerprints[piece.source])
             else:
-                name, first = self.scan.sources.names[piece.source], task.lo + piece.at
+                name = self.scan.sources.names[piece.source]
+                first = task.lo + piece.at
                 try:
                     with reading(name, self.fingerprints[piece.source]):
-                        if not self.row_cache.fill(table.name, first, first + piece.hi - piece.lo, out):
+                        if not self.rows_read.fill(table.name, first, first + piece.hi - piece.lo, out):
                             self._fill(table.name, piece.source, piece.lo, piece.hi, out)
                 except InputError as error:
                     return _problems(error, name)
@@ -367,17 +348,18 @@ class ShardJob(Job[ShardTask]):
             return ()
 
         turns = ordered_map if self.converter.thread_safe and not table.spilled else serial_map
-        if problems := [each for found in turns(read, range(len(pieces)), AHEAD) for each in found]:
+        problems = list(chain.from_iterable(turns(read, range(len(pieces)), AHEAD)))
+        if problems:
             raise InputError(problems)
         return [
-            InMemory(array, (task.lo, task.hi), blocks[array.column], digests[:, at])
-            for at, array in enumerate(table.arrays)
+            InMemory(array, (task.lo, task.hi), blocks[array.column], digests[:, number])
+            for number, array in enumerate(table.arrays)
         ]
 
     def cached(self, task: ShardTask) -> dict[str, NDArray[Any]] | None:
-        """Rows of a task by column, if they were read already."""
+        """Return rows of a task by column, if they were read already."""
         blocks = self._blank(task)
-        return blocks if self.row_cache.fill(task.table, task.lo, task.hi, blocks) else None
+        return blocks if self.rows_read.fill(task.table, task.lo, task.hi, blocks) else None
 
     def _blank(self, task: ShardTask) -> dict[str, NDArray[Any]]:
         return {
@@ -401,11 +383,11 @@ class ShardJob(Job[ShardTask]):
         if problems := list(broken_rows(self.plan, self.bounded, name, table, 0, {column: block})):
             raise InputError(with_source(name, problems))
 
-    def pieces(self, task: ShardTask, columns: Sequence[Column]) -> str:
-        """Digests of the pieces of a task, one after the other, after iteration of all its columns."""
+    def pieces(self, task: ShardTask, columns: Sequence[ColumnRows]) -> str:
+        """Return digests of the pieces of a task, one after the other, after iteration of all its columns."""
         return "".join(
-            _joined_digest({column.array.column: column.piece(at) for column in columns})
-            for at in range(len(self.pieces_of(task)))
+            _joined_digest({column.array.column: column.piece(number) for column in columns})
+            for number in range(len(self.pieces_of(task)))
         )
 
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
@@ -416,15 +398,18 @@ class ShardJob(Job[ShardTask]):
             self._check_all_read(self.scan.sources.names[source], table, watched)
             return
         for column, target in out.items():
-            at = 0
+            start = 0
             for rows in self.spill.read(table, column, source, lo, hi):
-                self.converter.pack(self.scan, spilled, column, source, rows, target[at : at + len(rows)])
-                at += len(rows)
+                self.converter.pack(
+                    self.scan, spilled, column, source, rows, target[start : start + len(rows)]
+                )
+                start += len(rows)
 
     def _check_all_read(self, name: str, table: str, watched: WatchedColumns) -> None:
         """Refuse to store fill for columns that the converter forgot."""
         if watched.untouched:
-            kind, forgotten = type(self.converter), ", ".join(sorted(watched.untouched))
+            kind = type(self.converter)
+            forgotten = ", ".join(sorted(watched.untouched))
             reader = f"{kind.__module__}.{kind.__qualname__}"
             msg = f"{name}: {reader} did not read {forgotten} of table {table!r}; please report it"
             raise ConversionError(msg)
@@ -435,8 +420,8 @@ def _filled(shape: tuple[int, ...], dtype: str, fill: float | bool) -> NDArray[A
     return np.zeros(shape, dtype) if fill == 0 else np.full(shape, fill, dtype)
 
 
-def statistics_of(columns: Sequence[Column]) -> dict[str, Any]:
-    """Moments of the columns that have statistics, as JSON for the journal."""
+def statistics_of(columns: Sequence[ColumnRows]) -> dict[str, Any]:
+    """Return moments of the columns that have statistics, as JSON for the journal."""
     return {
         column.array.field.path: Moments.of(column.block).to_json()
         for column in columns
@@ -445,7 +430,7 @@ def statistics_of(columns: Sequence[Column]) -> dict[str, Any]:
 
 
 def _joined_digest(contents: Mapping[str, str]) -> str:
-    """xxh3-128 over column names and the digests of their values, columns sorted by name."""
+    """Return xxh3-128 over column names and the digests of their values, columns sorted by name."""
     digest = xxhash.xxh3_128()
     for column in sorted(contents):
         digest.update(f"{column} {contents[column]}\n".encode())
@@ -484,7 +469,7 @@ class PartJob(Job[ShardTask]):
         return Outcome()
 
     def rows(self, part: ShardTask) -> StoredRows:
-        """The rows of a part, once they are read."""
+        """Return the rows of a part, once they are read."""
         arrays = self.job.plan.table(part.table).arrays
         path = self.folder / part.id.replace("/", "#")
         row_bytes = {array.column: array.field.row_bytes for array in arrays}
@@ -515,12 +500,12 @@ def read_parts(job: ShardJob, executor: Executor, folder: Path, parts: Sequence[
         for part, outcome in steps:
             problems += outcome.problems
             if not outcome.problems:
-                job.row_cache.add(reading.rows(part))
+                job.rows_read.add(reading.rows(part))
     return problems
 
 
 def parts_of(job: ShardJob, table: TablePlan, workers: int) -> list[ShardTask]:
-    """Parts that a table is to be read in, so that all workers read: none if it has a shard for each.
+    """Return parts that a table is to be read in, so that all workers read: none if it has a shard for each.
 
     Nor if its rows are spilled, or its sources are few or large.
     """

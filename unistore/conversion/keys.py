@@ -20,7 +20,7 @@ from unistore.conversion.plan import Piece, Plan, json_digest, long_json_digest
 from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Scan
 from unistore.errors import ConversionError, UnistoreError
-from unistore.system.packed import Packed, view
+from unistore.system.packed import PackedObjects, view
 
 # Fingerprints of source files (size and times), to detect changes during a conversion.
 
@@ -42,17 +42,17 @@ Fingerprint = tuple[FileState, ...]
 """State of every file of a source."""
 
 
-Fingerprints = Packed[Fingerprint]
+Fingerprints = PackedObjects[Fingerprint]
 """Fingerprints of all sources."""
 
 
 def fingerprints_of(scan: Scan) -> Fingerprints:
-    """Fingerprints of all sources, from their files as they are now."""
-    return Packed(tuple(map(_state_of, files)) for files in scan.sources.files())
+    """Return fingerprints of all sources, from their files as they are now."""
+    return PackedObjects(tuple(map(_state_of, files)) for files in scan.sources.files())
 
 
 def sizes_of(fingerprints: Fingerprints) -> NDArray[np.int64]:
-    """Bytes of the files of each source."""
+    """Return bytes of the files of each source."""
     return np.fromiter(
         (sum(file.size for file in fingerprint) for fingerprint in fingerprints), np.int64, len(fingerprints)
     )
@@ -65,15 +65,7 @@ def _state_of(file: str) -> FileState:
 
 @contextmanager
 def reading(name: str, fingerprint: Fingerprint) -> Iterator[None]:
-    """Context in which the source of a name is read: exceptions become its problems, unless a file changed.
-
-    Raises
-    ------
-    InputError
-        See `as_problem`.
-    ConversionError
-        If a file changed since the scan.
-    """
+    """Read the source of a name: exceptions become its problems, unless a file changed."""
     try:
         with as_problem(name, name):
             yield
@@ -84,13 +76,7 @@ def reading(name: str, fingerprint: Fingerprint) -> Iterator[None]:
 
 
 def check_unchanged(fingerprint: Fingerprint) -> None:
-    """Refuse a source that changed since the scan.
-
-    Raises
-    ------
-    ConversionError
-        Naming the file and the change.
-    """
+    """Refuse a source that changed since the scan."""
     for before in fingerprint:
         try:
             now = _state_of(before.path)
@@ -136,7 +122,7 @@ def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:
     shared = json_digest([CONTENT, scan.family, options, [asdict(table) for table in scan.tables]])
     sources = scan.sources
     columns = sources.names, fingerprints, sources.each_rows(), sources.details
-    keys = (json_digest([shared, *each]) for each in zip(*columns, strict=True))
+    keys = (json_digest([shared, *columns_of_source]) for columns_of_source in zip(*columns, strict=True))
     return np.fromiter(keys, "S32", len(fingerprints))
 
 

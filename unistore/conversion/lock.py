@@ -30,11 +30,6 @@ class Lock:
     On the same machine an owner is alive while its process is (same pid and start time). On another machine,
     or in another container, it is alive while its heartbeat, the file's modification time, is recent. Its age
     is measured with the file system's clock, as those of two machines may differ.
-
-    Raises
-    ------
-    ConversionError
-        On entering, if another converter is at work; names its host and process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,9 +110,10 @@ class Lock:
 
 
 def owner_of(path: Path) -> str | None:
-    """Owner of a lock (``"process 12 on host"``); None if there is no lock or its owner is dead."""
+    """Return the owner of a lock, ``"process 12 on host"``; None if there is none or its owner is dead."""
     try:
-        text, age = path.read_text(), time.time() - path.stat().st_mtime
+        text = path.read_text()
+        age = time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return None
     return _live_owner(text, age)
@@ -134,13 +130,14 @@ def _exclusive(path: Path) -> Iterator[None]:
 
 
 def _live_owner(text: str, age: float) -> str | None:
-    """Owner in a lock's text, or None if it is dead; `age` is in seconds since the last heartbeat.
+    """Return the owner in a lock's text, or None if it is dead; `age` is in seconds since the last heartbeat.
 
     Invalid text is of a lock being written if it is young, else left by a crash.
     """
     try:
         owner = json.loads(text)
-        host, pid = owner["host"], owner["pid"]
+        host = owner["host"]
+        pid = owner["pid"]
     except (ValueError, KeyError, TypeError):
         return "just starting" if age < BEAT else None
     alive = text == _owner(pid) if owner.get("machine") == _machine() else age < DEAD_AFTER
@@ -153,7 +150,7 @@ def _owner(pid: int) -> str:
 
 
 def _machine() -> str:
-    """Identity of boot and pid namespace: pids are comparable within it; host names are not unique."""
+    """Return an identity of boot and pid namespace: pids compare within it; host names are not unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -171,7 +168,7 @@ def _started(pid: int) -> str | None:
 
 
 def _alive(pid: int) -> str | None:
-    """Without /proc: "alive" if the process exists, else None."""
+    """Return "alive" if the process exists, else None; for systems without /proc."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -184,22 +181,14 @@ def _alive(pid: int) -> str | None:
 _CURE = "remove it, or choose another destination"
 
 
-def check_plain(folder: Path, *, ignore: tuple[str, ...] = ()) -> None:
+def check_plain(
+    folder: Path,
+    *,
+    ignore: tuple[str, ...] = (),  # folders in it that may hold links
+) -> None:
     """Refuse a folder that is a link, or holds anything but files and folders; it may be absent.
 
     So nothing is written or removed outside of it.
-
-    Parameters
-    ----------
-    folder
-        The folder.
-    ignore
-        Folders in it that may hold links.
-
-    Raises
-    ------
-    ConversionError
-        Naming the link.
     """
     if not os.path.lexists(folder):
         return
@@ -220,22 +209,13 @@ def check_plain(folder: Path, *, ignore: tuple[str, ...] = ()) -> None:
                     raise ConversionError(msg)
 
 
-def check_own(folder: Path, made: Path) -> None:
-    """Refuse a folder of another user, whose files would become part of the result.
-
-    Parameters
-    ----------
-    folder
-        The folder.
-    made
-        A file that was just made in it; its owner is this user as the file system maps it.
-
-    Raises
-    ------
-    ConversionError
-        Naming both users.
-    """
-    owner, user = folder.stat().st_uid, made.stat().st_uid
+def check_own(
+    folder: Path,
+    made: Path,  # a file that was just made in it; its owner is this user as the file system maps it
+) -> None:
+    """Refuse a folder of another user, whose files would become part of the result."""
+    owner = folder.stat().st_uid
+    user = made.stat().st_uid
     if owner != user:
         msg = f"{folder}: belongs to another user (uid {owner}, not {user}): {_CURE}"
         raise ConversionError(msg)

@@ -41,21 +41,13 @@ SOURCE = 1 << 10
 """Bytes of one source in every process: names, files, fingerprint, records."""
 
 
-def check_fits(limit: int | None, need: int, what: str) -> None:
-    """Refuse a limit that is too small for one process with its largest step.
-
-    Parameters
-    ----------
-    limit
-        Bytes of all processes together; None: no limit.
-    need, what
-        Bytes of the largest step beyond `PROCESS`, and its description.
-
-    Raises
-    ------
-    InputError
-        With the arithmetic.
-    """
+def check_fits(
+    limit: int | None,  # bytes of all processes together; None: no limit
+    # bytes of the largest step beyond `PROCESS`, and its description
+    need: int,
+    what: str,
+) -> None:
+    """Refuse a limit that is too small for one process with its largest step."""
     total = PROCESS + need
     if limit is not None and total > limit:
         message = (
@@ -65,21 +57,12 @@ def check_fits(limit: int | None, need: int, what: str) -> None:
         raise InputError(Problem("--memory", message, f"give at least {size(total * 1.005)}", "memory"))
 
 
-def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:
-    """Peak bytes of the largest step, beyond `PROCESS`.
-
-    Parameters
-    ----------
-    items
-        At least one.
-    limit
-        Limit in bytes of a process with one step; None: no limit.
-
-    Raises
-    ------
-    InputError
-        If the limit is too small for that step.
-    """
+def largest_need(
+    job: Job[T],
+    items: Sequence[T],  # at least one
+    limit: int | None,  # limit in bytes of a process with one step; None: no limit
+) -> int:
+    """Return peak bytes of the largest step, beyond `PROCESS`."""
     largest = max(items, key=job.need)
     need = job.need(largest)
     if need:
@@ -88,7 +71,7 @@ def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:
-    """How many workers, at most `wanted`, fit into the limit if each needs `need` bytes for a step.
+    """Return how many workers, at most `wanted`, fit into the limit if each needs `need` bytes for a step.
 
     0: none; the converting process has to run the steps itself.
     """
@@ -97,16 +80,12 @@ def most_workers(limit: int | None, wanted: int, need: int) -> int:
     return max(0, min(wanted, (limit - PROCESS) // (PROCESS + need)))
 
 
-def step_budget(limit: int | None, workers: int | None) -> int:
-    """Bytes that a step may use to be faster without reducing the number of workers.
-
-    Parameters
-    ----------
-    limit
-        Bytes of all processes together; None: no limit.
-    workers
-        Wanted workers besides the converting process; 0: it runs the steps itself; None: unknown (a cluster).
-    """
+def step_budget(
+    limit: int | None,  # bytes of all processes together; None: no limit
+    # wanted workers besides the converting process; 0: it runs the steps itself; None: unknown (a cluster)
+    workers: int | None,
+) -> int:
+    """Return bytes that a step may use to be faster without reducing the number of workers."""
     if limit is None:
         return STEP_BUDGET
     if workers is None:
@@ -115,40 +94,41 @@ def step_budget(limit: int | None, workers: int | None) -> int:
 
 
 def scan_memory(scan: Scan) -> int:
-    """Bytes of the scan in every process."""
+    """Return bytes of the scan in every process."""
     return len(scan.sources) * SOURCE
 
 
 def derived_in_core(scan: Scan, source: Source, budget: int) -> bool:
-    """Whether a source is derived in memory, without a scratch folder, with a budget for a step."""
+    """Return whether a source is derived in memory, without a scratch folder, with a budget for a step."""
     return scan_memory(scan) + source.memory_in_core <= budget
 
 
 def derive_memory(scan: Scan, budget: int) -> NDArray[np.int64]:
     """Peak bytes of deriving each source (scan included) with a budget for a step, (sources,) int64."""
-    numbers, scan_bytes = scan.sources.numbers, scan_memory(scan)
+    numbers = scan.sources.numbers
+    scan_bytes = scan_memory(scan)
     in_core = (numbers["memory_in_core"] > 0) & (scan_bytes + numbers["memory_in_core"] <= budget)
     return scan_bytes + np.where(in_core, numbers["memory_in_core"], numbers["memory"])
 
 
 def reading_memory(scan: Scan) -> int:
-    """Maximum over sources of the bytes that reading takes besides the rows."""
+    """Return the maximum over sources of the bytes that reading takes besides the rows."""
     return int(scan.sources.numbers["reading"].max(initial=0))
 
 
-def shard_memory(converter: Converter, table: TablePlan, reading: int, *, streams: bool = True) -> int:
-    """Peak bytes of one shard task, without the scan.
+def shard_memory(
+    converter: Converter,
+    table: TablePlan,
+    reading: int,  # from `reading_memory`; not used by spilled rows
+    *,
+    # whether the destination takes a file piece by piece; else the encoded shard is kept in memory
+    streams: bool = True,
+) -> int:
+    """Return peak bytes of one shard task, without the scan.
 
     The rows of all columns, plus the larger of: the encoded form of the largest column (columns are written
     one after the other), one column's rows as they were read or spilled. Rows that are read in planes are
     never in memory as a whole.
-
-    Parameters
-    ----------
-    reading
-        From `reading_memory`; not used by spilled rows.
-    streams
-        Whether the destination takes a file piece by piece; else the encoded shard is kept in memory.
     """
     rows = min(table.shard_rows, table.rows)
     largest = rows * max(array.field.row_bytes for array in table.arrays)
@@ -187,11 +167,11 @@ class Estimate(NamedTuple):
         `workers` are as asked for; None: those of a cluster, of which one process counts.
         """
         self.check(limit)
-        wanted = min(workers or 0, self.steps)
-        count = most_workers(limit, wanted, self.step)
+        wanted_workers = min(workers or 0, self.steps)
+        count = most_workers(limit, wanted_workers, self.step)
         if count:
-            return Peak(PROCESS + count * (PROCESS + self.step), count, wanted)
-        return Peak(PROCESS + self.step, 0, wanted)
+            return Peak(PROCESS + count * (PROCESS + self.step), count, wanted_workers)
+        return Peak(PROCESS + self.step, 0, wanted_workers)
 
 
 def estimate(converter: Converter, scan: Scan, budget: int) -> Estimate:
@@ -214,7 +194,7 @@ def estimate(converter: Converter, scan: Scan, budget: int) -> Estimate:
 
 
 def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
-    """Plans of the tables of a scan; spilled ones with their estimated rows."""
+    """Return plans of the tables of a scan; spilled ones with their estimated rows."""
     plans = []
     for table in scan.tables:
         rows = scan.sources.rows(table.name)
@@ -255,7 +235,7 @@ def check_space(
 
 
 def _folder_bytes(folder: Path) -> int:
-    """Bytes of the files in a folder."""
+    """Return bytes of the files in a folder."""
     total = 0
     for above, _, names in os.walk(folder):
         for name in names:

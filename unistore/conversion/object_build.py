@@ -15,9 +15,8 @@ import xxhash
 
 from unistore.conversion.build import Build
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.remote.client import ObjectClient
-from unistore.remote.object_storage import map_concurrently
-from unistore.remote.url import BUCKETS, Location, parse_url
+from unistore.remote.client import ObjectClient, map_concurrently
+from unistore.remote.url import BUCKETS, StoreLocation, parse_url
 from unistore.store.names import BUILD_MARK, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.durable import WrittenFile, write_file
@@ -30,16 +29,13 @@ class ObjectTarget:
 
     Each object is put in one request, so that it is complete or absent, and its size is checked. The root
     document is kept in a local folder until `commit`: it makes the prefix a store.
-
-    Parameters
-    ----------
-    location
-        Prefix of the objects.
-    root_folder
-        Local folder of the root document.
     """
 
-    def __init__(self, location: Location, root_folder: Path) -> None:
+    def __init__(
+        self,
+        location: StoreLocation,  # prefix of the objects
+        root_folder: Path,  # local folder of the root document
+    ) -> None:
         self.location = location
         self.root_folder = root_folder
         self.client = writing_client(location)
@@ -63,38 +59,33 @@ class ObjectTarget:
         return nullcontext(self)
 
     def sizes(self) -> Mapping[str, int]:
-        """Keys and sizes; see `Target.sizes`."""
-        found = self.client.list()
-        found.pop(BUILD_MARK, None)
-        return found
+        """Return keys and sizes; see `Target.sizes`."""
+        sizes = self.client.list()
+        sizes.pop(BUILD_MARK, None)
+        return sizes
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
         """Delete all other keys; see `Target.keep_only`."""
         self.client.delete([key for key in self.sizes() if key not in keys])
 
 
-def writing_client(location: Location) -> ObjectClient:
-    """Client that writes below a prefix and raises ConversionError."""
+def writing_client(location: StoreLocation) -> ObjectClient:
+    """Return a client that writes below a prefix and raises ConversionError."""
     return ObjectClient(location, writing=True, raises=ConversionError)
 
 
-def commit(location: Location, root: bytes) -> None:
+def commit(location: StoreLocation, root: bytes) -> None:
     """Put the root document, which makes the prefix a store."""
     writing_client(location).put(ROOT, [root])
 
 
-def swap_in(staging: Location, location: Location, root: bytes, mark: bytes) -> None:
+def swap_in(staging: StoreLocation, location: StoreLocation, root: bytes, mark: bytes) -> None:
     """Replace the store at `location` by the one at `staging`, by copies inside the object store.
 
     The old root is deleted first and the new one written last: in between there is no store, never a mixture,
     and the mark says why. Idempotent.
-
-    Raises
-    ------
-    ConversionError
-        If an object was not copied completely.
     """
-    bucket = writing_client(Location(location.scheme, location.bucket, ""))
+    bucket = writing_client(StoreLocation(location.scheme, location.bucket, ""))
     old = writing_client(location)
     new = ObjectTarget(staging, Path()).sizes()
     old.put(BUILD_MARK, [mark])
@@ -103,12 +94,12 @@ def swap_in(staging: Location, location: Location, root: bytes, mark: bytes) -> 
         lambda key: bucket.copy(f"{staging.prefix}/{key}", f"{location.prefix}/{key}"), new
     ):
         pass
-    found = old.list()
-    wrong = [key for key, size in new.items() if found.get(key) != size]
+    copied = old.list()
+    wrong = [key for key, size in new.items() if copied.get(key) != size]
     if wrong:
         msg = f"{location}: {len(wrong)} objects were not copied whole, {wrong[0]} among them; run again"
         raise ConversionError(msg)
-    old.delete([key for key in found if key not in new and key != BUILD_MARK])
+    old.delete([key for key in copied if key not in new and key != BUILD_MARK])
     commit(location, root)
 
 
@@ -120,18 +111,17 @@ class ObjectBuild(Build):
     replaced, the new one is written beside it (``<prefix>.unistore-build/``), then copied to its place.
 
     The object `BUILD_MARK` records which conversion owns a prefix, so that two machines never mix theirs.
-
-    Parameters
-    ----------
-    url
-        URL of the store.
-    work
-        Folder that holds the build folder; None: the current one.
     """
 
     overlap_message = "the build folder would lie in a source; choose another place with --work"
 
-    def __init__(self, url: str, *, work: Path | None = None, restart: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,  # URL of the store
+        *,
+        work: Path | None = None,  # folder that holds the build folder; None: the current one
+        restart: bool = False,
+    ) -> None:
         location = parse_url(url)
         if location.scheme not in BUCKETS:
             places = ", ".join(f"{scheme}://" for scheme in BUCKETS)
@@ -179,13 +169,7 @@ class ObjectBuild(Build):
             raise InputError(msg)
 
     def discard_on_input_error(self) -> None:
-        """Claim the destination, before objects are written; see `Build.discard_on_input_error`.
-
-        Raises
-        ------
-        ConversionError
-            If another conversion to it was started elsewhere.
-        """
+        """Claim the destination, before objects are written; see `Build.discard_on_input_error`."""
         if self._begun is None:
             staged = self._client.size(ROOT) is not None
             self._begun = {"step": "place", "staged": staged, "token": secrets.token_hex(16)}
@@ -205,13 +189,7 @@ class ObjectBuild(Build):
         super().discard_on_input_error()
 
     def move_into_place(self) -> None:
-        """Write the root object last; an older store is replaced first.
-
-        Raises
-        ------
-        ConversionError
-            If somebody else took the destination over meanwhile.
-        """
+        """Write the root object last; an older store is replaced first."""
         assert self._begun is not None
         owner = writing_client(self._written).get(BUILD_MARK)
         if not self._is_mine(owner):
@@ -240,12 +218,12 @@ class ObjectBuild(Build):
         self._begun = next(iter(self.journal.of("place")), None)
 
     @property
-    def _staging(self) -> Location:
+    def _staging(self) -> StoreLocation:
         """Prefix of a store that will replace another."""
         return self.location.with_suffix(".unistore-build")
 
     @property
-    def _written(self) -> Location:
+    def _written(self) -> StoreLocation:
         """Prefix that objects are written to."""
         assert self._begun is not None
         return self._staging if self._begun["staged"] else self.location
@@ -261,13 +239,14 @@ class ObjectBuild(Build):
 
     def _taken_message(self, mark: bytes | None) -> str:
         owner = _parsed(mark)
-        host, folder = owner.get("host", "another machine"), owner.get("folder", "another folder")
+        host = owner.get("host", "another machine")
+        folder = owner.get("folder", "another folder")
         return (
             f"{self.location}: another conversion to it was started on {host} in {folder}: continue it "
             "there, or add --restart to take its place"
         )
 
-    def _clear(self, location: Location) -> None:
+    def _clear(self, location: StoreLocation) -> None:
         """Delete every object below a prefix that has a mark, the mark last."""
         client = writing_client(location)
         if client.size(BUILD_MARK) is not None:
@@ -287,7 +266,7 @@ class ObjectBuild(Build):
 
 def _parsed(mark: bytes | None) -> dict[str, Any]:
     try:
-        found = json.loads(mark or b"{}")
+        owner = json.loads(mark or b"{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return owner if isinstance(owner, dict) else {}

@@ -64,9 +64,9 @@ def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
     preferred = [chunk_shape(field) for field in fields]
     chunks = [(min(chunk[0], most), *chunk[1:]) for chunk in preferred]
     group = max(chunk[0] for chunk in chunks)
-    wanted = max(1, SHARD // (row_bytes * group))
+    groups = max(1, SHARD // (row_bytes * group))
     present = max(1, -(-rows // group))
-    shard_rows = group * min(wanted, present)
+    shard_rows = group * min(groups, present)
     return [
         ArrayLayout(
             chunk=chunk,
@@ -78,7 +78,7 @@ def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
 
 
 def chunk_shape(field: Field) -> tuple[int, ...]:
-    """Inner chunk shape of a field, axis 0 first."""
+    """Return the inner chunk shape of a field, axis 0 first."""
     if field.tile is not None:
         return (1, *(min(t, max(1, e)) for t, e in zip(field.tile, field.row_shape, strict=True)))
     row_bytes = max(1, field.row_bytes)
@@ -92,7 +92,7 @@ def chunk_shape(field: Field) -> tuple[int, ...]:
 
 
 def amplification(field: Field, chunk: Sequence[int]) -> float:
-    """Bytes decoded over bytes needed to read one sample, averaged over positions.
+    """Return bytes decoded over bytes needed to read one sample, averaged over positions.
 
     A run of n rows in chunks of c rows touches (n + c − 1)/c chunks on average; a box of one tile a side,
     placed anywhere, touches 2 − 1/t tiles an axis of t cells.
@@ -118,7 +118,7 @@ def _split_row(shape: tuple[int, ...], row_bytes: int) -> tuple[int, ...]:
 
 
 def _power_of_two(rows: int) -> int:
-    """Largest power of two that is at most `rows`, at least 1."""
+    """Return the largest power of two that is at most `rows`, at least 1."""
     return 1 << (max(1, rows).bit_length() - 1)
 
 
@@ -160,26 +160,27 @@ class Piece(NamedTuple):
 class Pieces(Items[Piece]):
     """Pieces that make up rows ``lo:hi`` of a table, in order.
 
-    Parameters
-    ----------
-    starts
-        First row of each source of the table, and the end of the last.
-    lo, hi
-        Rows of the table.
-
     Attributes
     ----------
     sources
         Source of each piece.
     """
 
-    def __init__(self, starts: array[int], lo: int, hi: int) -> None:
-        first, last = bisect_right(starts, lo) - 1, bisect_left(starts, hi)
+    def __init__(
+        self,
+        starts: array[int],  # first row of each source of the table, and the end of the last
+        # rows of the table
+        lo: int,
+        hi: int,
+    ) -> None:
+        first = bisect_right(starts, lo) - 1
+        last = bisect_left(starts, hi)
         bounds = np.array(starts[first : last + 1], np.int64)
         numbers = np.flatnonzero(np.diff(bounds)) if lo < hi else np.zeros(0, np.int64)
         self.sources = array("q", (numbers + first).tobytes())
         self._starts = array("q", bounds[numbers].tobytes())
-        self._lo, self._hi = lo, hi
+        self._lo = lo
+        self._hi = hi
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -235,12 +236,12 @@ class TablePlan:
         return sum(array.field.row_bytes for array in self.arrays)
 
     def tasks(self) -> Iterator[ShardTask]:
-        """Tasks of the table in row order; together they cover every row once."""
+        """Yield tasks of the table in row order; together they cover every row once."""
         for number, lo in enumerate(range(0, self.rows, self.shard_rows)):
             yield ShardTask(self.name, number, lo, min(lo + self.shard_rows, self.rows))
 
     def pieces(self, lo: int, hi: int) -> Pieces:
-        """Row ranges of the sources that make up rows ``lo:hi``, in order."""
+        """Return row ranges of the sources that make up rows ``lo:hi``, in order."""
         return Pieces(self._starts, lo, hi)
 
 
@@ -264,47 +265,37 @@ def plan_table(table: Table, source_rows: Iterable[int]) -> TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that decides a store's bytes.
+    """Everything that decides a store's bytes."""
 
-    Attributes
-    ----------
-    family, sample_table
-        As in the store's root attributes.
-    sources
-        Relative names, in order.
-    tables
-        Tables filled by tasks.
-    index
-        Index arrays, which are written at the end; only their form, not their values.
-    options
-        The converter's options that decide the content.
-    versions
-        Versions of the libraries that encode.
-    """
-
+    # as in the store's root attributes
     family: str
     sample_table: str
-    sources: Sequence[str]
-    tables: tuple[TablePlan, ...]
+    sources: Sequence[str]  # relative names, in order
+    tables: tuple[TablePlan, ...]  # tables filled by tasks
+    # index arrays, which are written at the end; only their form, not their values
     index: tuple[ArrayPlan, ...]
-    options: Mapping[str, Any]
-    versions: Mapping[str, str]
+    options: Mapping[str, Any]  # the converter's options that decide the content
+    versions: Mapping[str, str]  # versions of the libraries that encode
 
     def tasks(self) -> list[ShardTask]:
-        """Every task of every table, in order."""
-        return [task for table in self.tables for task in table.tasks()]
+        """Return every task of every table, in order."""
+        return list(chain.from_iterable(table.tasks() for table in self.tables))
 
     def table(self, name: str) -> TablePlan:
-        """Table by name."""
+        """Return a table by name."""
         return next(table for table in self.tables if table.name == name)
 
     def task_bytes(self, task: ShardTask) -> int:
-        """Uncompressed bytes of a task's rows."""
+        """Return uncompressed bytes of a task's rows."""
         return (task.hi - task.lo) * self.table(task.table).row_bytes
 
+    def columns(self) -> list[ArrayPlan]:
+        """Return every array that tasks write."""
+        return list(chain.from_iterable(table.arrays for table in self.tables))
+
     def arrays(self) -> list[ArrayPlan]:
-        """Every array of the store."""
-        return [array for table in self.tables for array in table.arrays] + list(self.index)
+        """Return every array of the store."""
+        return [*self.columns(), *self.index]
 
     @property
     def raw_bytes(self) -> int:
@@ -312,7 +303,7 @@ class Plan:
         return sum(array.shape[0] * array.field.row_bytes for array in self.arrays())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, the same on every machine."""
+        """Return plain JSON values, the same on every machine."""
         plain = self._members
         for described in plain["tables"]:
             described["source_rows"] = list(described["source_rows"])
@@ -337,7 +328,7 @@ class Plan:
 
 
 def json_digest(value: Any) -> str:
-    """xxh3-128 of a value's canonical JSON."""
+    """Return xxh3-128 of a value's canonical JSON."""
     return xxhash.xxh3_128_hexdigest(_canonical(value).encode())
 
 

@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,11 +19,9 @@ from numpy.typing import NDArray
 from unistore.conversion.build import Build, FolderBuild
 from unistore.conversion.columns import bounded_columns, check_plan
 from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.asking import asking
-from unistore.conversion.executors.local import Executor, Job, Serial
+from unistore.conversion.executors.local import Executor, Job, Serial, asking
 from unistore.conversion.failure import writing_failed
-from unistore.conversion.finish import seal, source_digests
-from unistore.conversion.job import DeriveJob, PartJob, RowCache, ShardJob, parts_of, source_batches
+from unistore.conversion.job import DeriveJob, PartJob, RowsRead, ShardJob, parts_of, source_batches
 from unistore.conversion.keys import (
     Fingerprint,
     Fingerprints,
@@ -33,9 +32,9 @@ from unistore.conversion.keys import (
     task_keys,
 )
 from unistore.conversion.memory import check_space, estimate, largest_need, provisional_tables, reading_memory
-from unistore.conversion.plan import Plan, json_digest
-from unistore.conversion.planning import Planned, choose_codecs, plan_conversion, plan_options, versions
-from unistore.conversion.report import Report
+from unistore.conversion.new_store import NewStore, choose_codecs, plan_options, plan_store, versions
+from unistore.conversion.plan import Plan, ShardTask, json_digest
+from unistore.conversion.seal import seal, source_digests
 from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import Skipping, check_resumed, scan_valid_sources
 from unistore.conversion.spill import Spill, SpilledBatch
@@ -51,6 +50,7 @@ from unistore.store.names import ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.system.packed import view
 from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.sizes import count_of, size
 from unistore.zarr3.durable import Folder
 
 T = TypeVar("T")
@@ -58,63 +58,89 @@ MAX_PROBLEMS = 50
 """Problems after which the conversion fails without looking for more, unless bad sources are skipped."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conversion:
-    """A running conversion.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Report:
+    """Report of a finished conversion.
 
-    Attributes
-    ----------
-    converter, scan, fingerprints
-        The converter, its scan, and the state of the source files.
-    build
-        The entered build folder, with the journal.
-    settings
-        Of the conversion. With ``on_error="skip"`` the problems of all sources are collected, however many.
-    executor, progress
-        Where steps run, and progress callbacks.
-    round
-        How often sources were left out before; steps of earlier rounds are reused if their keys are the same.
+    ``samples`` counts the rows of ``sample_table``: frames, episodes, volumes, segments. A `Dataset` may make
+    more or fewer samples of them: clips of frames, transitions of episodes. ``source_bytes`` are the sizes of
+    the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the stored sizes of all arrays;
+    ``resumed`` counts the tasks that an earlier run had finished; ``skipped`` has an entry for each problem
+    for which something was left out (see `unistore.conversion.skipping`). ``verdicts`` counts the files under
+    the given paths: ``verdict`` (``"taken"``, ``"left out"``, ``"refused"``), ``why``, ``files``, and the
+    names of the first as ``examples``.
     """
 
+    destination: str
+    family: str
+    samples: int
+    sources: int
+    source_bytes: int
+    raw_bytes: int
+    stored_bytes: int
+    files: int
+    tasks: int
+    resumed: int
+    digest: str
+    sample_table: str = "samples"
+    notes: tuple[str, ...] = ()
+    skipped: tuple[Mapping[str, Any], ...] = ()
+    verdicts: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(self.notes))
+        object.__setattr__(self, "skipped", tuple(self.skipped))
+        object.__setattr__(self, "verdicts", tuple(self.verdicts))
+
+    def __repr__(self) -> str:
+        samples = (
+            f"{self.samples:,} {self.sample_table.rpartition('/')[2]} from {count_of(self.sources, 'source')}"
+        )
+        left_out = f", {len(self.skipped)} skipped" if self.skipped else ""
+        return f"Report({self.destination!r}: {samples}, {size(self.stored_bytes)}{left_out})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """A running conversion."""
+
+    # the converter, its scan, and the state of the source files
     converter: Converter
     scan: Scan
     fingerprints: Fingerprints
-    build: Build
+    build: Build  # the entered build folder, with the journal
+    # of the conversion. With ``on_error="skip"`` the problems of all sources are collected, however many
     settings: Settings
+    # where steps run, and progress callbacks
     executor: Executor
     progress: Progress
+    # how often sources were left out before; steps of earlier rounds are reused if their keys are the same
     round: int = 0
+    # rows that were read before their shards are written
+    rows_read: RowsRead = field(default_factory=RowsRead)
 
     def execute(self, split: SplitRule | None) -> Report:
-        """Derive, finalize, write every shard, seal, move into place.
-
-        Raises
-        ------
-        InputError
-            With the problems of the sources' values.
-        ConversionError
-            If writing failed, or a source changed meanwhile.
-        """
+        """Derive, finalize, write every shard, seal, move into place."""
         estimate(self.converter, self.scan, self.settings.budget).check(self.settings.limit)
         if isinstance(self.build.target, Folder):
             tables = provisional_tables(self.scan)
             check_space(self.build.output_path, self.build.folder, tables, self.progress)
-        planned, spill, row_cache = self.plan(split)
-        plan = planned.plan
-        check_plan(plan, planned.attributes["samples"]["count"], planned.arrays)
-        resumed = self.write_shards(planned, self.job(plan, planned.spilled, spill, row_cache))
+        new_store = self.plan(split)
+        plan = new_store.plan
+        check_plan(plan, new_store.attributes["samples"]["count"], new_store.arrays)
+        resumed = self.write_shards(new_store, self.job(plan, new_store.spilled, new_store.spill))
         sealed = seal(
             self.build.target,
             plan,
             self.build.journal,
-            planned.index(source_digests(plan, self.build.journal.each("shard"))),
-            planned.attributes,
-            planned.groups,
+            new_store.index(source_digests(plan, self.build.journal.each("shard"))),
+            new_store.attributes,
+            new_store.groups,
         )
         report = Report(
             destination=self.build.destination,
             family=plan.family,
-            samples=int(planned.attributes["samples"]["count"]),
+            samples=int(new_store.attributes["samples"]["count"]),
             sample_table=plan.sample_table,
             sources=len(self.scan.sources),
             source_bytes=int(self.sizes.sum()),
@@ -124,9 +150,9 @@ class Conversion:
             tasks=len(plan.tasks()),
             resumed=resumed,
             digest=sealed["digest"],
-            notes=(*self.scan.notes, *planned.notes),
+            notes=(*self.scan.notes, *new_store.notes),
             skipped=self.scan.options.get("skipped", ()),
-            verdicts=planned.verdicts,
+            verdicts=new_store.verdicts,
         )
         self.build.journal.append({"step": "sealed", "report": asdict(report)})
         self.build.move_into_place()
@@ -143,42 +169,40 @@ class Conversion:
         """Bytes of the files of each source."""
         return sizes_of(self.fingerprints)
 
-    def plan(
-        self, split: SplitRule | None, codecs: Mapping[str, str] | None = None
-    ) -> tuple[Planned, Spill, RowCache]:
+    def plan(self, split: SplitRule | None, codecs: Mapping[str, str] | None = None) -> NewStore:
         """Derive, finalize, plan; `codecs` are those that the codec ``"auto"`` chose before, by path."""
         codec = self.settings.codec
         spill = self._derive()
-        row_cache = RowCache()
         finalized = self.converter.finalize(self.scan, spill if self.scan.is_derived else ())
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
             if codecs is not None:
                 return codecs
-            job = self.job(plan, spilled, spill, row_cache)
+            job = self.job(plan, spilled, spill)
             self._read_parts(job)
             folder = self.build.spill / "trial"
             return choose_codecs(job, self.executor, folder, bad_sources=self.settings.skips)
 
-        planned = plan_conversion(
-            self.converter, self.scan, finalized, codec, split, spill, self.sizes, choose
-        )
+        new_store = plan_store(self.converter, self.scan, finalized, codec, split, spill, self.sizes, choose)
         if codec != "auto" and codecs is None:
-            self._read_parts(self.job(planned.plan, planned.spilled, spill, row_cache))
-        return planned, spill, row_cache
+            self._read_parts(self.job(new_store.plan, new_store.spilled, spill))
+        return new_store
 
     def _read_parts(self, job: ShardJob) -> None:
         """Read small sources on all workers, where these are more than there are shards to write."""
-        plan, workers = job.plan, self.executor.workers
-        parts = [part for table in plan.tables for part in parts_of(job, table, workers)]
+        plan = job.plan
+        workers = self.executor.workers
+        parts: list[ShardTask] = []
+        for table in plan.tables:
+            parts += parts_of(job, table, workers)
         reading = PartJob(job, self.build.spill / "parts")
         if parts:
             self.run_steps("reading", reading, parts, plan.task_bytes, lambda _: {})
         for part in parts:
-            job.row_cache.add(reading.rows(part))
+            self.rows_read.add(reading.rows(part))
 
-    def job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill, row_cache: RowCache) -> ShardJob:
-        """Job that writes the shards of a plan."""
+    def job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill) -> ShardJob:
+        """Return a job that writes the shards of a plan."""
         return ShardJob(
             converter=self.converter,
             scan=self.scan,
@@ -189,14 +213,15 @@ class Conversion:
             spilled=spilled,
             reading=reading_memory(self.scan),
             bounded=bounded_columns(plan),
-            row_cache=row_cache,
+            rows_read=self.rows_read,
         )
 
     def _derive(self) -> Spill:
         """Derive the sources, unless done already; returns their spilled rows and facts."""
         if not self.scan.is_derived:
             return Spill(self.build.spill, 0)
-        spill, sizes = self._derived_before(self.keys), self.sizes
+        spill = self._derived_before(self.keys)
+        sizes = self.sizes
         job = DeriveJob(
             converter=self.converter,
             scan=self.scan,
@@ -215,23 +240,26 @@ class Conversion:
 
     def _derived_before(self, keys: Keys) -> Spill:
         """Spilled rows of sources that were derived with the same key, in this round or an earlier one."""
-        spill, order = Spill(self.build.spill, len(keys)), np.argsort(keys)
+        spill = Spill(self.build.spill, len(keys))
+        order = np.argsort(keys)
         for record in self.build.journal.each("derive"):
             batch = f"{record['round']}/{record['batch']}"
             if not SpilledBatch.is_complete(self.build.spill / batch):
                 continue
-            found = SpilledBatch(self.build.spill / batch).keys
-            if json_digest(found) != record["of"]:
+            batch_keys = SpilledBatch(self.build.spill / batch).keys
+            if json_digest(batch_keys) != record["of"]:
                 continue
-            wanted = np.array([key or "" for key in found], "S32")
-            number = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
-            known = np.flatnonzero(keys[number] == wanted)
-            spill.add(batch, number[known].tolist(), known.tolist())
+            spilled_keys = np.array([key or "" for key in batch_keys], "S32")
+            number = order[np.searchsorted(keys, spilled_keys, sorter=order).clip(max=len(keys) - 1)]
+            unchanged = np.flatnonzero(keys[number] == spilled_keys)
+            spill.add(batch, number[unchanged].tolist(), unchanged.tolist())
         return spill
 
-    def write_shards(self, planned: Planned, job: ShardJob) -> int:
+    def write_shards(self, new_store: NewStore, job: ShardJob) -> int:
         """Write the shards that are missing; returns the number of tasks that were done before."""
-        journal, plan, digest = self.build.journal, planned.plan, planned.attributes["plan_digest"]
+        journal = self.build.journal
+        plan = new_store.plan
+        digest = new_store.attributes["plan_digest"]
         before = [record for record in journal.of("plan") if record["round"] == self.round]
         if before and before[0]["digest"] != digest:
             msg = (
@@ -249,7 +277,7 @@ class Conversion:
         return len(done)
 
     def _done_tasks(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
-        """Ids of tasks that were done with the same key, in this round or an earlier one."""
+        """Return ids of tasks that were done with the same key, in this round or an earlier one."""
         journal = self.build.journal
         last = {record["task"]: record for record in journal.each("shard")}
         sizes = self.build.target.sizes() if last else {}
@@ -298,15 +326,10 @@ def is_up_to_date(
     settings: Settings,
     claims: Claims | None = None,
 ) -> bool:
-    """Whether the store in a folder was made from these sources, with these options and versions.
+    """Return whether the store in a folder was made from these sources, with these options and versions.
 
     Sources must have the same names and sizes, and no file or folder under the given paths (lists of splits
     included) may have a modification or status change time after the seal. Values are not read.
-
-    Raises
-    ------
-    InputError
-        If the sources cannot be scanned.
     """
     folder = local_path(destination)
     if folder is None or build_folder(Path(os.path.abspath(folder))).exists():  # noqa: PTH100  links stay links
@@ -324,14 +347,16 @@ def is_up_to_date(
     rule = prepare_splits(settings.rule, paths, scan)
     options = json.loads(json.dumps(plan_options(scan, settings.codec, rule)))
     before = dict(recorded.get("options", {}))
-    for each in (options, before):
-        each.pop("found", None)  # known only from the values of the sources
+    for recorded_options in (options, before):
+        recorded_options.pop("found", None)  # known only from the values of the sources
     if (scan.family, options) != (recorded["family"], before):
         return False
-    names, sizes = list(scan.sources.names), sizes_of(fingerprints_of(scan)).tolist()
+    names = list(scan.sources.names)
+    sizes = sizes_of(fingerprints_of(scan)).tolist()
     if names != store.text("sources/path") or sizes != store.array("sources/bytes").read().tolist():
         return False
-    return all(changed < sealed for path in paths for changed in _change_times(path))
+    changes = chain.from_iterable(map(_change_times, paths))
+    return all(changed < sealed for changed in changes)
 
 
 def _change_times(path: Path) -> Iterator[int]:
@@ -351,24 +376,13 @@ def _change_time(path: Path) -> int:
 
 
 def open_build(
-    destination: str | os.PathLike[str], *, work: str | os.PathLike[str] | None = None, restart: bool = False
+    destination: str | os.PathLike[str],  # path or URL
+    *,
+    # for an object store: folder that holds the build folder; None: the current one
+    work: str | os.PathLike[str] | None = None,
+    restart: bool = False,  # discard an unfinished conversion
 ) -> Build:
-    """Build for a folder (or ``file://`` URL), or for a URL of an object store; not entered yet.
-
-    Parameters
-    ----------
-    destination
-        Path or URL.
-    work
-        For an object store: folder that holds the build folder; None: the current one.
-    restart
-        Discard an unfinished conversion.
-
-    Raises
-    ------
-    InputError
-        If the destination is a URL that cannot be written to, or `work` is given for a folder.
-    """
+    """Build for a folder (or ``file://`` URL), or for a URL of an object store; not entered yet."""
     if work is not None:
         require_local_path(work, "the folder of --work")
     folder = local_path(destination)
@@ -382,36 +396,19 @@ def open_build(
     return FolderBuild(Path(os.path.abspath(folder)), restart=restart)  # noqa: PTH100  links stay links
 
 
-__all__ = ["Report", "run"]
-
-
 def run(
     converter: Converter,
     paths: Sequence[Path],
     destination: str | os.PathLike[str],
     settings: Settings = DEFAULTS,
     *,
-    executor: Executor | None = None,
+    executor: Executor | None = None,  # where steps and the scan run; by default in this process
+    # as in `unistore.converters.scanning.scan_sources`
     is_named: bool = False,
     claims: Claims | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Report:
-    """Convert `paths` into a sealed store at `destination`.
-
-    Parameters
-    ----------
-    executor
-        Where steps and the scan run; by default in this process.
-    is_named, claims
-        As in `unistore.converters.scanning.scan_sources`.
-
-    Raises
-    ------
-    InputError
-        For bad sources (every problem of every file) or a destination that exists already.
-    ConversionError
-        If writing failed, a source changed meanwhile, or another converter is at work.
-    """
+    """Convert `paths` into a sealed store at `destination`."""
     opened = open_build(destination, work=settings.work, restart=settings.restart)
     if not opened.folder.exists():
         opened.check(overwrite=settings.overwrite)
@@ -464,7 +461,7 @@ def _identity(
     codec: str,
     split: SplitRule | None,
 ) -> dict[str, Any]:
-    """Options and versions that must be the same to continue a run."""
+    """Return options and versions that must be the same to continue a run."""
     _, scan, problems = first
     identity = {
         "family": scan.family,
@@ -483,12 +480,12 @@ def _source_states(scan: Scan, fingerprints: Fingerprints) -> Sequence[tuple[str
 
 
 def _file_states(fingerprint: Fingerprint) -> str | dict[str, str]:
-    """Size and time of a source's file, or of each of its files, in readable form."""
+    """Return the size and time of a source's file, or of each of its files, in readable form."""
     states = {}
     for file in fingerprint:
-        seconds, rest = divmod(file.modified, 10**9)
+        seconds, nanoseconds = divmod(file.modified, 10**9)
         time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
-        states[file.path] = f"{file.size} bytes, modified {time}.{rest:09d} UTC"
+        states[file.path] = f"{file.size} bytes, modified {time}.{nanoseconds:09d} UTC"
     if len(states) == 1:
         return next(iter(states.values()))
     common = os.path.commonpath(list(states)) if states else ""

@@ -28,19 +28,19 @@ from unistore.store.names import file_name_problem
 STEP = "skip"
 
 
-def check_resumed(journal: Journal, *, skips: bool) -> None:
-    """Refuse to continue without ``--on-error skip`` a conversion that has left sources out.
+def _recorded_problems(journal: Journal) -> list[Problem]:
+    """Return the problems for which sources were left out."""
+    problems = []
+    for record in journal.each(STEP):
+        problems += [Problem(**fields) for fields in record["problems"]]
+    return problems
 
-    Raises
-    ------
-    ConversionError
-        Naming these sources.
-    """
-    records = journal.of(STEP)
-    if records and not skips:
-        names = skipped_sources(
-            {"left_out": each["source"]} for record in records for each in record["problems"]
-        )
+
+def check_resumed(journal: Journal, *, skips: bool) -> None:
+    """Refuse to continue without ``--on-error skip`` a conversion that has left sources out."""
+    problems = _recorded_problems(journal)
+    if problems and not skips:
+        names = sorted({problem.source for problem in problems}, key=natural_key)
         msg = (
             f"{journal.path.parent}: an unfinished conversion left out {', '.join(names)}; "
             "add --on-error skip to continue it, or --restart to start over"
@@ -49,41 +49,29 @@ def check_resumed(journal: Journal, *, skips: bool) -> None:
 
 
 def scan_valid_sources(
+    # as in `scan_sources`
     converter: Converter,
     paths: Sequence[Path],
-    skipped: Iterable[Problem] = (),
+    skipped: Iterable[Problem] = (),  # problems whose sources are left out from the start
     *,
-    skip: bool,
+    skip: bool,  # whether to leave sources out; else problems are raised
+    # as in `scan_sources`
     ask: Ask = ask_here,
     is_named: bool = False,
     claims: Claims | None = None,
 ) -> tuple[Converter, Scan, list[Problem]]:
     """Scan; with `skip`, repeat without the sources that have problems until there are none.
 
-    Parameters
-    ----------
-    converter, paths
-        As in `scan_sources`.
-    skipped
-        Problems whose sources are left out from the start.
-    skip
-        Whether to leave sources out; else problems are raised.
-    ask, is_named, claims
-        As in `scan_sources`.
-
     Returns
     -------
     converter, scan, problems
         A converter that excludes the sources with problems, its scan, and these problems.
-
-    Raises
-    ------
-    InputError
-        With every problem, if leaving sources out does not solve them.
     """
     claims = claims_for(converter, paths, claims)
     problems = list(skipped)
-    must_exclude = [name for name in converter.exclude if name not in {each.source for each in problems}]
+    must_exclude = [
+        name for name in converter.exclude if name not in {problem.source for problem in problems}
+    ]
     while True:
         chosen = _without(converter, problems)
         try:
@@ -91,8 +79,8 @@ def scan_valid_sources(
             _check_names(scan)
             return chosen, scan, problems
         except InputError as error:
-            known = {problem.source for problem in problems}
-            new = [problem for problem in error.problems if problem.source not in {"", *known}]
+            left_out = {problem.source for problem in problems}
+            new = [problem for problem in error.problems if problem.source not in {"", *left_out}]
             if skip and new:
                 problems += new
             elif problems:
@@ -114,37 +102,28 @@ def _check_names(scan: Scan) -> None:
 
 
 class Skipping:
-    """Sources that a conversion leaves out, recorded in its journal.
-
-    Parameters
-    ----------
-    first
-        Result of `scan_valid_sources` at the start of this run.
-    paths
-        Source paths as given.
-    journal
-        Journal of the conversion; sources that an earlier run left out are left out again.
-    ask, is_named
-        As in `scan_sources`.
-    """
+    """Sources that a conversion leaves out, recorded in its journal."""
 
     def __init__(
         self,
+        # result of `scan_valid_sources` at the start of this run
         first: tuple[Converter, Scan, list[Problem]],
-        paths: Sequence[Path],
+        paths: Sequence[Path],  # source paths as given
+        # journal of the conversion; sources that an earlier run left out are left out again
         journal: Journal,
+        # as in `scan_sources`
         ask: Ask = ask_here,
         *,
         is_named: bool = False,
     ) -> None:
-        self._converter, self._scan, found = first
+        self._converter, self._scan, problems = first
         self._ask = ask
         self._is_named = is_named
         self._paths = paths
         self._journal = journal
-        if found and not journal.of(STEP):
-            self.add(found)
-        self._scanned = {problem.source for problem in found}
+        if problems and not journal.of(STEP):
+            self.add(problems)
+        self._scanned = {problem.source for problem in problems}
 
     @property
     def round(self) -> int:
@@ -154,8 +133,7 @@ class Skipping:
     @property
     def problems(self) -> list[Problem]:
         """Why sources were left out, in natural order of their names."""
-        records = self._journal.of(STEP)
-        problems = [Problem(**each) for record in records for each in record["problems"]]
+        problems = _recorded_problems(self._journal)
         # Two sources may have the same problem of one file, and such problems are equal.
         distinct = {(problem, problem.source): problem for problem in problems}.values()
         return sorted(distinct, key=lambda each: (natural_key(each.source), each.location, each.message))
@@ -165,25 +143,19 @@ class Skipping:
         self._journal.append({"step": STEP, "problems": [problem.to_json() for problem in problems]})
 
     def scan(self) -> tuple[Converter, Scan]:
-        """Converter and scan without the sources that are left out, which the scan's options list.
-
-        Raises
-        ------
-        InputError
-            If no source is left.
-        """
-        known = self.problems
-        if {problem.source for problem in known} != self._scanned:
+        """Return converter and scan without the sources that are left out, which the scan's options list."""
+        problems = self.problems
+        if {problem.source for problem in problems} != self._scanned:
             self._converter, self._scan, all_known = scan_valid_sources(
                 self._converter,
                 self._paths,
-                known,
+                problems,
                 skip=True,
                 ask=self._ask,
                 is_named=self._is_named,
             )
-            if len(all_known) > len(known):
-                self.add(all_known[len(known) :])
+            if len(all_known) > len(problems):
+                self.add(all_known[len(problems) :])
             self._scanned = {problem.source for problem in all_known}
         entries = [entry_of(problem) for problem in self.problems]
         return self._converter, with_skipped(self._scan, entries)
@@ -203,19 +175,19 @@ def entry_of(problem: Problem) -> dict[str, Any]:
 
 
 def with_skipped(scan: Scan, entries: Sequence[Mapping[str, Any]]) -> Scan:
-    """A scan whose options record what was left out."""
+    """Return a scan whose options record what was left out."""
     if not entries:
         return scan
     return replace(scan, options={**scan.options, "skipped": [dict(entry) for entry in entries]})
 
 
 def skipped_sources(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of the sources, or items of sources, in entries of the report, in natural order."""
+    """Return names of the sources, or items of sources, in entries of the report, in natural order."""
     return sorted({entry["left_out"] for entry in entries}, key=natural_key)
 
 
 def report_document(entries: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]) -> bytes:
-    """The store's report: sources that were skipped for their problems, and all files by verdict."""
+    """Return the store's report: sources that were skipped for their problems, and all files by verdict."""
     sources = skipped_sources(entries)
     document = {
         "skipped": len(sources),
@@ -227,10 +199,10 @@ def report_document(entries: Sequence[Mapping[str, Any]], verdicts: Sequence[Map
 
 
 def _without(converter: Converter, problems: Iterable[Problem]) -> Converter:
-    """The converter, also excluding the sources of some problems."""
+    """Return the converter, also excluding the sources of some problems."""
     names = {problem.source for problem in problems}
     if not names:
         return converter
-    given: Any = converter
-    excluded = sorted({*given.exclude, *names}, key=natural_key)
-    return cast("Converter", given).excluding(tuple(excluded))
+    configured: Any = converter
+    excluded = sorted({*configured.exclude, *names}, key=natural_key)
+    return cast("Converter", configured).excluding(tuple(excluded))

@@ -33,15 +33,12 @@ OPEN = 4
 
 
 class SpillWriter:
-    """Writes the rows and facts of a batch of sources, one source after the other.
+    """Writes the rows and facts of a batch of sources, one source after the other."""
 
-    Parameters
-    ----------
-    folder
-        The batch's folder; emptied first, as a killed run may have left files.
-    """
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,  # the batch's folder; emptied first, as a killed run may have left files
+    ) -> None:
         self.folder = folder
         self._files: dict[tuple[str, str], IO[bytes]] = {}
         self._columns: dict[tuple[str, str], dict[str, Any]] = {}
@@ -63,19 +60,11 @@ class SpillWriter:
                 file.close()
 
     def emit(self, table: str, column: str, rows: NDArray[Any]) -> None:
-        """Append rows (axis 0) to a column; the dtype may differ from that of earlier rows.
-
-        Raises
-        ------
-        ValueError
-            If the row shape differs from that of earlier rows: a bug of the converter.
-        ConversionError
-            If the rows cannot be written.
-        """
+        """Append rows (axis 0) to a column; the dtype may differ from that of earlier rows."""
         key = (table, column)
-        known = self._columns.get(key)
-        if known is None:
-            known = {
+        described = self._columns.get(key)
+        if described is None:
+            described = {
                 "table": table,
                 "column": column,
                 "row_shape": list(rows.shape[1:]),
@@ -83,17 +72,18 @@ class SpillWriter:
                 "rows": [0] * len(self._sources),
                 "file": f"{len(self._columns)}.bin",
             }
-        if known["row_shape"] != list(rows.shape[1:]):
-            msg = f"{table}/{column}: emitted {rows.shape[1:]} after {known['row_shape']}"
+        if described["row_shape"] != list(rows.shape[1:]):
+            msg = f"{table}/{column}: emitted {rows.shape[1:]} after {described['row_shape']}"
             raise ValueError(msg)
         try:
             if key not in self._files:
-                self._files[key] = (self.folder / known["file"]).open("wb")
-                self._columns[key] = known
+                self._files[key] = (self.folder / described["file"]).open("wb")
+                self._columns[key] = described
             self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise writing_failed(error, self.folder) from error
-        runs, counts = known["runs"], known["rows"]
+        runs = described["runs"]
+        counts = described["rows"]
         if not runs or runs[-1][0] != rows.dtype.str:
             runs.append([rows.dtype.str, 0])
         runs[-1][1] += len(rows)
@@ -113,13 +103,7 @@ class SpillWriter:
         self._sources.append((key, self._forms.setdefault(tuple(form), len(self._forms))))
 
     def finish(self) -> None:
-        """Write the facts and sync all files, then write and sync the description.
-
-        Raises
-        ------
-        ConversionError
-            If they cannot be written.
-        """
+        """Write the facts and sync all files, then write and sync the description."""
         try:
             self._finish()
         except OSError as error:
@@ -155,32 +139,29 @@ class SpilledBatch:
 
     @staticmethod
     def is_complete(folder: Path) -> bool:
-        """Whether the batch in a folder was finished."""
+        """Return whether the batch in a folder was finished."""
         return (folder / DESCRIPTION).exists()
 
     def facts(self) -> list[Facts]:
-        """The index facts of each source."""
-        data, at, found = (self._folder / FACTS).read_bytes(), 0, list[Facts]()
+        """Return the index facts of each source."""
+        data = (self._folder / FACTS).read_bytes()
+        position = 0
+        facts_of_sources = list[Facts]()
         for forms in self._forms:
             values = {}
             for name, form, shape in forms:
-                dtype, count = np.dtype(form), math.prod(shape)
-                values[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
-                at += count * dtype.itemsize
-            found.append(values)
-        return found
+                dtype = np.dtype(form)
+                count = math.prod(shape)
+                values[name] = np.frombuffer(data, dtype, count, position).reshape(shape)
+                position += count * dtype.itemsize
+            facts_of_sources.append(values)
+        return facts_of_sources
 
     def rows(self, table: str, source: int) -> int:
-        """Rows that a source spilled for a table.
-
-        Raises
-        ------
-        ConversionError
-            If columns of the table have different lengths: a bug of the converter.
-        """
+        """Return rows that a source spilled for a table."""
         lengths = {
-            column: known["rows"][source] if source < len(known["rows"]) else 0
-            for (name, column), known in self._columns.items()
+            column: described["rows"][source] if source < len(described["rows"]) else 0
+            for (name, column), described in self._columns.items()
             if name == table
         }
         if len(set(lengths.values())) > 1:
@@ -190,28 +171,32 @@ class SpilledBatch:
 
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
         """Yield rows ``lo:hi`` of a source's column, one array (n, *row_shape) for each run of one dtype."""
-        known = self._columns[table, column]
-        row_shape = tuple(known["row_shape"])
+        described = self._columns[table, column]
+        row_shape = tuple(described["row_shape"])
         items = math.prod(row_shape)
-        lo, hi = lo + known["first"][source], hi + known["first"][source]
+        lo += described["first"][source]
+        hi += described["first"][source]
         start = offset = 0
-        for form, rows in known["runs"]:
+        for form, rows in described["runs"]:
             row_bytes = items * np.dtype(form).itemsize
-            first, last = max(lo, start), min(hi, start + rows)
+            first = max(lo, start)
+            last = min(hi, start + rows)
             if first < last:
-                position, count = offset + (first - start) * row_bytes, (last - first) * row_bytes
-                found = self._bytes(known["file"], position, count)
-                yield found.view(form).reshape(last - first, *row_shape)
+                position = offset + (first - start) * row_bytes
+                count = (last - first) * row_bytes
+                block = self._bytes(described["file"], position, count)
+                yield block.view(form).reshape(last - first, *row_shape)
             start += rows
             offset += rows * row_bytes
 
     def _bytes(self, name: str, position: int, count: int) -> NDArray[np.uint8]:
-        """Bytes of a file; those that follow are kept, as the next source's are asked for next."""
+        """Return bytes of a file; those that follow are kept, as the next source's are asked for next."""
         start, block = self._ahead.get(name, (0, np.empty(0, np.uint8)))
         if not start <= position <= position + count <= start + len(block):
             file = self._folder / name
             try:
-                start, block = position, np.fromfile(file, np.uint8, max(count, AHEAD), offset=position)
+                start = position
+                block = np.fromfile(file, np.uint8, max(count, AHEAD), offset=position)
             except OSError as error:
                 msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
                 raise ConversionError(msg) from error
@@ -224,17 +209,13 @@ class SpilledBatch:
 
 
 class Spill(Items[Facts]):
-    """Spilled rows of all sources, and a sequence of their facts.
+    """Spilled rows of all sources, and a sequence of their facts."""
 
-    Parameters
-    ----------
-    root
-        Folder of the batches' folders.
-    sources
-        Number of sources.
-    """
-
-    def __init__(self, root: Path, sources: int) -> None:
+    def __init__(
+        self,
+        root: Path,  # folder of the batches' folders
+        sources: int,  # number of sources
+    ) -> None:
         self._root = root
         self._batches: list[str] = []
         self._batch = np.full(sources, -1, np.int32)
@@ -243,13 +224,14 @@ class Spill(Items[Facts]):
         self._open: dict[int, tuple[SpilledBatch, list[Facts]]] = {}
 
     def only(self, lo: int, hi: int) -> Spill:
-        """The part for sources ``lo:hi``, which keep their numbers, to be sent to another process."""
-        found = Spill(self._root, 0)
-        found._first, found._at = lo, self._at[lo:hi]
+        """Return the part for sources ``lo:hi``, which keep their numbers, to be sent to another process."""
+        part = Spill(self._root, 0)
+        part._first = lo
+        part._at = self._at[lo:hi]
         names, numbers = np.unique(self._batch[lo:hi], return_inverse=True)
-        found._batch = numbers.astype(np.int32)
-        found._batches = [self._batches[name] for name in names.tolist()]
-        return found
+        part._batch = numbers.astype(np.int32)
+        part._batches = [self._batches[name] for name in names.tolist()]
+        return part
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
@@ -266,8 +248,8 @@ class Spill(Items[Facts]):
     @property
     def missing(self) -> list[int]:
         """Numbers of the sources that are in no batch."""
-        found: list[int] = np.flatnonzero(self._batch < 0).tolist()
-        return found
+        numbers: list[int] = np.flatnonzero(self._batch < 0).tolist()
+        return numbers
 
     def _item(self, number: int) -> Facts:
         batch, facts = self._batch_of(number)
@@ -276,12 +258,12 @@ class Spill(Items[Facts]):
         return facts[self._number(number)]
 
     def rows(self, table: str) -> Iterator[int]:
-        """Rows that each source spilled for a table; see `SpilledBatch.rows`."""
+        """Yield rows that each source spilled for a table; see `SpilledBatch.rows`."""
         for source in range(len(self)):
             yield self._batch_of(source)[0].rows(table, self._number(source))
 
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
-        """Rows of a source; see `SpilledBatch.read`."""
+        """Yield rows of a source; see `SpilledBatch.read`."""
         return self._batch_of(source)[0].read(table, column, self._number(source), lo, hi)
 
     def _number(self, source: int) -> int:

@@ -43,45 +43,25 @@ class RecordedSplits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRule:
-    """How samples are assigned to splits.
+    """How samples are assigned to splits."""
 
-    Attributes
-    ----------
-    shares
-        Share of each split; empty: all splits are taken over.
-    method
-        ``"hash"``: by the position of a name's hash on the cumulative shares. ``"exact"``: whatever is
-        furthest below its share gets the next name, in the order of their hashes. ``"list"``: no shares.
-        Empty, in stores that record no method: as ``"exact"``.
-    by
-        Unit that is never divided between splits: ``"source"``, or the name of a sample: ``"episode"``.
-    seed
-        Seed of the hash.
-    group_by
-        Pattern in names, or ``"column:NAME"``: what agrees in it is never divided.
-    taken
-        Splits that are taken over.
-    below
-        Folder of the sources below the folder that was given; names that are hashed begin with it.
-    """
-
+    # share of each split; empty: all splits are taken over
     shares: Mapping[str, float] = field(default_factory=dict)
+    # ``"hash"``: by the position of a name's hash on the cumulative shares. ``"exact"``: whatever is furthest
+    # below its share gets the next name, in the order of their hashes. ``"list"``: no shares. Empty, in
+    # stores that record no method: as ``"exact"``
     method: Literal["hash", "exact", "list", ""] = "hash"
+    # unit that is never divided between splits: ``"source"``, or the name of a sample: ``"episode"``
     by: str = SOURCE
-    seed: int = 0
-    group_by: str | None = None
-    taken: SplitList | RecordedSplits | None = None
+    seed: int = 0  # seed of the hash
+    group_by: str | None = None  # pattern in names, or ``"column:NAME"``: what agrees in it is never divided
+    taken: SplitList | RecordedSplits | None = None  # splits that are taken over
+    # folder of the sources below the folder that was given; names that are hashed begin with it
     below: str = ""
 
     @classmethod
     def recorded(cls, options: Mapping[str, Any]) -> SplitRule | None:
-        """Return the rule in a store's recorded options.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError, InputError
-            If no conversion records such options.
-        """
+        """Return the rule in a store's recorded options."""
         origin = _recorded_splits(options)
         if options["split"] is None and origin is None:
             return None
@@ -110,7 +90,7 @@ class SplitRule:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Options that a store records."""
+        """Return options that a store records."""
         options: dict[str, Any] = {"split": dict(self.shares) or None}
         if self.by != SOURCE:
             options["split_by"] = self.by
@@ -139,13 +119,7 @@ class SplitRule:
         return self.group_by.removeprefix(COLUMN)
 
     def prepared(self, paths: Sequence[Path], scan: Scan) -> SplitRule:
-        """Return the rule for the sources of a scan under the given paths.
-
-        Raises
-        ------
-        InputError
-            If the samples of the family have another name than `by`.
-        """
+        """Return the rule for the sources of a scan under the given paths."""
         sample = scan.sample_table.rpartition("/")[2].removesuffix("s")
         if self.by not in (SOURCE, sample):
             msg = f"--split-by {self.by}: splits can be assigned by {SOURCE} or by {sample} here"
@@ -196,13 +170,7 @@ def parse_split(
     split_from: str | os.PathLike[str] | None = None,
     group_by: str | None = None,
 ) -> SplitRule | None:
-    """Return the rule of the arguments of `unistore.convert`, or None if splits come from the sources.
-
-    Raises
-    ------
-    InputError
-        If an argument is invalid, or has no effect without another.
-    """
+    """Return the rule of the arguments of `unistore.convert`, or None if splits come from the sources."""
     if split is None and split_from is None:
         _refuse_idle_options(by, seed, group_by)
         return None
@@ -245,13 +213,7 @@ def _refuse_idle_options(by: str, seed: int, group_by: str | None) -> None:
 
 
 def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
-    """Parse ``"train=0.8,val=0.2"``, or a mapping of the same.
-
-    Raises
-    ------
-    InputError
-        If a share is not a number above 0, a name comes twice, or they do not add up to 1.
-    """
+    """Parse ``"train=0.8,val=0.2"``, or a mapping of the same."""
     text = split if isinstance(split, str) else ",".join(f"{name}={share}" for name, share in split.items())
     shares: dict[str, float] = {}
     for part in text.split(","):
@@ -294,7 +256,8 @@ MAX_NAMES = 10_000_000
 MAX_SPLITS = 256
 MAX_PROBLEMS = 20
 """Problems of a list that are told."""
-_CSV, _JSON = ".csv", ".json"
+_CSV = ".csv"
+_JSON = ".json"
 _HEADERS = {("source", "split"), ("sample", "split"), ("name", "split")}
 _FORM = 'expected lines "NAME,SPLIT" in a .csv file, or {"NAME": "SPLIT"} in a .json file'
 
@@ -314,18 +277,12 @@ class SplitList:
         return xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
 
     def problem(self, message: str, cure: str) -> Problem:
-        """A problem of this list."""
+        """Return a problem of this list."""
         return Problem(f"--split-from {self.origin}", message, cure, "split")
 
 
 def read_split_list(path: str | os.PathLike[str]) -> SplitList:
-    """Read the splits of a store, or of a ``.csv`` or ``.json`` file.
-
-    Raises
-    ------
-    InputError
-        If there is neither, the file is malformed or too large, or a name has two splits.
-    """
+    """Read the splits of a store, or of a ``.csv`` or ``.json`` file."""
     suffix = Path(path).suffix.lower()
     if suffix not in (_CSV, _JSON):
         return _of_store(os.fspath(path))
@@ -440,12 +397,12 @@ def _splits_of_names(store: Store, sources: list[str], splits: NDArray[Any]) -> 
 
 
 def sample_names(sources: Sequence[str], owner: NDArray[np.int64], own: Sequence[str] = ()) -> Iterator[str]:
-    """``"SOURCE: SAMPLE"`` of each sample, by its `own` name or else by its number in the source.
+    """Yield ``"SOURCE: SAMPLE"`` of each sample, by its `own` name or else by its number in the source.
 
     `owner` has the source of each sample, (samples,).
     """
     inner: Iterable[Any] = own or _numbers_in_source(owner).tolist()
-    return (f"{sources[at]}: {name}" for at, name in zip(owner.tolist(), inner, strict=True))
+    return (f"{sources[source]}: {name}" for source, name in zip(owner.tolist(), inner, strict=True))
 
 
 def _numbers_in_source(owner: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -457,7 +414,7 @@ def _numbers_in_source(owner: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _source_of_samples(store: Store) -> NDArray[np.int64]:
-    """Source of each sample, (samples,)."""
+    """Return the source of each sample, (samples,)."""
     if store.sample_table == store.attributes.get("main_table"):
         rows = store.array("sources/rows").read()
         owner = np.repeat(np.arange(len(rows)), rows)

@@ -33,19 +33,11 @@ from unistore.system.sizes import count_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Repeated:
-    """``np.repeat(values, counts, axis=0)`` without its memory; supports slices along axis 0.
+class RepeatedRows:
+    """``np.repeat(values, counts, axis=0)`` without its memory; supports slices along axis 0."""
 
-    Attributes
-    ----------
-    values
-        Value of each run, (runs, …).
-    counts
-        Rows of each run, 0 or more, (runs,) int64.
-    """
-
-    values: NDArray[Any]
-    counts: NDArray[np.int64]
+    values: NDArray[Any]  # value of each run, (runs, …)
+    counts: NDArray[np.int64]  # rows of each run, 0 or more, (runs,) int64
 
     def __len__(self) -> int:
         return int(self.counts.sum())
@@ -79,7 +71,7 @@ def positions(names: Iterable[str], count: int, seed: int = 0) -> NDArray[np.uin
 
 
 def splits_at(position: NDArray[np.uint64], shares: Sequence[float]) -> NDArray[np.uint8]:
-    """Number of the share that each position falls into, of shares that follow each other."""
+    """Return the number of the share that each position falls into, of shares that follow each other."""
     ends = [min(int(end * 2**64), 2**64 - 1) for end in accumulate(shares)]
     return np.searchsorted(np.array(ends[:-1], np.uint64), position, side="right").astype(np.uint8)
 
@@ -93,33 +85,16 @@ class UnitSplits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """What is assigned to splits: the sources, or the samples.
+    """What is assigned to splits: the sources, or the samples."""
 
-    Attributes
-    ----------
-    kind
-        ``"source"``, or the name of a sample.
-    sizes
-        Samples of each unit, (units,).
-    names
-        Makes the name of each unit.
-    wholes
-        Makes the name of what each unit is a part of and must not be divided, the unit itself as a rule.
-    first
-        Number of the first unit of the same whole, (units,).
-    values
-        Value of each unit in the column that it is grouped by.
-    excluded
-        Names that the conversion leaves out.
-    """
-
-    kind: str
-    sizes: NDArray[np.int64]
-    names: Callable[[], Iterable[str]]
+    kind: str  # ``"source"``, or the name of a sample
+    sizes: NDArray[np.int64]  # samples of each unit, (units,)
+    names: Callable[[], Iterable[str]]  # makes the name of each unit
+    # makes the name of what each unit is a part of and must not be divided, the unit itself as a rule
     wholes: Callable[[], Iterable[str]]
-    first: NDArray[np.int64]
-    values: Sequence[Any] | None = None
-    excluded: frozenset[str] = frozenset()
+    first: NDArray[np.int64]  # number of the first unit of the same whole, (units,)
+    values: Sequence[Any] | None = None  # value of each unit in the column that it is grouped by
+    excluded: frozenset[str] = frozenset()  # names that the conversion leaves out
 
     @classmethod
     def of_sources(cls, scan: Scan, sizes: NDArray[np.int64]) -> Units:
@@ -160,13 +135,7 @@ class Units:
         )
 
     def assign(self, rule: SplitRule) -> UnitSplits:
-        """Assign each unit to a split.
-
-        Raises
-        ------
-        InputError
-            If a split gets no samples, a list and the units have other names, or a group is divided.
-        """
+        """Assign each unit to a split."""
         if isinstance(rule.taken, RecordedSplits):
             return UnitSplits(self._recorded(rule.taken), rule.taken.names)
         if rule.taken is not None:
@@ -382,7 +351,7 @@ def _furthest_below(
 
 
 def _first_of_units(scan: Scan) -> NDArray[np.int64]:
-    """For each source, the first source that belongs together with it, (sources,)."""
+    """Return for each source, the first source that belongs together with it, (sources,)."""
     if not scan.units:
         return np.arange(len(scan.sources))
     first: dict[str, int] = {}
@@ -396,7 +365,7 @@ def _full_names(names: Iterable[str], below: str) -> Iterable[str]:
 
 
 def _groups(names: Iterable[str], pattern: str) -> Iterator[str]:
-    """The group of each name."""
+    """Yield the group of each name."""
     compiled = re.compile(pattern)
     without: list[str] = []
     for name in names:
@@ -416,7 +385,7 @@ def _group_of(match: re.Match[str]) -> str:
     return match.group() if group is None else group
 
 
-Codes: TypeAlias = NDArray[np.uint8] | Repeated
+Codes: TypeAlias = NDArray[np.uint8] | RepeatedRows
 """Split code of each sample, (samples,) uint8."""
 ReadColumn = Callable[[str], Sequence[Any]]
 """Values of a column of the sample table, one a sample."""
@@ -437,13 +406,7 @@ class Assigned(NamedTuple):
 
 
 def prepare_splits(rule: SplitRule | None, paths: Sequence[Path], scan: Scan) -> SplitRule | None:
-    """Return a rule for the sources of a scan under the given paths.
-
-    Raises
-    ------
-    InputError
-        If it cannot be applied to them, as far as this is known before values are read.
-    """
+    """Return a rule for the sources of a scan under the given paths."""
     if rule is None:
         return None
     prepared = rule.prepared(paths, scan)
@@ -463,22 +426,12 @@ def prepare_splits(rule: SplitRule | None, paths: Sequence[Path], scan: Scan) ->
 
 
 def assign_splits(
-    scan: Scan, finalized: Finalized, rule: SplitRule | None, read_column: ReadColumn | None = None
+    scan: Scan,
+    finalized: Finalized,
+    rule: SplitRule | None,  # a prepared rule; None: splits come from the sources
+    read_column: ReadColumn | None = None,  # reads the column that `rule` groups by
 ) -> Assigned:
-    """Assign each sample to a split.
-
-    Parameters
-    ----------
-    rule
-        A prepared rule; None: splits come from the sources.
-    read_column
-        Reads the column that `rule` groups by.
-
-    Raises
-    ------
-    InputError
-        If a split gets no samples, names are missing in a list, or a group is in several splits.
-    """
+    """Assign each sample to a split."""
     if rule is None:
         return _of_sources(scan, finalized)
     if rule.by != SOURCE and finalized.splits is not None and rule.taken is None:
@@ -497,11 +450,11 @@ def assign_splits(
     notes = [units.reached(rule, splits)]
     if rule.method == "exact":
         notes.append(MOVES)
-    found = {}
+    found_in_values = {}
     if rule.taken is not None:
         packed = base64.b64encode(zlib.compress(splits.codes.tobytes()))
-        found["splits"] = {"names": list(splits.names), "codes": packed.decode()}
-    return Assigned(codes, splits.names, tuple(notes), found)
+        found_in_values["splits"] = {"names": list(splits.names), "codes": packed.decode()}
+    return Assigned(codes, splits.names, tuple(notes), found_in_values)
 
 
 def _samples_of_sources(scan: Scan, finalized: Finalized) -> NDArray[np.int64]:
@@ -515,13 +468,13 @@ def _samples_of_sources(scan: Scan, finalized: Finalized) -> NDArray[np.int64]:
 
 
 def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
-    """Splits that the sources name."""
+    """Return splits that the sources name."""
     if finalized.splits is not None:
         return Assigned(finalized.splits, finalized.split_names)
     splits = scan.sources.splits
     names = tuple(dict.fromkeys(split for split in splits if split is not None))
     if not names:
-        return Assigned(Repeated(np.zeros(1, np.uint8), np.array([finalized.samples])), ())
+        return Assigned(RepeatedRows(np.zeros(1, np.uint8), np.array([finalized.samples])), ())
     if None in splits:
         names = tuple(dict.fromkeys((*names, OTHER)))
     code = np.array([names.index(OTHER if split is None else split) for split in splits], np.uint8)
@@ -529,22 +482,16 @@ def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
 
 
 def _of_samples(code: NDArray[np.uint8], finalized: Finalized) -> Codes:
-    """Codes of samples from those of sources."""
+    """Return codes of samples from those of sources."""
     codes = code[finalized.sample_source]
-    return codes if finalized.sample_runs is None else Repeated(codes, finalized.sample_runs)
+    return codes if finalized.sample_runs is None else RepeatedRows(codes, finalized.sample_runs)
 
 
 _KINDS = "bui"
 
 
 def column_values(converter: Converter, scan: Scan, finalized: Finalized, name: str) -> Sequence[Any]:
-    """Values of a column of the sample table, one a sample: whole numbers, or texts.
-
-    Raises
-    ------
-    InputError
-        If there is no such column, its values are neither, or a source cannot be read.
-    """
+    """Return values of a column of the sample table, one a sample: whole numbers, or texts."""
     direct = _direct_columns(scan)
     if name in direct:
         return _read(converter, scan, direct[name])

@@ -27,7 +27,7 @@ class Moments:
 
     @classmethod
     def of(cls, rows: NDArray[Any]) -> Moments:
-        """Moments of rows (axis 0); overflow of float64 gives infinity."""
+        """Return moments of rows (axis 0); overflow of float64 gives infinity."""
         with np.errstate(over="ignore", invalid="ignore"):
             return cls._of_rows(rows)
 
@@ -43,16 +43,16 @@ class Moments:
     def _of_block(cls, rows: NDArray[Any]) -> Moments:
         values = rows.astype(np.float64)
         finite = np.isfinite(values)
-        others = ~finite
+        not_finite = ~finite
         count = finite.sum(axis=0, dtype=np.int64)
-        np.copyto(values, np.inf, where=others)
+        np.copyto(values, np.inf, where=not_finite)
         low = values.min(axis=0, initial=np.inf)
-        np.copyto(values, -np.inf, where=others)
+        np.copyto(values, -np.inf, where=not_finite)
         high = values.max(axis=0, initial=-np.inf)
-        np.copyto(values, 0.0, where=others)
+        np.copyto(values, 0.0, where=not_finite)
         mean = values.sum(axis=0) / np.maximum(count, 1)
         np.subtract(values, mean, out=values)
-        np.copyto(values, 0.0, where=others)
+        np.copyto(values, 0.0, where=not_finite)
         np.square(values, out=values)
         return cls(
             count=np.asarray(count),
@@ -63,7 +63,7 @@ class Moments:
         )
 
     def merge(self, other: Moments) -> Moments:
-        """Moments of both blocks together (Chan, Golub, LeVeque 1979, eq. 2.1)."""
+        """Return moments of both blocks together (Chan, Golub, LeVeque 1979, eq. 2.1)."""
         with np.errstate(over="ignore", invalid="ignore"):
             return self._merged(other)
 
@@ -80,7 +80,7 @@ class Moments:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Plain JSON: count, mean, std (ddof 0), min, max.
+        """Return plain JSON: count, mean, std (ddof 0), min, max.
 
         None where no value was finite, or a moment overflows float64.
         """
@@ -103,7 +103,7 @@ class Moments:
         }
 
     def to_json(self) -> list[Any]:
-        """Exact JSON for the journal (float64 as hexadecimal text, shape first)."""
+        """Return exact JSON for the journal (float64 as hexadecimal text, shape first)."""
         return [
             list(self.mean.shape),
             np.ravel(self.count).tolist(),
@@ -115,7 +115,7 @@ class Moments:
 
     @classmethod
     def from_json(cls, plain: list[Any]) -> Moments:
-        """Inverse of `to_json`."""
+        """Return inverse of `to_json`."""
         shape, count, *floats = plain
         mean, deviation, low, high = (
             np.array([float.fromhex(v) for v in values]).reshape(shape) for values in floats

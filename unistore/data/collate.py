@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import default_collate
 
 from unistore.data.packed import Batch
-from unistore.data.sample import Memory, Ragged, Sample, Samples, empty_tensor
-from unistore.system.arguments import Arguments
+from unistore.data.sample import BatchMemory, RaggedKey, Sample, Samples, empty_tensor
+from unistore.system.arguments import Arguments, matches_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,7 @@ class Collate:
             check.one_of("coords", self.coords, ("batch-first",))
             if self.ragged != "packed":
                 check.refuse("coords", f"number the samples of packed batches, got ragged={self.ragged!r}")
-        texts = isinstance(self.groups, Mapping) and all(
-            isinstance(text, str) for pair in self.groups.items() for text in pair
-        )
-        if not texts:
+        if not matches_type(self.groups, Mapping[str, str]):
             check.refuse("groups", f"must map keys to groups, got {self.groups!r}", "as in {'points': ''}")
         check.names("as_tuple", self.as_tuple)
         check.raise_problems()
@@ -93,18 +90,18 @@ class Collate:
             If samples have different keys, ragged keys of one group different lengths, or other keys
             different shapes; if there are no coordinates to number, or the batch lacks a key of `as_tuple`.
         """
-        wanted = self.as_tuple
+        keys = self.as_tuple
         if not isinstance(samples, Samples) and isinstance(samples[0], tuple):
-            named = wanted or [str(number) for number in range(len(samples[0]))]
+            named = keys or [str(number) for number in range(len(samples[0]))]
             batch = self._collate_list(_named(samples, named), listed=True)
             return tuple(batch[name] for name in [*named, *(key for key in batch if key not in named)])
         batch = self._batch(samples)
-        if wanted is None:
+        if keys is None:
             return batch
-        if missing := [key for key in wanted if key not in batch]:
+        if missing := [key for key in keys if key not in batch]:
             msg = f"the batch has no {', '.join(missing)} for as_tuple; it has {', '.join(batch)}"
             raise ValueError(msg)
-        return tuple(batch[key] for key in wanted)
+        return tuple(batch[key] for key in keys)
 
     def _batch(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if not isinstance(samples, Samples):
@@ -117,29 +114,35 @@ class Collate:
 
     def _collate_list(self, samples: Sequence[Mapping[str, Any]], *, listed: bool = False) -> dict[str, Any]:
         keys = samples[0].keys()
-        uncommon = sorted({str(key) for sample in samples for key in sample.keys() ^ keys})
+        in_some_only = set[str]()
+        for sample in samples:
+            in_some_only |= sample.keys() ^ keys
+        uncommon = sorted(map(str, in_some_only))
         if uncommon:
             msg = f"samples of one batch have different keys: {', '.join(uncommon)} are in some only"
             raise ValueError(msg)
-        known: dict[str, Ragged] = dict(getattr(samples[0], "ragged", {}))
-        known |= {key: Ragged(group) for key, group in self.groups.items()}
+        ragged_keys: dict[str, RaggedKey] = dict(getattr(samples[0], "ragged", {}))
+        ragged_keys |= {key: RaggedKey(group) for key, group in self.groups.items()}
         if listed and self.ragged == "list":
-            known |= {key: Ragged() for key, value in samples[0].items() if isinstance(value, torch.Tensor)}
-        ragged = {key: kind for key, kind in known.items() if key in keys}
+            ragged_keys |= {
+                key: RaggedKey() for key, value in samples[0].items() if isinstance(value, torch.Tensor)
+            }
+        ragged = {key: kind for key, kind in ragged_keys.items() if key in keys}
         dense = {key: _stacked(key, [sample[key] for sample in samples]) for key in keys if key not in ragged}
         parts = {key: [torch.as_tensor(sample[key]) for sample in samples] for key in ragged}
         return dense | self._numbered(self._collate_ragged(parts, ragged), ragged)
 
-    def _numbered(self, batch: dict[str, Any], ragged: Mapping[str, Ragged]) -> dict[str, Any]:
-        """Packed coordinates with the number of their sample in front, if asked for."""
+    def _numbered(self, batch: dict[str, Any], ragged: Mapping[str, RaggedKey]) -> dict[str, Any]:
+        """Return packed coordinates with the number of their sample in front, if asked for."""
         if self.coords is None:
             return batch
-        found = [key for key in ragged if key == "coords" or key.endswith("_coords")]
-        if not found:
+        coordinate_keys = [key for key in ragged if key == "coords" or key.endswith("_coords")]
+        if not coordinate_keys:
             msg = f"coords={self.coords!r}: samples have no coords or voxel_coords, but {', '.join(batch)}"
             raise ValueError(msg)
-        for key in found:
-            group, coords = ragged[key].group, batch[key]
+        for key in coordinate_keys:
+            group = ragged[key].group
+            coords = batch[key]
             lengths = batch[f"{group}_offsets" if group else "offsets"].diff()
             rows = empty_tensor((len(coords), coords.shape[1] + 1), coords.dtype)
             rows[:, 0] = torch.repeat_interleave(torch.arange(len(lengths), dtype=coords.dtype), lengths)
@@ -148,25 +151,25 @@ class Collate:
         return batch
 
     def _collate_ragged(
-        self, parts: Mapping[str, list[torch.Tensor]], ragged: Mapping[str, Ragged]
+        self, parts: Mapping[str, list[torch.Tensor]], ragged: Mapping[str, RaggedKey]
     ) -> dict[str, Any]:
         """Ragged keys as lists, padded or packed, with the lengths, offsets or shapes of their groups."""
         if self.ragged == "list":
             return dict(parts)
-        found: dict[str, Any] = {}
+        batch: dict[str, Any] = {}
         shared: dict[str, Any] = {}
         for key, tensors in parts.items():
             group, boxed = ragged[key]
             prefix = f"{group}_" if group else ""
             sizes = [tuple(tensor.shape) if boxed else (len(tensor),) for tensor in tensors]
             if self.ragged == "padded":
-                found[key] = _padded(tensors, axes=len(sizes[0]))
+                batch[key] = _padded(tensors, axes=len(sizes[0]))
                 index = {f"{prefix}lengths": torch.tensor(sizes)[:, 0]}
             else:
                 flat = [tensor.reshape(-1) for tensor in tensors] if boxed else tensors
                 offsets = torch.tensor([0, *(len(tensor) for tensor in flat)]).cumsum(0)
                 shape = (int(offsets[-1]), *flat[0].shape[1:])
-                found[key] = torch.cat(flat, out=empty_tensor(shape, flat[0].dtype))
+                batch[key] = torch.cat(flat, out=empty_tensor(shape, flat[0].dtype))
                 index = {f"{prefix}offsets": offsets}
             if boxed:
                 index.pop(f"{prefix}lengths", None)
@@ -175,13 +178,13 @@ class Collate:
                 if not torch.equal(shared.setdefault(name, values), values):
                     msg = f"{key} differs in length from other keys of its group: {name} {values.tolist()}"
                     raise ValueError(msg)
-        return found | shared
+        return batch | shared
 
 
 def collate(
     samples: Sequence[Mapping[str, Any]], *, ragged: Literal["packed", "list", "padded"] = "packed"
 ) -> dict[str, Any]:
-    """Batch of samples, for ``DataLoader(collate_fn=unistore.collate)``; see `Collate`.
+    """Return batch of samples, for ``DataLoader(collate_fn=unistore.collate)``; see `Collate`.
 
     >>> loader = DataLoader(dataset, batch_size=8, collate_fn=unistore.collate)  # doctest: +SKIP
     """
@@ -190,7 +193,7 @@ def collate(
 
 
 def _named(samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Sample]:
-    """Samples that are tuples as samples by name."""
+    """Return samples that are tuples as samples by name."""
     odd = {len(sample) for sample in samples} - {len(names)}
     if odd:
         msg = f"samples are tuples of {', '.join(map(str, sorted(odd)))} items, expected {len(names)}"
@@ -199,24 +202,24 @@ def _named(samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Sam
 
 
 def _collate_packed(samples: Samples) -> dict[str, Any]:
-    found: dict[str, Any] = samples.values()
+    values_of_samples: dict[str, Any] = samples.values()
     for key in samples.ragged:
         packed = samples.batch[key]
-        if packed.offsets is None or packed.group_key("offsets") in found:
+        if packed.offsets is None or packed.group_key("offsets") in values_of_samples:
             continue
-        found[packed.group_key("offsets")] = samples.memory.foreign_tensor(packed.offsets)
+        values_of_samples[packed.group_key("offsets")] = samples.memory.foreign_tensor(packed.offsets)
         if packed.shapes is not None:
-            found[packed.group_key("shapes")] = samples.memory.foreign_tensor(packed.shapes)
-    return found
+            values_of_samples[packed.group_key("shapes")] = samples.memory.foreign_tensor(packed.shapes)
+    return values_of_samples
 
 
 def _stacked(key: str, values: list[Any]) -> Any:
-    """Values of a key that is not ragged, collated by torch."""
+    """Return values of a key that is not ragged, collated by torch."""
     shapes = {tuple(value.shape) for value in values if hasattr(value, "shape")}
     if len(shapes) > 1:
-        listed = ", ".join(map(str, sorted(shapes)))
+        shown_shapes = ", ".join(map(str, sorted(shapes)))
         cure = f'Collate(groups={{"{key}": ""}})'
-        msg = f"{key} has different shapes in one batch: {listed}; if it is ragged: {cure}"
+        msg = f"{key} has different shapes in one batch: {shown_shapes}; if it is ragged: {cure}"
         raise ValueError(msg)
     return default_collate(values)
 
@@ -230,17 +233,12 @@ def _padded(tensors: list[torch.Tensor], axes: int) -> torch.Tensor:
     return out
 
 
-def as_tensors(batch: Batch, collate: Callable[[Any], Any] | None = None) -> Any:
-    """Return a packed batch as `unistore.collate` returns it, over the same memory.
-
-    Parameters
-    ----------
-    batch
-        As a dataset read it.
-    collate
-        A `unistore.Collate`; None: the default one.
-    """
-    return (collate or Collate())(Samples(batch, Memory()))
+def as_tensors(
+    batch: Batch,  # as a dataset read it
+    collate: Callable[[Any], Any] | None = None,  # a `unistore.Collate`; None: the default one
+) -> Any:
+    """Return a packed batch as `unistore.collate` returns it, over the same memory."""
+    return (collate or Collate())(Samples(batch, BatchMemory()))
 
 
 def pin(batch: Any) -> Any:

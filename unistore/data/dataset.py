@@ -6,7 +6,7 @@ import json
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, SupportsIndex, TypeAlias, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in
 from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
-    Part,
+    DatasetPart,
     bind_parts,
     check_drawable,
     checked_names,
@@ -29,7 +29,7 @@ from unistore.data.parts import (
     common_fields,
     open_parts,
 )
-from unistore.data.sample import Memory, Sample, Samples
+from unistore.data.sample import BatchMemory, Sample, Samples
 from unistore.errors import InputError, Problem, StoreError, first_few
 from unistore.order.permutation import At
 from unistore.order.seeding import RandomFunction
@@ -37,7 +37,7 @@ from unistore.order.sequences import sample_indices
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch
-from unistore.zarr3 import Array
+from unistore.zarr3 import StoredArray
 
 Index = SupportsIndex | At
 _SHOWN = 16
@@ -127,7 +127,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         check.raise_problems()
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
         cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
-        self.parts = open_parts([os.fspath(each) for each in paths], samples, self.splits, cache)
+        self.parts = open_parts([os.fspath(path) for path in paths], samples, self.splits, cache)
         self.samples = self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
         requested = [fields] if isinstance(fields, str) else fields or ()
@@ -211,25 +211,25 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             If `index` is no whole number, such as a slice or a list.
         """
         picks = self._picks([_checked_index(index)])
-        sample = Samples(self._read(picks, np.empty), Memory())[0]
+        sample = Samples(self._read(picks, np.empty), BatchMemory())[0]
         return self._transformed([sample], [index], picks)[0]
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
         """Samples of a batch, read together; `unistore.collate` collates them without a copy."""
-        memory = Memory(self._expected_bytes)
+        memory = BatchMemory(self._expected_bytes)
         picks = self._picks(indices)
-        found = Samples(self._read(picks, memory.allocate), memory)
+        batch = Samples(self._read(picks, memory.allocate), memory)
         self._expected_bytes = max(
             memory.used + memory.used // 8, self._expected_bytes - self._expected_bytes // 8
         )
         if self.transform is None:
-            return found
-        return [_keep_ragged(result, found) for result in self._transformed(found, indices, picks)]
+            return batch
+        return [_keep_ragged(result, batch) for result in self._transformed(batch, indices, picks)]
 
     def _transformed(
         self, samples: Sequence[Sample], indices: Sequence[Index], picks: Picks
     ) -> Sequence[Any]:
-        """Results of the transform, with random numbers that depend on (seed, epoch, index) alone.
+        """Return results of the transform, with random numbers that depend on (seed, epoch, index) alone.
 
         A transform that draws from the global generators is left to torch's own seeds where nobody said the
         epoch, as its results would be the same in every epoch.
@@ -281,9 +281,12 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             batch[EPOCH] = packed_copy(picks.epoch, allocate)
         return batch
 
-    def arrays(self) -> list[Array]:
-        """Arrays of all its stores, each opened once."""
-        return [array for part in self.parts for array in part.store.arrays().values()]
+    def arrays(self) -> list[StoredArray]:
+        """Return arrays of all its stores, each opened once."""
+        arrays: list[StoredArray] = []
+        for part in self.parts:
+            arrays += part.store.arrays().values()
+        return arrays
 
     def block_offsets(self) -> NDArray[np.int64]:
         """Offsets of blocks of samples that share chunks, (blocks + 1,) int64; no block spans two stores."""
@@ -357,7 +360,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return torch.from_numpy(class_weights(counts, key, classes, unlabelled))
 
     def source_offsets(self) -> NDArray[np.int64]:
-        """Offsets of samples by source, (sources with samples + 1,) int64, for ``shuffle="sources"``.
+        """Return offsets of samples by source, (sources with samples + 1,) int64, for ``shuffle="sources"``.
 
         Raises
         ------
@@ -412,7 +415,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     def _picks(self, indices: Sequence[Index] | NDArray[np.integer]) -> Picks:
         numbers = _with_epochs(indices, self.epoch)
-        index, epoch, count = numbers[:, 0], numbers[:, 1], len(self)
+        index = numbers[:, 0]
+        epoch = numbers[:, 1]
+        count = len(self)
         index = np.where(index < 0, index + count, index)
         outside = (index < 0) | (index >= count)
         if outside.any():
@@ -435,7 +440,7 @@ def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> 
         try:
             return np.array(pairs, np.int64).reshape(-1, 2)
         except OverflowError:
-            largest = max((number for pair in pairs for number in pair), key=abs)
+            largest = max(chain.from_iterable(pairs), key=abs)
             msg = f"there is no sample or epoch {largest}"
             raise IndexError(msg) from None
     if indices.ndim == 1 and indices.dtype.kind in "iu":
@@ -461,14 +466,14 @@ def _checked_index(index: Index) -> Index:
 
 
 def _have_epochs(indices: Sequence[Index] | NDArray[np.integer]) -> bool:
-    """Whether every index carries its epoch."""
+    """Return whether every index carries its epoch."""
     if isinstance(indices, np.ndarray):
         return indices.ndim == 2
     return all(isinstance(index, tuple) for index in indices)
 
 
 def _keep_ragged(result: Any, samples: Samples) -> Any:
-    """The result of a transform, as a Sample if it is a plain mapping."""
+    """Return the result of a transform, as a Sample if it is a plain mapping."""
     is_plain = isinstance(result, Mapping) and not isinstance(result, Sample)
     return Sample(result, samples.ragged) if is_plain else result
 
@@ -487,7 +492,7 @@ def label_counts(dataset: Any, key: str, split: Names, subset: Any) -> dict[int,
     if key not in dataset.fields:
         message = f"{key} is not read; there are {', '.join(dataset.fields)}"
         raise InputError(Problem("key", message, kind="option"))
-    found: dict[int, int] = {}
+    count_of_label: dict[int, int] = {}
     reader = bind_parts(_parts_of(dataset, split), [key])
     chosen = np.arange(len(reader))
     if subset is not None:
@@ -501,14 +506,14 @@ def label_counts(dataset: Any, key: str, split: Names, subset: Any) -> dict[int,
             raise InputError(Problem("key", message, kind="option"))
         labels, counts = np.unique(values, return_counts=True)
         for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
-            found[int(label)] = found.get(int(label), 0) + count
-    return dict(sorted(found.items()))
+            count_of_label[int(label)] = count_of_label.get(int(label), 0) + count
+    return dict(sorted(count_of_label.items()))
 
 
-def _parts_of(dataset: Any, split: Names) -> Sequence[Part]:
-    """The parts of a dataset, of other splits if any are named."""
+def _parts_of(dataset: Any, split: Names) -> Sequence[DatasetPart]:
+    """Return the parts of a dataset, of other splits if any are named."""
     if split is None:
-        return cast("Sequence[Part]", dataset.parts)
+        return cast("Sequence[DatasetPart]", dataset.parts)
     names = (split,) if isinstance(split, str) else tuple(split)
     parts = [part._replace(splits=names) for part in dataset.parts]
     for part in parts:
@@ -519,7 +524,7 @@ def _parts_of(dataset: Any, split: Names) -> Sequence[Part]:
 def class_weights(
     counts: Mapping[int, int], key: str, classes: int | None, unlabelled: int | None
 ) -> NDArray[np.float32]:
-    """Weights of the classes of `Dataset.class_weights`, from `label_counts`."""
+    """Return weights of the classes of `Dataset.class_weights`, from `label_counts`."""
     counts = {label: n for label, n in counts.items() if label != unlabelled}
     most = max(counts, default=-1) + 1 if classes is None else classes
     outside = [label for label in counts if not 0 <= label < most]

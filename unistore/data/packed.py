@@ -80,7 +80,7 @@ Batch: TypeAlias = dict[str, Packed]
 
 
 def offsets_from_lengths(lengths: NDArray[Any]) -> NDArray[np.int64]:
-    """Offsets ``(B + 1,)`` int64 of samples with the given lengths ``(B,)``."""
+    """Return offsets ``(B + 1,)`` int64 of samples with the given lengths ``(B,)``."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

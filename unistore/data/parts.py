@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,32 +25,20 @@ _BLOCK = 1 << 16
 """Samples whose sources are read together."""
 
 
-class Part(NamedTuple):
-    """The samples of one store.
-
-    Attributes
-    ----------
-    store
-        The store.
-    kind
-        Kind of samples.
-    splits
-        Names of the splits to read; None: all samples.
-    name
-        The end of the store's path, as long as it takes to be unique in the Dataset.
-    """
+class DatasetPart(NamedTuple):
+    """The samples of one store."""
 
     store: Store
     kind: SampleKind
-    splits: tuple[str, ...] | None
-    name: str
+    splits: tuple[str, ...] | None  # names of the splits to read; None: all samples
+    name: str  # the end of the store's path, as long as it takes to be unique in the Dataset
 
     def bind(self, fields: Sequence[str]) -> SampleReader:
-        """Reader of this process."""
+        """Return the reader of this process."""
         return self.kind.bind(self.store, fields, self.units())
 
     def units(self) -> NDArray[np.int64] | None:
-        """Rows of the sample table that the splits select; None: all."""
+        """Return rows of the sample table that the splits select; None: all."""
         if self.splits is None:
             return None
         codes, names = self.store.splits()
@@ -61,21 +50,16 @@ class Part(NamedTuple):
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
 
     def source_starts(self) -> NDArray[np.int64]:
-        """First sample of each source that has any.
-
-        Raises
-        ------
-        InputError
-            If the samples of a source do not follow one another.
-        """
+        """Return the first sample of each source that has any."""
         reader = self.bind((SOURCE,))
-        starts, names = [], [""]
+        starts = []
+        names = [""]
         for lo in range(0, len(reader), _BLOCK):
             index = np.arange(lo, min(lo + _BLOCK, len(reader)))
-            found = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
-            new = np.flatnonzero(np.concatenate(([found[0] != names[-1]], found[1:] != found[:-1])))
+            sources = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
+            new = np.flatnonzero(np.concatenate(([sources[0] != names[-1]], sources[1:] != sources[:-1])))
             starts.append(new + lo)
-            names += found[new].tolist()
+            names += sources[new].tolist()
         if len(set(names)) < len(names):
             message = (
                 "samples of one source do not follow one another, so that they cannot be taken file by file"
@@ -86,24 +70,22 @@ class Part(NamedTuple):
     def check_splits(self) -> None:
         """Raise an InputError if the store lacks one of the splits; the message lists those that it has."""
         try:
-            known = self.store.split_names()
+            split_names = self.store.split_names()
         except AbsentError:
-            known = []
-        unknown = [name for name in self.splits or () if name not in known]
+            split_names = []
+        unknown = [name for name in self.splits or () if name not in split_names]
         if unknown:
-            available = f"it has {', '.join(known)}" if known else "it has none (unistore convert --split)"
+            available = (
+                f"it has {', '.join(split_names)}"
+                if split_names
+                else "it has none (unistore convert --split)"
+            )
             msg = f"{self.store.path}: no split {', '.join(map(repr, unknown))}; {available}"
             raise InputError(msg)
 
 
 def default_kind(store: Store) -> SampleKind:
-    """The default kind of samples of a store.
-
-    Raises
-    ------
-    InputError
-        If the store's family is unknown, has no default kind, or cannot be imported.
-    """
+    """Return the default kind of samples of a store."""
     try:
         kind: SampleKind = get_family(store.family).part("kind")(store)
     except InputError as error:
@@ -113,32 +95,13 @@ def default_kind(store: Store) -> SampleKind:
 
 
 def open_parts(
-    paths: Sequence[str],
+    paths: Sequence[str],  # folders or URLs, at least one
+    # kind of samples, or its name; None: the default kind, which must be the same for all stores
     kind: SampleKind | str | None,
-    splits: tuple[str, ...] | None,
-    cache: Mapping[str, Any],
-) -> tuple[Part, ...]:
-    """Open the stores of a Dataset.
-
-    Parameters
-    ----------
-    paths
-        Folders or URLs, at least one.
-    kind
-        Kind of samples, or its name; None: the default kind, which must be the same for all stores.
-    splits
-        Names of splits; None: all samples.
-    cache
-        Arguments of `Store` for local copies.
-
-    Raises
-    ------
-    StoreError
-        If a path is not a finished store.
-    InputError
-        If `kind` is not a kind of samples, or stores have different families or kinds, or lack a split;
-        lists all such problems.
-    """
+    splits: tuple[str, ...] | None,  # names of splits; None: all samples
+    cache: Mapping[str, Any],  # arguments of `Store` for local copies
+) -> tuple[DatasetPart, ...]:
+    """Open the stores of a Dataset."""
     if not paths:
         raise InputError("no store is given: Dataset takes a path, or a list of paths")
     if isinstance(kind, str):
@@ -148,7 +111,8 @@ def open_parts(
         raise InputError(Problem("samples", f"is {kind!r}, not a kind of samples", cure, "option"))
     stores = [Store(path, **cache) for path in paths]
     kinds = [default_kind(store) if kind is None else kind for store in stores]
-    first, others = stores[0], range(1, len(stores))
+    first = stores[0]
+    other_stores = range(1, len(stores))
     problems = [
         Problem(
             stores[number].path,
@@ -157,38 +121,28 @@ def open_parts(
             "a Dataset has samples of one kind: give it as samples=…, or open the stores separately",
             "family",
         )
-        for number in others
+        for number in other_stores
         if stores[number].family != first.family or kinds[number] != kinds[0]
     ]
     if problems:
         raise InputError(problems)
     names = _short_names(paths)
     parts = tuple(
-        Part(store, kind, splits, name) for store, kind, name in zip(stores, kinds, names, strict=True)
+        DatasetPart(store, kind, splits, name) for store, kind, name in zip(stores, kinds, names, strict=True)
     )
     _call_all(lambda part: part.check_splits(), parts)
     return parts
 
 
-def common_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[str, ...]:
-    """Keys that samples of all stores have.
-
-    Parameters
-    ----------
-    parts
-        The stores.
-    fields
-        Requested keys; None: the default ones, which must be the same in every store.
-
-    Raises
-    ------
-    InputError
-        If a store lacks a requested field, or default fields differ: names fields and stores, and the common
-        fields.
-    """
+def common_fields(
+    parts: Sequence[DatasetPart],  # the stores
+    # requested keys; None: the default ones, which must be the same in every store
+    fields: Sequence[str] | None,
+) -> tuple[str, ...]:
+    """Return keys that samples of all stores have."""
     selected = _call_all(lambda part: part.kind.select(part.store, fields), parts)
     common = [key for key in selected[0] if all(key in keys for keys in selected)]
-    every = dict.fromkeys(key for keys in selected for key in keys)
+    every = dict.fromkeys(chain.from_iterable(selected))
     problems = []
     for key in every:
         if key in common:
@@ -204,68 +158,49 @@ def common_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[
     return selected[0]
 
 
-def bind_parts(parts: Sequence[Part], fields: Sequence[str]) -> SampleReader:
-    """Reader of all samples, store after store.
-
-    Raises
-    ------
-    InputError
-        If samples reach beyond their data without `pad`, limits leave no samples, or a key has different
-        dtypes or shapes in the stores.
-    """
+def bind_parts(parts: Sequence[DatasetPart], fields: Sequence[str]) -> SampleReader:
+    """Return the reader of all samples, store after store."""
     readers = [part.bind(fields) for part in parts]
     check_reach(readers, [part.store.path for part in parts])
     return readers[0] if len(parts) == 1 else JoinedReader(readers, [part.name for part in parts])
 
 
 def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dict[str, str]:
-    """Other names of fields in samples.
-
-    Raises
-    ------
-    InputError
-        If they name what is not read, or two keys would have one name.
-    """
-    found: Mapping[str, str] = {} if names is None else names
+    """Return the other names of fields in samples."""
+    new_names: Mapping[str, str] = {} if names is None else names
     message = ""
-    if not matches_type(found, Mapping[str, str]):
+    if not matches_type(new_names, Mapping[str, str]):
         message = f"must map keys to names, got {names!r}"
-    elif unknown := [key for key in found if key not in fields]:
+    elif unknown := [key for key in new_names if key not in fields]:
         message = f"{', '.join(unknown)}: no such field is read; there are {', '.join(fields)}"
     else:
-        named = [INDEX, *(found.get(key, key) for key in fields if key != INDEX)]
+        named = [INDEX, *(new_names.get(key, key) for key in fields if key != INDEX)]
         twice = sorted({name for name in named if named.count(name) > 1})
         message = f"several keys would be called {', '.join(twice)}" if twice else ""
     if message:
         raise InputError(Problem("names", message, "as in {'voxel': 'spike_vox'}", kind="option"))
-    return dict(found)
+    return dict(new_names)
 
 
-def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[float, ...]:
-    """Weights of the stores as floats.
-
-    Raises
-    ------
-    InputError
-        If they are not one finite, non-negative number per store with a positive sum.
-    """
+def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> tuple[float, ...]:
+    """Return weights of the stores as floats."""
     message = ""
     try:
-        given = np.asarray(weights, np.float64)
+        numbers = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
-        given = np.empty(0)
+        numbers = np.empty(0)
     if len(parts) == 1:
         message = "need several stores, and this is one"
-    elif given.shape != (len(parts),):
+    elif numbers.shape != (len(parts),):
         message = f"must be one number per store, {len(parts)} in all, got {weights!r}"
-    elif not np.isfinite(given).all() or (given < 0).any() or not given.any():
+    elif not np.isfinite(numbers).all() or (numbers < 0).any() or not numbers.any():
         message = f"must be finite and not negative, and one of them positive, got {weights!r}"
     if message:
         raise InputError(Problem("weights", message, kind="option"))
-    return tuple(given.tolist())
+    return tuple(numbers.tolist())
 
 
-def check_drawable(weights: Sequence[float], parts: Sequence[Part], reader: SampleReader) -> None:
+def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], reader: SampleReader) -> None:
     """Raise an InputError if stores with a positive weight have no samples; names all of them."""
     assert isinstance(reader, JoinedReader)
     empty = [
@@ -279,9 +214,10 @@ def check_drawable(weights: Sequence[float], parts: Sequence[Part], reader: Samp
         raise InputError(empty)
 
 
-def _call_all(function: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
-    """Results for all parts; the InputErrors of all parts are raised as one."""
-    results, errors = [], []
+def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]) -> list[T]:
+    """Return results for all parts; the InputErrors of all parts are raised as one."""
+    results = []
+    errors = []
     for part in parts:
         try:
             results.append(function(part))
@@ -300,7 +236,7 @@ def _call_all(function: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
-    """Ends of paths, as long as it takes to be unique."""
+    """Return ends of paths, as long as it takes to be unique."""
     split = [PurePosixPath(path.split("://", 1)[-1]).parts for path in paths]
     for length in range(1, max(map(len, split))):
         ends = ["/".join(parts[-length:]) for parts in split]

@@ -34,19 +34,17 @@ def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(0, dtype=dtype).set_(storage).view(tuple(shape))
 
 
-class Memory:
+class BatchMemory:
     """Allocates the arrays of a batch, and makes tensors of them.
 
     In a worker, the arrays of a batch share one storage as far as they fit: each storage costs the parent a
     descriptor and a connection.
-
-    Parameters
-    ----------
-    expected
-        Expected bytes of the batch: the size of the first storage.
     """
 
-    def __init__(self, expected: int = 0) -> None:
+    def __init__(
+        self,
+        expected: int = 0,  # expected bytes of the batch: the size of the first storage
+    ) -> None:
         self._lent = lent_memory()
         self._in_worker = self._lent is None and get_worker_info() is not None
         self._expected = expected
@@ -75,7 +73,7 @@ class Memory:
         return array
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """Tensor over the memory of an array, with its strides."""
+        """Return the tensor over the memory of an array, with its strides."""
         if not self._pieces:
             return torch.from_numpy(array)
         start = array.__array_interface__["data"][0]
@@ -88,7 +86,7 @@ class Memory:
         return torch.from_numpy(array)
 
     def foreign_tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """Tensor of an array from other memory: in a worker a copy in shared memory, else a view."""
+        """Return tensor of an array from other memory: in a worker a copy in shared memory, else a view."""
         if not self._in_worker:
             return torch.from_numpy(array)
         out = self.allocate(array.shape, array.dtype)
@@ -96,7 +94,7 @@ class Memory:
         return self.tensor(out)
 
 
-class Ragged(NamedTuple):
+class RaggedKey(NamedTuple):
     """Group of a ragged key, whose offsets it shares, and whether samples are boxes."""
 
     group: str = ""
@@ -114,11 +112,11 @@ class Sample(dict[str, Any]):
 
     __slots__ = ("ragged",)
 
-    def __init__(self, values: Mapping[str, Any], ragged: Mapping[str, Ragged] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any], ragged: Mapping[str, RaggedKey] | None = None) -> None:
         super().__init__(values)
-        self.ragged: Mapping[str, Ragged] = ragged or {}
+        self.ragged: Mapping[str, RaggedKey] = ragged or {}
 
-    def __reduce__(self) -> tuple[type[Sample], tuple[dict[str, Any], Mapping[str, Ragged]]]:
+    def __reduce__(self) -> tuple[type[Sample], tuple[dict[str, Any], Mapping[str, RaggedKey]]]:
         return type(self), (dict(self), self.ragged)
 
     def __copy__(self) -> Sample:
@@ -128,35 +126,31 @@ class Sample(dict[str, Any]):
 def _collate_default(batch: Sequence[Sample], **_settings: Any) -> Any:
     """Collation by a ``DataLoader`` without ``collate_fn``, with a helpful error for ragged samples."""
     for key in batch[0].ragged:
-        shapes = {tuple(each[key].shape) for each in batch if isinstance(each.get(key), torch.Tensor)}
+        shapes = {tuple(sample[key].shape) for sample in batch if isinstance(sample.get(key), torch.Tensor)}
         if len(shapes) > 1:
             msg = (
                 f"samples of {key!r} have different shapes ({', '.join(map(str, sorted(shapes)[:2]))}, …) "
                 "and cannot be stacked: give the DataLoader collate_fn=unistore.collate"
             )
             raise InputError(msg)
-    return default_collate([dict(each) for each in batch])
+    return default_collate([dict(sample) for sample in batch])
 
 
 default_collate_fn_map[Sample] = _collate_default
 
 
 class Samples(Items[Sample]):
-    """The samples of one batch, as views of its arrays; `unistore.collate` uses the arrays themselves.
+    """The samples of one batch, as views of its arrays; `unistore.collate` uses the arrays themselves."""
 
-    Parameters
-    ----------
-    batch
-        The packed batch.
-    memory
-        Memory that the batch was allocated from.
-    """
-
-    def __init__(self, batch: Batch, memory: Memory) -> None:
+    def __init__(
+        self,
+        batch: Batch,  # the packed batch
+        memory: BatchMemory,  # memory that the batch was allocated from
+    ) -> None:
         self.batch = batch
         self.memory = memory
         self.ragged = {
-            key: Ragged(packed.group, packed.shapes is not None)
+            key: RaggedKey(packed.group, packed.shapes is not None)
             for key, packed in batch.items()
             if packed.offsets is not None
         }
@@ -175,12 +169,13 @@ class Samples(Items[Sample]):
         return list, (list(self),)
 
     def values(self) -> dict[str, torch.Tensor | list[str]]:
-        """Values of all samples by key: dense (B, …), ragged (sum of lengths, …), text a list."""
+        """Return values of all samples by key: dense (B, …), ragged (sum of lengths, …), text a list."""
         return dict(self._values)
 
     def part(self, key: str, number: int) -> Any:
-        """One sample's value of a key."""
-        values, packed = self._values[key], self.batch[key]
+        """Return one sample's value of a key."""
+        values = self._values[key]
+        packed = self.batch[key]
         if packed.offsets is None:
             return values[number]
         part = values[int(packed.offsets[number]) : int(packed.offsets[number + 1])]

@@ -42,7 +42,8 @@ from unistore.zarr3.writer import array_metadata, chunk_slices, pad_chunk
 # each block of rows and raised once the file is closed, so at most one block of rows and the file's metadata
 # are kept in memory.
 
-_CHUNK_ROWS, _MAX_CHUNK_BYTES = 8192, 16 << 20
+_CHUNK_ROWS = 8192
+_MAX_CHUNK_BYTES = 16 << 20
 
 
 def write_hdf5(file: File, path: Path) -> None:
@@ -108,13 +109,15 @@ class _FailSafeFile:
 
     def write(self, data: Any) -> int:
         """Write to disk; keep in memory what cannot be written."""
-        view, offset = memoryview(data).cast("B"), self._position
+        view = memoryview(data).cast("B")
+        offset = self._position
         size = len(view)
         self._end = max(self._end, offset + size)
         try:
             while view and self._error is None:
                 done = os.pwrite(self._descriptor, view, offset)
-                view, offset = view[done:], offset + done
+                view = view[done:]
+                offset += done
         except OSError as error:
             self._fail(error)
         if view:
@@ -129,14 +132,16 @@ class _FailSafeFile:
 
     def readinto(self, out: Any) -> int:
         """Fill a buffer; with zeros where nothing was written."""
-        view, offset = memoryview(out).cast("B"), self._position
+        view = memoryview(out).cast("B")
+        offset = self._position
         view[:] = bytes(len(view))
         try:
             os.preadv(self._descriptor, [view], offset)
         except OSError as error:
             self._fail(error)
         for start, data in self._unwritten:
-            lo, hi = max(start, offset), min(start + len(data), offset + len(view))
+            lo = max(start, offset)
+            hi = min(start + len(data), offset + len(view))
             if lo < hi:
                 view[lo - offset : hi - offset] = data[lo - start : hi - start]
         return len(view)
@@ -210,7 +215,7 @@ def _write_attribute(attributes: Any, name: str, value: Any) -> None:
 
 
 def _from_json(value: Any) -> Any:
-    """A JSON value as an HDF5 attribute: None becomes an empty one, an irregular list JSON text."""
+    """Return a JSON value as an HDF5 attribute: None becomes an empty one, an irregular list JSON text."""
     import h5py
 
     if value is None:
@@ -224,7 +229,7 @@ def _from_json(value: Any) -> Any:
 
 
 def _is_regular(value: list[Any]) -> bool:
-    """Whether a list, nested or not, has the form of an array: one length per axis, one type."""
+    """Return whether a list, nested or not, has the form of an array: one length per axis, one type."""
     if any(isinstance(item, list) for item in value):
         same_length = all(isinstance(item, list) and len(item) == len(value[0]) for item in value)
         return same_length and all(_is_regular(item) for item in value)
@@ -236,7 +241,7 @@ def _is_regular(value: list[Any]) -> bool:
 
 
 def temporary_folder_path(target: Path, purpose: str) -> Path:
-    """Folder beside a target in which `temporary_folder` works; a killed process leaves it behind."""
+    """Return folder beside a target in which `temporary_folder` works; a killed process leaves it behind."""
     return target.with_name(f"{target.name}.{purpose}")
 
 
@@ -336,7 +341,7 @@ def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
 
 
 def _layers(values: Values, depth: int) -> Iterator[NDArray[Any]]:
-    """Layers of `depth` rows, the last one perhaps thinner, in a buffer that is reused for each."""
+    """Yield layers of `depth` rows, the last one perhaps thinner, in a buffer that is reused for each."""
     layer = np.empty((depth, *values.shape[1:]), values.dtype)
     filled = 0
     for block in values.blocks():
@@ -344,7 +349,8 @@ def _layers(values: Values, depth: int) -> Iterator[NDArray[Any]]:
         while done < len(block):
             count = min(len(block) - done, depth - filled)
             layer[filled : filled + count] = block[done : done + count]
-            filled, done = filled + count, done + count
+            filled += count
+            done += count
             if filled == depth:
                 yield layer
                 filled = 0
@@ -506,9 +512,9 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
                 write(file, path)
         except OSError as error:
             raise named(error, path) from error
-        written = [each for each in path.rglob("*") if each.is_file()] or [path]
+        written = [file for file in path.rglob("*") if file.is_file()] or [path]
         count += len(written)
-        total += sum(each.stat().st_size for each in written)
+        total += sum(file.stat().st_size for file in written)
         notes |= dict.fromkeys(file.notes)
     progress.advance(sum(sizes[current:]))
     return {"sources": len(sizes), "files": count, "bytes": total, "notes": (*notes,)}
@@ -531,16 +537,16 @@ def _store_errors(store: Store) -> Iterator[None]:
 def _exporter(store: Store, to: str | None) -> Callable[[Store], Iterator[File]]:
     try:
         family = get_family(store.family)
-        found: Callable[[Store], Iterator[File]]
+        files_of: Callable[[Store], Iterator[File]]
         if to is None or to in family.export_to:
-            found = family.part("export") if to is None else family.part("export_to", to)
-            return found
+            files_of = family.part("export") if to is None else family.part("export_to", to)
+            return files_of
     except InputError as error:
         msg = f"{store.path}: cannot be exported: {error}"
         raise StoreError(msg) from error
-    others = f" or as {', '.join(family.export_to)}" if family.export_to else ""
+    other_formats = f" or as {', '.join(family.export_to)}" if family.export_to else ""
     message = f"{family.command} stores are not exported as {to!r}"
-    cure = f"they are in the layout of their sources{others}: leave --to out, or change it"
+    cure = f"they are in the layout of their sources{other_formats}: leave --to out, or change it"
     raise InputError(Problem(store.path, message, cure, "option"))
 
 

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.executors.asking import T, run_in_order
-from unistore.conversion.executors.local import Executor, Job, Outcome
+from unistore.conversion.executors.local import Executor, Job, Outcome, T, run_in_order
 from unistore.conversion.failure import WritingError, named, refusal
-from unistore.conversion.finish import merged_statistics, source_digests
 from unistore.conversion.job import ShardJob, statistics_of
 from unistore.conversion.keys import Fingerprints, reading
+from unistore.conversion.new_store import NewStore
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
-from unistore.conversion.planning import Planned
+from unistore.conversion.seal import merged_statistics, source_digests
 from unistore.converters.common.difference import difference
 from unistore.converters.files.comparison import Compared, Restore, compare_source
 from unistore.converters.protocol import Scan
@@ -109,49 +108,44 @@ def compare(
 
     The files of the store must be as they were written. `sample` is the share of the shards, and of the
     sources, to compare. There is no receipt if anything differs.
-
-    Raises
-    ------
-    InputError
-        If the sources cannot be read, or are not those that the store was made from.
-    ConversionError
-        If the folder for temporary files cannot be written.
     """
-    found = _Found()
+    differences_found = _Found()
     with _temporary_folder() as work:
         conversion = plan_recorded_conversion(store.attributes, sources, work, progress, executor)
-        lines = differences(store, conversion.planned)
+        lines = differences(store, conversion.new_store)
         if lines:
-            listed = "\n  ".join(lines)
-            msg = f"{store.path}: these are not the sources that it was made from:\n  {listed}"
+            shown_lines = "\n  ".join(lines)
+            msg = f"{store.path}: these are not the sources that it was made from:\n  {shown_lines}"
             raise InputError(msg)
-        conversion = replace(conversion, planned=_in_shards_of(store, conversion.planned))
-        comparison = _Comparison(store, conversion, sample, progress, executor, found)
+        conversion = replace(conversion, new_store=_in_shards_of(store, conversion.new_store))
+        comparison = _Comparison(store, conversion, sample, progress, executor, differences_found)
         comparison.compare_arrays()
-    if not found.problems and get_family(store.family).restore:
+    if not differences_found.problems and get_family(store.family).restore:
         comparison.compare_files()
-    if found.problems:
-        return found.problems, None
-    found.left_out |= {str(entry["left_out"]) for entry in store.attributes["options"].get("skipped", ())}
+    if differences_found.problems:
+        return differences_found.problems, None
+    differences_found.left_out |= {
+        str(entry["left_out"]) for entry in store.attributes["options"].get("skipped", ())
+    }
     receipt = Receipt(
-        values=found.values,
-        files=len(found.files),
-        stored_values=found.stored_values,
+        values=differences_found.values,
+        files=len(differences_found.files),
+        stored_values=differences_found.stored_values,
         sample=sample,
-        left_out=tuple(sorted(found.left_out)),
-        libraries=tuple(sorted(found.libraries, key=str.lower)),
+        left_out=tuple(sorted(differences_found.left_out)),
+        libraries=tuple(sorted(differences_found.libraries, key=str.lower)),
     )
     return [], receipt
 
 
-def _in_shards_of(store: Store, planned: Planned) -> Planned:
+def _in_shards_of(store: Store, new_store: NewStore) -> NewStore:
     """Return a plan with the shards of a store: the digests of the sources are of their parts in each."""
     tables: list[TablePlan] = []
-    for table in planned.plan.tables:
+    for table in new_store.plan.tables:
         shards = [store.array(array.field.path).shard_shape for array in table.arrays]
         arrays = map(_with_shard, table.arrays, shards)
         tables.append(replace(table, arrays=tuple(arrays)))
-    return replace(planned, plan=replace(planned.plan, tables=tuple(tables)))
+    return replace(new_store, plan=replace(new_store.plan, tables=tuple(tables)))
 
 
 def _with_shard(array: ArrayPlan, shard: tuple[int, ...]) -> ArrayPlan:
@@ -178,20 +172,20 @@ class _ShardStep(Job[ShardTask]):
     job: ShardJob
 
     def __call__(self, task: ShardTask) -> Outcome:
-        found = _Found()
+        in_step = _Found()
         try:
             columns = self.job.columns(task)
             for column in columns:
                 equal = True
                 for corner, block in column:  # read to the end: digests and statistics need every block
                     equal = equal and _compare_block(
-                        self.store, column.array.field.path, corner, block, found
+                        self.store, column.array.field.path, corner, block, in_step
                     )
             pieces = self.job.pieces(task, columns)
         except InputError as error:
             return Outcome(problems=error.problems)
         record = {"task": task.id, "pieces": pieces, "statistics": statistics_of(columns)}
-        return Outcome({"values": found.stored_values, "record": record}, tuple(found.problems))
+        return Outcome({"values": in_step.stored_values, "record": record}, tuple(in_step.problems))
 
     def describe(self, task: ShardTask) -> str:
         return self.job.describe(task)
@@ -238,43 +232,47 @@ class _Comparison:
 
     def compare_arrays(self) -> None:
         """Compare the shards of the tables, or a sample of them, and the index arrays."""
-        store, found, planned = self.store, self.found, self.conversion.planned
-        plan = planned.plan
+        store = self.store
+        in_store = self.found
+        new_store = self.conversion.new_store
+        plan = new_store.plan
         tasks = plan.tasks()
         step = _ShardStep(store, self.conversion.job())
         records: list[dict[str, Any]] = []
         for record in self._run("comparing", step, tasks, plan.task_bytes):
-            found.stored_values += record["values"]
+            in_store.stored_values += record["values"]
             records.append(record["record"])
-        if len(found.problems) >= _MAX_DIFFERENCES:
+        if len(in_store.problems) >= _MAX_DIFFERENCES:
             return
         complete = len(records) == len(tasks)
         digests = source_digests(plan, records) if complete else np.zeros((len(plan.sources), 16), np.uint8)
         # not compared: the size of a source's file, which may differ where its values do not
-        skipped = {"sources/bytes", *later_arrays(store, planned)}
+        skipped = {"sources/bytes", *later_arrays(store, new_store)}
         if not complete:
             skipped.add("sources/digest")
-        for described, values in planned.index(digests):
+        for described, values in new_store.index(digests):
             if described.path not in skipped and not is_later(store, described.path):
-                _compare_block(store, described.path, (0,), values, found)
+                _compare_block(store, described.path, (0,), values, in_store)
         if complete and not _equal_json(merged_statistics(plan, records), store.attributes["statistics"]):
             message = "its statistics are not those of the sources"
-            found.problems.append(Problem("zarr.json", message, _CURE, "source"))
+            in_store.problems.append(Problem("zarr.json", message, _CURE, "source"))
 
     def compare_files(self) -> None:
         """Compare the files of the sources, or of a sample of the sources."""
-        found, scan, fingerprints = self.found, self.conversion.planned.scan, self.conversion.fingerprints
+        in_store = self.found
+        scan = self.conversion.new_store.scan
+        fingerprints = self.conversion.fingerprints
         sizes = [sum(file.size for file in fingerprint) for fingerprint in fingerprints]
         step = _SourceStep(self.store, scan, fingerprints)
         for record in self._run("receipt", step, range(len(sizes)), sizes.__getitem__):
             for compared in record["compared"]:
-                found.values += compared.values
-                found.files.add(compared.file)
-                found.libraries.add(compared.library)
+                in_store.values += compared.values
+                in_store.files.add(compared.file)
+                in_store.libraries.add(compared.library)
                 if compared.difference is not None:
                     message = f"{compared.difference} (store, source)"
-                    found.problems.append(Problem.at(compared.location, message, _CURE, "source"))
-            found.left_out |= set(record["left_out"])
+                    in_store.problems.append(Problem.at(compared.location, message, _CURE, "source"))
+            in_store.left_out |= set(record["left_out"])
 
     def _run(
         self, stage: str, step: Job[T], items: Sequence[T], nbytes: Callable[[T], int]
@@ -292,7 +290,7 @@ class _Comparison:
                     return
 
     def _sampled(self, count: int) -> list[int]:
-        """Numbers below `count`, rising: all, or a sample drawn with the store's digest as seed."""
+        """Return numbers below `count`, rising: all, or a sample drawn with the store's digest as seed."""
         if self.sample >= 1:
             return list(range(count))
         seed = int(self.store.attributes["seal"]["digest"], 16)
@@ -304,11 +302,11 @@ class _Comparison:
 def _compare_block(
     store: Store, path: str, corner: tuple[int, ...], expected: IndexValues, found: _Found
 ) -> bool:
-    """Whether an array has the expected values from `corner` on; compares some rows at a time."""
+    """Return whether an array has the expected values from `corner` on; compares some rows at a time."""
     step = max(1, _BLOCK_BYTES // max(1, expected[:1].nbytes))
     return all(
-        _compare_box(store, path, (corner[0] + at, *corner[1:]), expected[at : at + step], found)
-        for at in range(0, len(expected), step)
+        _compare_box(store, path, (corner[0] + start, *corner[1:]), expected[start : start + step], found)
+        for start in range(0, len(expected), step)
     )
 
 

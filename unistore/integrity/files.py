@@ -11,8 +11,7 @@ from typing import Any
 
 import xxhash
 
-from unistore.conversion.executors.asking import run_in_order
-from unistore.conversion.executors.local import Executor, Job, Outcome, Serial
+from unistore.conversion.executors.local import Executor, Job, Outcome, Serial, run_in_order
 from unistore.conversion.lock import owner_of
 from unistore.errors import Location, Problem, StoreError
 from unistore.exporting.run import temporary_folder_path
@@ -79,7 +78,7 @@ class CheckedFiles:
 
 
 def is_warning(problem: Problem) -> bool:
-    """Whether a problem leaves the content of the store intact."""
+    """Return whether a problem leaves the content of the store intact."""
     return problem.kind in (_EXTRA, UNKNOWN_FAMILY)
 
 
@@ -95,13 +94,13 @@ def read_root(path: str) -> RootDocument:
     if root_is_intact(document):
         return RootDocument(document=document, attributes=Store(path).attributes, intact=True)
     try:
-        found = parse_document(document)["attributes"]["unistore"]
+        attributes = parse_document(document)["attributes"]["unistore"]
     except (DocumentError, KeyError, TypeError):
-        found = None
+        attributes = None
         if storage.size(MANIFEST) is None:
             Store(path)  # raises: says what it is instead
     return RootDocument(
-        document=document, attributes=found if isinstance(found, dict) else None, intact=False
+        document=document, attributes=attributes if isinstance(attributes, dict) else None, intact=False
     )
 
 
@@ -158,7 +157,7 @@ def check_files(
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
-    """Entries in batches of about `BATCH_BYTES` bytes of files."""
+    """Yield entries in batches of about `BATCH_BYTES` bytes of files."""
     batch: list[Entry] = []
     size = 0
     for entry in entries:
@@ -166,7 +165,8 @@ def _batches(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
         size += entry.bytes + READ_BYTES // 64  # opening a small file takes time, too
         if size >= BATCH_BYTES:
             yield tuple(batch)
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield tuple(batch)
 
@@ -207,9 +207,9 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
         if size != entry.bytes:
             return Problem(entry.key, f"has {size} bytes, the manifest says {entry.bytes}", CURE, "size")
         buffer = memoryview(bytearray(min(READ_BYTES, size)))
-        for at in range(0, size, READ_BYTES):
-            piece = buffer[: min(READ_BYTES, size - at)]
-            storage.read_into(entry.key, at, piece)
+        for start in range(0, size, READ_BYTES):
+            piece = buffer[: min(READ_BYTES, size - start)]
+            storage.read_into(entry.key, start, piece)
             digest.update(piece)
     except StoreError as error:
         return Problem(entry.key, f"cannot be read ({error})", CURE, "unreadable")
@@ -220,15 +220,15 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
 
 
 def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
-    """Files that the manifest does not list."""
-    found = (
-        file.relative_to(path).as_posix()
-        for folder, _, names in os.walk(path)
-        for file in (Path(folder, name) for name in names)
-        if not stat.S_ISDIR(file.lstat().st_mode)
-    )
+    """Return files that the manifest does not list."""
+    keys = set[str]()
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = Path(folder, name)
+            if not stat.S_ISDIR(file.lstat().st_mode):
+                keys.add(file.relative_to(path).as_posix())
     problems = []
-    for key in sorted({*found} - {*entries, ROOT, MANIFEST}):
+    for key in sorted(keys - {*entries, ROOT, MANIFEST}):
         left = " (left behind by a process that was killed)" if key.endswith(PART_SUFFIX) else ""
         message = f"is not in the manifest{left}: no part of the store"
         problems.append(Problem(key, message, "remove it, if nobody needs it", _EXTRA))
@@ -236,7 +236,7 @@ def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
 
 
 def _stopped_repair(store: Path) -> list[Problem]:
-    """The folder of a repair that was killed, if there is one and no repair runs."""
+    """Return the folder of a repair that was killed, if there is one and no repair runs."""
     folder = temporary_folder_path(store, REPAIR)
     if not folder.is_dir() or owner_of(folder / "lock") is not None:
         return []

@@ -12,15 +12,13 @@ import numpy as np
 
 from unistore.conversion.build import FolderBuild
 from unistore.conversion.convert import recorded_converter
-from unistore.conversion.executors.asking import T, asking
-from unistore.conversion.executors.local import Executor
-from unistore.conversion.job import RowCache, ShardJob
+from unistore.conversion.executors.local import Executor, T, asking
+from unistore.conversion.job import ShardJob
 from unistore.conversion.keys import Fingerprints, fingerprints_of
-from unistore.conversion.planning import Planned, versions
+from unistore.conversion.new_store import NewStore, versions
 from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import with_skipped
-from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.common.exported import VALUE
 from unistore.converters.files.hdf5.attributes import attribute_label
@@ -43,7 +41,7 @@ class SeededFolder(Folder):
     sizes_beside: Mapping[str, int]
 
     def sizes(self) -> Mapping[str, int]:
-        """Sizes of the files by key, those beside included."""
+        """Return sizes of the files by key, those beside included."""
         return {**self.sizes_beside, **Folder.sizes(self)}
 
 
@@ -72,8 +70,7 @@ class RecordedConversion:
 
     conversion: Conversion
     build: RecordedBuild
-    planned: Planned
-    spill: Spill  # rows and facts of the sources
+    new_store: NewStore
 
     @property
     def fingerprints(self) -> Fingerprints:
@@ -81,9 +78,9 @@ class RecordedConversion:
         return self.conversion.fingerprints
 
     def job(self) -> ShardJob:
-        """Job that makes the shards."""
-        planned = self.planned
-        return self.conversion.job(planned.plan, planned.spilled, self.spill, RowCache())
+        """Return a job that makes the shards."""
+        new_store = self.new_store
+        return self.conversion.job(new_store.plan, new_store.spilled, new_store.spill)
 
 
 def plan_recorded_conversion(
@@ -92,13 +89,6 @@ def plan_recorded_conversion(
     """Scan and derive the sources, and plan their conversion with the options of a store.
 
     `attributes` is the root's ``unistore`` object; the build folder is in `work`.
-
-    Raises
-    ------
-    InputError
-        With every problem of the sources.
-    StoreError
-        If the store does not say how it was converted.
     """
     try:
         options: Mapping[str, Any] = attributes["options"]
@@ -122,38 +112,39 @@ def plan_recorded_conversion(
             executor=executor,
             progress=progress,
         )
-        planned, spill, _ = conversion.plan(split, codecs)
+        new_store = conversion.plan(split, codecs)
     # Other files beside the sources may have come or gone: the verdicts on them are those of the store.
-    own = {name: value for name, value in planned.attributes.items() if name != "verdicts"}
+    own = {name: value for name, value in new_store.attributes.items() if name != "verdicts"}
     if "verdicts" in attributes:
         own["verdicts"] = attributes["verdicts"]
-    planned = replace(planned, attributes=own)
-    return RecordedConversion(conversion=conversion, build=build, planned=planned, spill=spill)
+    new_store = replace(new_store, attributes=own)
+    return RecordedConversion(conversion=conversion, build=build, new_store=new_store)
 
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
-    """One line for each library whose version is not the one that wrote the store."""
-    made, now = attributes["created_with"], versions()
-    differing = [name for name in _differing(made, now) if name in now]
-    return [f"{name}: {made.get(name)} made the store, this is {now[name]}" for name in differing]
+    """Return one line for each library whose version is not the one that wrote the store."""
+    versions_then = attributes["created_with"]
+    now = versions()
+    differing = [name for name in _differing(versions_then, now) if name in now]
+    return [f"{name}: {versions_then.get(name)} made the store, this is {now[name]}" for name in differing]
 
 
-def differences(store: Store, planned: Planned) -> list[str]:
-    """One line for each source, option or array that differs between a store and a plan.
+def differences(store: Store, new_store: NewStore) -> list[str]:
+    """Return one line for each source, option or array that differs between a store and a plan.
 
     Arrays are compared only where sources and options are the same, and if they can be opened.
     """
-    plan = planned.plan
-    lines = _source_lines(store, planned)
+    plan = new_store.plan
+    lines = _source_lines(store, new_store)
     options = store.attributes["options"]
     lines += [
         f"option {name}: {options.get(name)} in the store, {plan.options.get(name)} now"
         for name in sorted(_differing(options, plan.options))
     ]
-    if lines := lines or _attribute_lines(store, planned):
+    if lines := lines or _attribute_lines(store, new_store):
         return lines
     forms = {array.field.path: f"{array.field.dtype} {array.shape}" for array in plan.arrays()}
-    later = later_arrays(store, planned)
+    later = later_arrays(store, new_store)
     for path in sorted({*forms, *store.paths()}):
         if path in later or is_later(store, path):
             continue
@@ -175,9 +166,9 @@ def is_later(store: Store, path: str) -> bool:
     return path.startswith(f"{SOURCE_FILES}/") and not store.has(path)
 
 
-def later_arrays(store: Store, planned: Planned) -> set[str]:
+def later_arrays(store: Store, new_store: NewStore) -> set[str]:
     """Return paths of arrays that hold more now than when a store was made: single values of HDF5 files."""
-    before, after = _attribute_texts(store, planned)
+    before, after = _attribute_texts(store, new_store)
     return set(_TEXT) if _hold_single_values(after) and not _hold_single_values(before) else set()
 
 
@@ -186,10 +177,10 @@ def _hold_single_values(texts: Sequence[str]) -> bool:
     return any(': {"": ' in text for text in texts)
 
 
-def _attribute_texts(store: Store, planned: Planned) -> tuple[list[str], list[str]]:
-    """Attributes of the sources as a store has them, empty if it is damaged, and as they are now."""
-    nothing = ["{}"] * len(planned.scan.sources)
-    now = {described.path: values[:] for described, values in planned.arrays if described.path in _TEXT}
+def _attribute_texts(store: Store, new_store: NewStore) -> tuple[list[str], list[str]]:
+    """Return attributes of the sources as a store has them, empty if it is damaged, and as they are now."""
+    nothing = ["{}"] * len(new_store.scan.sources)
+    now = {described.path: values[:] for described, values in new_store.arrays if described.path in _TEXT}
     after = text_values(*(now[path] for path in _TEXT)) if now else nothing
     try:
         before = store.text(HDF5_ATTRIBUTES) if store.has(f"{HDF5_ATTRIBUTES}/data") else nothing
@@ -198,12 +189,12 @@ def _attribute_texts(store: Store, planned: Planned) -> tuple[list[str], list[st
     return before, after
 
 
-def _source_lines(store: Store, planned: Planned) -> list[str]:
+def _source_lines(store: Store, new_store: NewStore) -> list[str]:
     try:
         before = store.text("sources/path")
     except (StoreError, UnicodeDecodeError):
         return []
-    now = [source.name for source in planned.scan.sources]
+    now = [source.name for source in new_store.scan.sources]
     gone = [f"source {name}: not among those given" for name in before if name not in now]
     new = [f"source {name}: not one of the store's" for name in now if name not in before]
     more = len(gone[_SHOWN:]) + len(new[_SHOWN:])
@@ -211,21 +202,21 @@ def _source_lines(store: Store, planned: Planned) -> list[str]:
     return lines or (["the order of the sources"] if before != now else [])
 
 
-def _attribute_lines(store: Store, planned: Planned) -> list[str]:
-    """One line for each attribute of an HDF5 source that differs from the store's."""
-    names = [source.name for source in planned.scan.sources]
-    before, after = _attribute_texts(store, planned)
+def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:
+    """Return one line for each attribute of an HDF5 source that differs from the store's."""
+    names = [source.name for source in new_store.scan.sources]
+    before, after = _attribute_texts(store, new_store)
     if not before:
         return []  # the store's text is damaged: the comparison of its arrays says so
     try:
-        later = later_arrays(store, planned)
-        lines = [
-            f"source {name}: {attribute_label(path, attribute)}"
-            for name, one, two in zip(names, before, after, strict=True)
-            if one != two
-            for path, attribute in _differing(_by_path_and_name(one), _by_path_and_name(two))
-            if attribute != VALUE or not later
-        ]
+        later = later_arrays(store, new_store)
+        lines = []
+        for name, one, two in zip(names, before, after, strict=True):
+            if one == two:
+                continue
+            for path, attribute in _differing(_by_path_and_name(one), _by_path_and_name(two)):
+                if attribute != VALUE or not later:
+                    lines.append(f"source {name}: {attribute_label(path, attribute)}")
     except (ValueError, TypeError, AttributeError):
         return []
     more = [f"and {len(lines) - _SHOWN} further attributes"] if len(lines) > _SHOWN else []
@@ -233,10 +224,13 @@ def _attribute_lines(store: Store, planned: Planned) -> list[str]:
 
 
 def _by_path_and_name(text: str) -> dict[tuple[str, str], Any]:
-    found = json.loads(text)
-    return {(path, name): value for path, named in found.items() for name, value in named.items()}
+    values = {}
+    for path, named in json.loads(text).items():
+        for name, value in named.items():
+            values[path, name] = value
+    return values
 
 
 def _differing(one: Mapping[T, Any], two: Mapping[T, Any]) -> list[T]:
-    """Keys whose values differ; a missing one is None."""
+    """Return keys whose values differ; a missing one is None."""
     return [key for key in dict.fromkeys([*one, *two]) if one.get(key) != two.get(key)]

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.columns import Column, InMemory, Planes, in_planes, metadata_of, shard_key
+from unistore.conversion.columns import ColumnRows, InMemory, Planes, in_planes, metadata_of, shard_key
 from unistore.conversion.convert import source_paths
 from unistore.conversion.executors.local import Executor, Job, Outcome
 from unistore.conversion.failure import named, refusal
-from unistore.conversion.finish import seal, source_digests
 from unistore.conversion.job import ShardJob
 from unistore.conversion.keys import task_keys
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask
+from unistore.conversion.seal import seal, source_digests
 from unistore.errors import ConversionError, InputError, StoreError, first_few
 from unistore.exporting.run import temporary_folder, temporary_folder_path
 from unistore.integrity.files import CheckedFiles, check_file, check_files
@@ -40,7 +41,7 @@ from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_WORKERS, Arguments
 from unistore.system.progress import Progress
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError
 from unistore.zarr3.durable import sync_folder, write_file
 from unistore.zarr3.storage import LocalStorage
@@ -63,7 +64,7 @@ Candidates = Callable[[int], list[int]]
 
 
 def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
-    """The root document as it was signed, if only one byte was changed; otherwise None.
+    """Return the root document as it was signed, if only one byte was changed; otherwise None.
 
     The part of it that repeats other documents is taken from `documents`, which are by key.
     """
@@ -76,7 +77,7 @@ def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | No
 
 
 def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
-    """First part of the root, made from `documents`; empty if it does not fit what follows it."""
+    """Return the first part of the root, made from `documents`; empty if it does not fit what follows it."""
     try:
         head = root_head(documents)
     except DocumentError:
@@ -87,30 +88,30 @@ def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
 
 def _repaired_before(document: bytes, first: int, candidates: Candidates) -> bytes | None:
     """Change one byte from `first` on, outside the signature, so that the digest is that of the signature."""
-    found = list(_SIGNATURE.finditer(document, first))
-    if not found or (len(document) - first) ** 2 * len(candidates(0)) > _MAX_HASHED:
+    signatures = list(_SIGNATURE.finditer(document, first))
+    if not signatures or (len(document) - first) ** 2 * len(candidates(0)) > _MAX_HASHED:
         return None
-    lo, hi = found[-1].span(1)
+    lo, hi = signatures[-1].span(1)
     unsigned = bytearray(document[first:lo] + _ZEROS + document[hi:])
-    wanted = bytes.fromhex(document[lo:hi].decode())
+    signed_digest = bytes.fromhex(document[lo:hi].decode())
     head = xxhash.xxh3_128(document[:first])
-    for at, value in enumerate(unsigned):
+    for position, value in enumerate(unsigned):
         for other in candidates(value):
-            unsigned[at] = other
+            unsigned[position] = other
             digest = head.copy()
             digest.update(unsigned)
-            if digest.digest() == wanted:
+            if digest.digest() == signed_digest:
                 whole = document[:first] + unsigned
                 return whole[:lo] + document[lo:hi] + whole[hi:]
-        unsigned[at] = value
+        unsigned[position] = value
     return None
 
 
 def _repaired_signature(document: bytes) -> bytes | None:
     """Change one byte of the signature itself, near the end of the document."""
-    for at in range(max(0, len(document) - _TAIL), len(document)):
+    for position in range(max(0, len(document) - _TAIL), len(document)):
         for value in range(256):
-            changed = document[:at] + bytes([value]) + document[at + 1 :]
+            changed = document[:position] + bytes([value]) + document[position + 1 :]
             if root_is_intact(changed):
                 return changed
     return None
@@ -132,22 +133,13 @@ def shard_keys(plan: Plan, task: ShardTask) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundShards(Job[ShardTask]):
-    """Make the journal's record of a task from the shards that a store has of it.
+    """Make the journal's record of a task from the shards that a store has of it."""
 
-    Attributes
-    ----------
-    folder
-        The store.
-    entries
-        Lines of the manifest by key, of which sizes and checksums are right.
-    are_read
-        Whether shards are decoded for their rows, digests and statistics. If not, rows and digests of shards
-        are those of `entries`, and the record's digests of sources and statistics mean nothing.
-    """
-
-    folder: Path
+    folder: Path  # the store
     job: ShardJob
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, Entry]  # lines of the manifest by key, of which sizes and checksums are right
+    # whether shards are decoded for their rows, digests and statistics. If not, rows and digests of shards
+    # are those of `entries`, and the record's digests of sources and statistics mean nothing
     are_read: bool
 
     def __call__(self, task: ShardTask) -> Outcome:
@@ -171,7 +163,7 @@ class SoundShards(Job[ShardTask]):
         """Return the peak bytes of a task, which are at most those of writing it."""
         return self.job.need(task)
 
-    def _columns(self, task: ShardTask) -> list[Column]:
+    def _columns(self, task: ShardTask) -> list[ColumnRows]:
         table = self.job.plan.table(task.table)
         if in_planes(self.job.converter, table):
             rows = range(task.lo, task.hi)
@@ -192,9 +184,9 @@ class SoundShards(Job[ShardTask]):
         beyond = array.shape[2:]
         self._array(array).read_box([row, lo, *(0 for _ in beyond)], [row + 1, hi, *beyond], block)
 
-    def _array(self, array: ArrayPlan) -> Array:
+    def _array(self, array: ArrayPlan) -> StoredArray:
         # The form is that of the plan, as the document of the array may be damaged.
-        return Array(LocalStorage(self.folder), array.field.path, metadata_of(array))
+        return StoredArray(LocalStorage(self.folder), array.field.path, metadata_of(array))
 
 
 _AGAIN = "convert the sources again with --overwrite"
@@ -257,20 +249,20 @@ def repair(
         msg = f"{os.fspath(store)}: only a store in a local folder can be repaired: repair a copy of it"
         raise StoreError(msg)
     folder = folder.absolute()
-    with resolve_progress(progress) as told, make_executor(workers) as executor:
-        checked = check_files(str(folder), told, executor)
+    with resolve_progress(progress) as callbacks, make_executor(workers) as executor:
+        checked = check_files(str(folder), callbacks, executor)
         keys: list[str] = []
         # a repair that was killed after its last step left an intact store, and its folder
         if not checked.is_intact or temporary_folder_path(folder, REPAIR).exists():
             try:
                 with temporary_folder(folder, REPAIR) as work:
-                    job = _Repair(folder, checked, work, told, executor)
+                    job = _Repair(folder, checked, work, callbacks, executor)
                     keys = [] if checked.is_intact else job.run(paths)
             except OSError as error:
                 raise ConversionError(refusal(named(error, folder), "then repair again")) from error
-        verified = verify_with(executor, str(folder), progress=told)
-        found = {field.name: getattr(verified, field.name) for field in fields(verified)}
-        return Repaired(**found, repaired=tuple(keys))
+        verified = verify_with(executor, str(folder), progress=callbacks)
+        fields_of_verified = {field.name: getattr(verified, field.name) for field in fields(verified)}
+        return Repaired(**fields_of_verified, repaired=tuple(keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,23 +275,25 @@ class _Repair:
 
     def run(self, sources: Sequence[Path]) -> list[str]:
         """Write what is damaged and move it into place; returns its keys."""
-        known = self._with_repaired_root()
-        document = None if self.checked.root.intact else known.root.document
-        if known.is_intact:
+        checked = self._with_repaired_root()
+        document = None if self.checked.root.intact else checked.root.document
+        if checked.is_intact:
             return self._move(Path(), [], document)
-        recorded = self._planned_conversion(known, sources)
+        recorded = self._recorded_conversion(checked, sources)
         with recorded.build:
-            self._continue(recorded, known)
-        made = recorded.build.local
-        damaged = self._damaged_files(known, made)
-        if not known.root.intact:
-            document = (made / ROOT).read_bytes()
-        return self._move(made, damaged, document)
+            self._continue(recorded, checked)
+        new_files = recorded.build.local
+        damaged = self._damaged_files(checked, new_files)
+        if not checked.root.intact:
+            document = (new_files / ROOT).read_bytes()
+        return self._move(new_files, damaged, document)
 
     def _continue(self, recorded: RecordedConversion, known: CheckedFiles) -> None:
         """Convert again, but for the tasks of which every shard is sound."""
-        conversion, planned, journal = recorded.conversion, recorded.planned, recorded.build.journal
-        plan = planned.plan
+        conversion = recorded.conversion
+        new_store = recorded.new_store
+        journal = recorded.build.journal
+        plan = new_store.plan
         job = recorded.job()
         digests = {key for key in known.entries if key.startswith("sources/digest/c/")}
         sound = SoundShards(
@@ -313,9 +307,9 @@ class _Repair:
         done = [task for task in plan.tasks() if known.sound.issuperset(shard_keys(plan, task))]
         keys = task_keys(plan, conversion.keys)
         conversion.run_steps("checking", sound, done, plan.task_bytes, lambda task: {"of": keys[task.id]})
-        conversion.write_shards(planned, job)
-        index = planned.index(source_digests(plan, journal.each("shard")))
-        seal(recorded.build.target, plan, journal, index, planned.attributes, planned.groups)
+        conversion.write_shards(new_store, job)
+        index = new_store.index(source_digests(plan, journal.each("shard")))
+        seal(recorded.build.target, plan, journal, index, new_store.attributes, new_store.groups)
 
     def _damaged_files(self, known: CheckedFiles, made: Path) -> list[str]:
         """Keys of the files to replace, the manifest last; refuses files that are not those of the store."""
@@ -363,22 +357,24 @@ class _Repair:
         repaired = replace(root, document=document, attributes=attributes, intact=True)
         return replace(self.checked, root=repaired, manifest_intact=intact)
 
-    def _planned_conversion(self, known: CheckedFiles, sources: Sequence[Path]) -> RecordedConversion:
-        """The conversion that made the store; refuses sources that would give another store."""
+    def _recorded_conversion(self, known: CheckedFiles, sources: Sequence[Path]) -> RecordedConversion:
+        """Return the conversion that made the store; refuses sources that would give another store."""
         attributes = known.root.attributes or {}
         if not isinstance(attributes.get("plan_digest"), str):
             msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
             raise StoreError(msg)
         recorded = plan_recorded_conversion(attributes, sources, self.work, self.progress, self.executor)
-        if recorded.planned.plan.digest != attributes["plan_digest"]:
+        if recorded.new_store.plan.digest != attributes["plan_digest"]:
             lines = encoder_differences(attributes)
             if self.checked.root.intact:
-                lines += differences(Store(self.folder), recorded.planned)
+                lines += differences(Store(self.folder), recorded.new_store)
             # Without a difference, an older unistore described the same arrays in other words: what is
             # written again is compared with the manifest.
             if lines or not (self.checked.root.intact and known.manifest_intact):
-                listed = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
-                msg = f"{self.folder}: these sources, read by this unistore, would not become it:\n  {listed}"
+                reasons = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
+                msg = (
+                    f"{self.folder}: these sources, read by this unistore, would not become it:\n  {reasons}"
+                )
                 raise InputError(msg)
         return recorded
 
@@ -391,7 +387,7 @@ class _Repair:
             target = self.folder / key
             target.parent.mkdir(parents=True, exist_ok=True)
             (made / key).replace(target)
-        parents = {parent for key in keys for parent in Path(key).parents}
+        parents = set(chain.from_iterable(Path(key).parents for key in keys))
         for parent in sorted(parents, reverse=True):
             sync_folder(self.folder / parent)
         if document is None:
@@ -401,8 +397,8 @@ class _Repair:
 
 
 def _values_differ(keys: Sequence[str]) -> ConversionError:
-    listed = first_few(keys, 10, "\n  ")
+    shown_keys = first_few(keys, 10, "\n  ")
     return ConversionError(
-        f"the sources no longer give the same values as when they were converted:\n  {listed}\n"
+        f"the sources no longer give the same values as when they were converted:\n  {shown_keys}\n"
         f"nothing was changed; find the sources as they were, or {_AGAIN}"
     )

@@ -14,8 +14,7 @@ import numpy as np
 
 from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.asking import run_in_order
-from unistore.conversion.executors.local import Executor, Job, Outcome
+from unistore.conversion.executors.local import Executor, Job, Outcome, run_in_order
 from unistore.conversion.executors.processes import Processes
 from unistore.converters.registry import find_family, get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError, first_few
@@ -31,7 +30,7 @@ from unistore.store.names import REPORT, ROOT
 from unistore.store.reader import Store, open_storage
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
-from unistore.zarr3.array import Array, read_metadata
+from unistore.zarr3.array import StoredArray, read_metadata
 from unistore.zarr3.codecs import FrameError, max_encoded_size
 from unistore.zarr3.documents import parse_document, shown
 from unistore.zarr3.metadata import EMPTY, ArrayMetadata, decode_index, index_bytes, shard_key
@@ -43,7 +42,7 @@ _CURE = "convert the sources again; if it comes back, report it"
 def check_structure(
     storage: Storage, attributes: Mapping[str, Any], entries: Mapping[str, Entry], sound: frozenset[str]
 ) -> list[Problem]:
-    """Every contradiction between the documents of a store.
+    """Return every contradiction between the documents of a store.
 
     `attributes` is the root's ``unistore`` object, `entries` are those of the manifest by key. Only the files
     with `sound` keys, which are as the manifest says, are read.
@@ -63,9 +62,12 @@ def check_structure(
             own = metadata[path]
             described: dict[str, Any] = {**own.attributes, "axes": list(own.dimension_names or ())}
             for name, member in (("axes", "axes"), ("units", "unit"), ("long_name", "description")):
-                here, listed = described.get(name), field.get(member) or None
-                if (here or None) != listed:
-                    problems.append(_wrong(key, f"has {name} {shown(here)}, the root says {shown(listed)}"))
+                in_document = described.get(name)
+                in_root = field.get(member) or None
+                if (in_document or None) != in_root:
+                    problems.append(
+                        _wrong(key, f"has {name} {shown(in_document)}, the root says {shown(in_root)}")
+                    )
     problems += [
         _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
         for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
@@ -85,12 +87,14 @@ def _wrong(location: str, message: str, kind: str = "metadata") -> Problem:
 
 
 def _seal_problems(seal: Mapping[str, Any], entries: Mapping[str, Entry]) -> Iterator[Problem]:
-    """Counts and content digest of the seal that differ from those of the manifest entries."""
-    listed = list(entries.values())
-    found = make_seal(listed, manifest_bytes(listed))
+    """Yield counts and content digest of the seal that differ from those of the manifest entries."""
+    lines = list(entries.values())
+    expected_seal = make_seal(lines, manifest_bytes(lines))
     for name in ("files", "bytes", "content_digest"):
-        if seal.get(name) != found[name]:
-            message = f"its seal says {name} {seal.get(name)}, the manifest's lines make {found[name]}"
+        if seal.get(name) != expected_seal[name]:
+            message = (
+                f"its seal says {name} {seal.get(name)}, the manifest's lines make {expected_seal[name]}"
+            )
             yield _wrong(ROOT, message, "seal")
 
 
@@ -101,7 +105,7 @@ def _shard_problems(
     entries: Mapping[str, Entry],
     sound: frozenset[str],
 ) -> Iterator[Problem]:
-    """Shards missing in the manifest or with other rows, files of no array, and wrong shard indexes."""
+    """Yield shards missing in the manifest or with other rows, files of no array, and wrong shard indexes."""
     expected = set()
     for path, array in metadata.items():
         if prod(array.shards) > len(entries):
@@ -132,7 +136,7 @@ def _shard_problems(
 
 
 def _metadata_keys(fields: Collection[str]) -> Iterator[str]:
-    """Keys of the ``zarr.json`` of all arrays and of the groups above them."""
+    """Yield keys of the ``zarr.json`` of all arrays and of the groups above them."""
     for path in fields:
         parts = path.split("/")
         yield from ("/".join([*parts[:depth], ROOT]) for depth in range(1, len(parts) + 1))
@@ -153,7 +157,7 @@ def _schema_problems(
 
 
 def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:
-    """What is wrong with the index of a shard of `size` bytes, or None.
+    """Return what is wrong with the index of a shard of `size` bytes, or None.
 
     Its checksum must be right; chunks must lie in the shard, not overlap, and leave no byte unused.
     """
@@ -189,8 +193,9 @@ def indices(view: View) -> Iterator[Problem]:
 
 
 def _not_text(view: View, path: str) -> Iterator[Problem]:
-    """Text that is not UTF-8; nothing if its offsets are wrong, which `indices` reports."""
-    values, offsets = view.whole(path), view.whole(f"{path.removesuffix('/data')}/offsets")
+    """Yield text that is not UTF-8; nothing if its offsets are wrong, which `indices` reports."""
+    values = view.whole(path)
+    offsets = view.whole(f"{path.removesuffix('/data')}/offsets")
     if any(offsets_errors(offsets, len(values), "")):
         return
     try:
@@ -200,21 +205,22 @@ def _not_text(view: View, path: str) -> Iterator[Problem]:
 
 
 def sources(view: View) -> Iterator[Problem]:
-    """The rows of the sources follow each other and are all rows of the main table."""
-    rows, first = view.whole("sources/rows"), view.whole("sources/first_row")
+    """Check that the rows of the sources follow each other and are all rows of the main table."""
+    rows = view.whole("sources/rows")
+    first = view.whole("sources/first_row")
     wrong = first != np.cumsum(rows) - rows
     if wrong.any():
-        at = first_row(wrong)
-        yield broken("sources/first_row", f"source {at} begins at {first[at]}, not where others end")
+        row = first_row(wrong)
+        yield broken("sources/first_row", f"source {row} begins at {first[row]}, not where others end")
     main = view.store.attributes.get("main_table", "")
     lengths = {view.shape(path)[0] for path in table_columns(view.store, main)}
     if lengths and int(rows.sum()) not in lengths:
-        found = min(lengths)
-        yield broken("sources/rows", f"sums up to {int(rows.sum())}, but table {main} has {found} rows")
+        shortest = min(lengths)
+        yield broken("sources/rows", f"sums up to {int(rows.sum())}, but table {main} has {shortest} rows")
 
 
 def splits(view: View) -> Iterator[Problem]:
-    """Splits have one code per sample, and every code a name."""
+    """Check that splits have one code per sample, and every code a name."""
     try:
         names = view.store.split_names()
     except StoreError as error:
@@ -233,9 +239,12 @@ RULES: tuple[Rule, ...] = (indices, sources, splits)
 
 def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
     """Problems of all rules, and the names of rules that could not be checked as arrays are damaged."""
-    outcomes = [outcome for _, outcome in run_in_order(executor, _RuleStep(view), rules)]
-    problems = [problem for outcome in outcomes for problem in outcome.problems]
-    return problems, [rule for outcome in outcomes for rule in outcome.record["unchecked"]]
+    problems: list[Problem] = []
+    unchecked: list[str] = []
+    for _, outcome in run_in_order(executor, _RuleStep(view), rules):
+        problems += outcome.problems
+        unchecked += outcome.record["unchecked"]
+    return problems, unchecked
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +299,7 @@ class Verified:
         return all(is_warning(problem) for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         plain = asdict(self) | {"ok": self.ok, "problems": [problem.to_json() for problem in self.problems]}
         if self.receipt is not None:
             plain["receipt"]["line"] = self.receipt.line
@@ -342,8 +351,8 @@ def verify(
     check.integer("workers", workers, most=MAX_WORKERS)
     check.raise_problems()
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
-    with resolve_progress(progress) as told, make_executor(workers) as executor:
-        return verify_with(executor, os.fspath(store), sources, sample, told)
+    with resolve_progress(progress) as callbacks, make_executor(workers) as executor:
+        return verify_with(executor, os.fspath(store), sources, sample, callbacks)
 
 
 def verify_with(
@@ -356,11 +365,11 @@ def verify_with(
     """`verify` with an executor."""
     check_exist(against)
     checked = check_files(root, progress, executor)
-    found = Verified(
+    verified = Verified(
         path=root, files=len(checked.entries), bytes=checked.bytes, problems=_located(root, checked)
     )
     if not checked.root.intact or not checked.manifest_intact:
-        return found
+        return verified
     store = Store(root)
     structure = check_structure(open_storage(root), store.attributes, checked.entries, checked.sound)
     damaged = {owning_array(key, store.paths()) or "" for key in set(checked.entries) - checked.sound}
@@ -376,15 +385,17 @@ def verify_with(
             else:
                 problems, missed = run_rules(view, rules, executor)
                 unchecked += missed
-    found = replace(found, problems=(*found.problems, *structure, *problems), unchecked=tuple(unchecked))
-    if not against or not found.ok:
-        return found
+    verified = replace(
+        verified, problems=(*verified.problems, *structure, *problems), unchecked=tuple(unchecked)
+    )
+    if not against or not verified.ok:
+        return verified
     differing, receipt = compare(store, against, sample, progress, executor)
-    return replace(found, problems=(*found.problems, *differing), receipt=receipt)
+    return replace(verified, problems=(*verified.problems, *differing), receipt=receipt)
 
 
 def _located(root: str, checked: CheckedFiles) -> tuple[Problem, ...]:
-    """The problems of the files; those of shards also name the damaged chunks."""
+    """Return the problems of the files; those of shards also name the damaged chunks."""
     storage = open_storage(root)
     fields = (checked.root.attributes or {}).get("fields", {})
     problems = list(checked.problems)
@@ -398,13 +409,13 @@ def _located(root: str, checked: CheckedFiles) -> tuple[Problem, ...]:
 
 
 def _below_damaged_groups(store: Store, checked: CheckedFiles) -> set[str]:
-    """Arrays below a group whose ``zarr.json`` is damaged: rules read the attributes of groups."""
+    """Return arrays below a group whose ``zarr.json`` is damaged: rules read the attributes of groups."""
     lost = [key.removesuffix(f"/{ROOT}") for key in set(checked.entries) - checked.sound]
     return {path for path in store.paths() if any(path.startswith(f"{group}/") for group in lost)}
 
 
 def owning_array(key: str, paths: Iterable[str]) -> str | None:
-    """Path of the array that a shard or ``zarr.json`` belongs to, or None."""
+    """Return the path of the array that a shard or ``zarr.json`` belongs to, or None."""
     owners = [path for path in paths if key.startswith(f"{path}/c/") or key == f"{path}/{ROOT}"]
     return max(owners, key=len, default=None)
 
@@ -412,7 +423,7 @@ def owning_array(key: str, paths: Iterable[str]) -> str | None:
 def locate_damage(storage: Storage, path: str, key: str) -> str:
     """Which chunks of a shard of the array at `path` do not decode; ``""`` if that cannot be found out."""
     try:
-        array = Array.open(storage, path)
+        array = StoredArray.open(storage, path)
         shard = [int(part) for part in key.removeprefix(f"{path}/c/").split("/")]
     except (StoreError, UnsupportedError, ValueError):
         return ""
@@ -423,8 +434,8 @@ def locate_damage(storage: Storage, path: str, key: str) -> str:
     if reason is not None:
         return f"none of its chunks can be found: {reason}"
     axes = [
-        range(at * large // small, -(-min(extent, (at + 1) * large) // small))
-        for at, large, small, extent in zip(
+        range(start * large // small, -(-min(extent, (start + 1) * large) // small))
+        for start, large, small, extent in zip(
             shard, array.shard_shape, array.chunk_shape, array.shape, strict=True
         )
     ]
@@ -432,13 +443,16 @@ def locate_damage(storage: Storage, path: str, key: str) -> str:
     if not damaged:
         return "all of its chunks decode"
     rows = array.chunk_shape[0]
-    lo, hi = damaged[0][0] * rows, min(array.shape[0], (damaged[-1][0] + 1) * rows)
+    lo = damaged[0][0] * rows
+    hi = min(array.shape[0], (damaged[-1][0] + 1) * rows)
     return f"damaged: chunk {first_few(list(map(str, damaged)), 3)}, in rows {lo}:{hi}"
 
 
-def _decodes(array: Array, chunk: tuple[int, ...]) -> bool:
-    lo = [at * step for at, step in zip(chunk, array.chunk_shape, strict=True)]
-    hi = [min(at + step, size) for at, step, size in zip(lo, array.chunk_shape, array.shape, strict=True)]
+def _decodes(array: StoredArray, chunk: tuple[int, ...]) -> bool:
+    lo = [position * step for position, step in zip(chunk, array.chunk_shape, strict=True)]
+    hi = [
+        min(start + step, size) for start, step, size in zip(lo, array.chunk_shape, array.shape, strict=True)
+    ]
     try:
         array.read_box(lo, hi)
     except StoreError:

@@ -41,25 +41,12 @@ from unistore.system.sizes import parse_bytes
 _LOCK = "lock"
 
 
-def join(name: str, size: int, header: int) -> int:
-    """Open the file of a name, or create it. `leave` closes the returned descriptor.
-
-    Parameters
-    ----------
-    name
-        Digest of the contents: equal names share a file.
-    size
-        Bytes of the file, sparse and zero at first.
-    header
-        Bytes at its beginning that are allocated on the disk at once.
-
-    Raises
-    ------
-    InputError
-        If the folder or file belongs to another user, or is not a cache of this size.
-    OSError
-        If the disk has no room for the header.
-    """
+def join(
+    name: str,  # digest of the contents: equal names share a file
+    size: int,  # bytes of the file, sparse and zero at first
+    header: int,  # bytes at its beginning that are allocated on the disk at once
+) -> int:
+    """Open the file of a name, or create it. `leave` closes the returned descriptor."""
     with lock_folder() as folder:
         _remove_stale(folder)
         try:
@@ -93,13 +80,7 @@ def _path() -> Path:
 
 @contextmanager
 def lock_folder() -> Iterator[int]:
-    """Hold the folder's lock, exclusive among processes and threads; yields the folder's descriptor.
-
-    Raises
-    ------
-    InputError
-        If the folder belongs to another user.
-    """
+    """Hold the folder's lock, exclusive among processes and threads; yields the folder's descriptor."""
     path = _path()
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -151,42 +132,27 @@ ALIGNMENT = 64
 _NUMBER = struct.Struct("=q")
 UNLIMITED = 1 << 42
 """Bytes of the sparse file under ``cache="all"``: more than any disk that samples would be cached on."""
-REGIONS, MAX_REGION = 256, 64 << 20
+REGIONS = 256
+MAX_REGION = 64 << 20
 """A process allocates 1/256 of the capacity at a time, at most 64 MiB; more for a larger sample."""
 
 
 def parse_size(size: str | int) -> int:
-    """Bytes from ``"4GB"``, ``"512 MiB"``, ``"all"`` or a number of bytes.
-
-    Raises
-    ------
-    InputError
-        If `size` is anything else.
-    """
+    """Parse bytes from ``"4GB"``, ``"512 MiB"``, ``"all"`` or a number of bytes."""
     return UNLIMITED if size == "all" else parse_bytes(size, "cache")
 
 
 class CacheFile:
-    """The cache file in the process of the loader. It is pickled without its descriptor.
+    """The cache file in the process of the loader. It is pickled without its descriptor."""
 
-    Parameters
-    ----------
-    samples
-        Samples of the dataset: length of the index.
-    capacity
-        Bytes of decoded samples.
-    name
-        Name under which loaders share it.
-    extent
-        Bytes of samples with fixed offsets (`CacheRegion.add_at`); None: samples are appended.
-
-    Raises
-    ------
-    InputError
-        If the file or its folder belongs to another user, or the disk has no room for the index.
-    """
-
-    def __init__(self, samples: int, capacity: int, name: str, extent: int | None = None) -> None:
+    def __init__(
+        self,
+        samples: int,  # samples of the dataset: length of the index
+        capacity: int,  # bytes of decoded samples
+        name: str,  # name under which loaders share it
+        # bytes of samples with fixed offsets (`CacheRegion.add_at`); None: samples are appended
+        extent: int | None = None,
+    ) -> None:
         self.samples = samples
         self.capacity = capacity
         size = self.start + (capacity if extent is None else extent)
@@ -221,24 +187,23 @@ def _leave(name: str, descriptor: int, owner: int) -> None:
 
 
 class CacheRegion:
-    """The mapped cache: finds and adds samples.
+    """The mapped cache: finds and adds samples."""
 
-    Parameters
-    ----------
-    descriptor
-        Descriptor of the file; closed with this object.
-    samples
-        Length of the index.
-    start, capacity
-        Offset and bytes of the samples.
-    """
-
-    def __init__(self, descriptor: int, samples: int, start: int, capacity: int) -> None:
+    def __init__(
+        self,
+        descriptor: int,  # descriptor of the file; closed with this object
+        samples: int,  # length of the index
+        # offset and bytes of the samples
+        start: int,
+        capacity: int,
+    ) -> None:
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
         header: NDArray[np.int64] = np.frombuffer(self._map, np.int64, 1 + samples)
-        self._allocated, self._index = header[:1], header[1:]
-        self.start, self._capacity = start, capacity
+        self._allocated = header[:1]
+        self._index = header[1:]
+        self.start = start
+        self._capacity = capacity
         self._next = self._end = 0
         self.full = False
 
@@ -247,7 +212,7 @@ class CacheRegion:
             os.close(self._descriptor)
 
     def find(self, samples: NDArray[np.int64] | slice) -> NDArray[np.int64]:
-        """Offsets of samples in the file, (n,) int64; 0: not cached."""
+        """Return offsets of samples in the file, (n,) int64; 0: not cached."""
         return self._index[samples]
 
     def add(self, sample: int, parts: Sequence[Any]) -> None:
@@ -268,7 +233,7 @@ class CacheRegion:
         self.full = True
 
     def _has_room(self, size: int) -> bool:
-        """Whether `size` bytes fit; allocates a new region if necessary."""
+        """Return whether `size` bytes fit; allocates a new region if necessary."""
         if self._next + size <= self._end:
             return True
         try:
@@ -278,10 +243,10 @@ class CacheRegion:
                     self._next = end
                 left = self.start + self._capacity - end
                 missing = size - (end - self._next)
-                taken = min(left, max(missing, min(self._capacity // REGIONS, MAX_REGION)))
-                if taken < missing:
+                growth = min(left, max(missing, min(self._capacity // REGIONS, MAX_REGION)))
+                if growth < missing:
                     return False
-                self._end = end + taken
+                self._end = end + growth
                 return self._write_number(0, self._end - self.start)
         except (InputError, OSError):  # the folder for temporary files was removed
             return False
@@ -298,13 +263,13 @@ class CacheRegion:
             return False
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Read-only array at an offset."""
-        found: NDArray[Any] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
-        found.flags.writeable = False
-        return found
+        """Return a read-only array at an offset."""
+        view: NDArray[Any] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+        view.flags.writeable = False
+        return view
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Read-only view of `size` bytes at an offset."""
+        """Return a read-only view of `size` bytes at an offset."""
         return memoryview(self._map)[offset : offset + size].toreadonly()
 
 

@@ -58,7 +58,7 @@ def load_sample(region: CacheRegion, offset: int) -> Batch:
 
 @lru_cache(4096)
 def _parse_description(description: bytes) -> list[tuple[Any, ...]]:
-    """Return name, dtype and shape of the values of each key, and the other fields of its `Packed`."""
+    """Return the name, dtype and shape of the values of each key, and the other fields of its `Packed`."""
     keys = []
     for key, dtype, stored, is_ragged, group, box in json.loads(description):
         shape = stored if is_ragged else [1, *stored]
@@ -101,11 +101,12 @@ def _digest(identity: Any) -> str:
 
 
 def _layout(arrays: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """First chunk number and first byte of each array, which starts on a page; last, the totals.
+    """Return the first chunk number and first byte of each array, which starts on a page; last, the totals.
 
     The chunks of an array are contiguous; if they are of whole rows, so are the rows.
     """
-    counts, offsets = [0], [0]
+    counts = [0]
+    offsets = [0]
     for array in arrays:
         counts.append(counts[-1] + array.chunk_count)
         nbytes = array.chunk_count * array.metadata.chunk_bytes
@@ -125,19 +126,15 @@ def _keeps_samples(dataset: Any, fetch: Fetch) -> bool:
 
 
 class CachedBatches:
-    """A cache of the samples of a dataset that reads packed batches.
-
-    Parameters
-    ----------
-    fetch
-        Reads samples that are not cached.
-    region
-        The cache.
-    """
+    """A cache of the samples of a dataset that reads packed batches."""
 
     packed = on_any_thread = True
 
-    def __init__(self, fetch: Fetch, region: CacheRegion) -> None:
+    def __init__(
+        self,
+        fetch: Fetch,  # reads samples that are not cached
+        region: CacheRegion,
+    ) -> None:
         self._fetch = fetch
         self._region = region
         self.hits = self.misses = 0
@@ -145,13 +142,14 @@ class CachedBatches:
     def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Batch:
         """See `Fetch`."""
         offsets = self._region.find(indices)
-        missing, found = np.flatnonzero(offsets == 0), np.flatnonzero(offsets)
-        self.hits += len(found)
+        missing = np.flatnonzero(offsets == 0)
+        kept = np.flatnonzero(offsets)
+        self.hits += len(kept)
         self.misses += len(missing)
-        if not len(found):
+        if not len(kept):
             return self._read(indices, epoch, allocate)
-        parts = [load_sample(self._region, offset) for offset in offsets[found].tolist()]
-        positions = [found[at : at + 1] for at in range(len(found))]
+        parts = [load_sample(self._region, offset) for offset in offsets[kept].tolist()]
+        positions = [kept[number : number + 1] for number in range(len(kept))]
         if len(missing):
             parts.append(self._read(indices[missing], epoch, np.empty))
             positions.append(missing)
@@ -173,21 +171,17 @@ class CachedBatches:
 
 
 class CachedChunks:
-    """A cache of the decoded chunks that a dataset reads; random crops are drawn anew from them.
+    """A cache of the decoded chunks that a dataset reads; random crops are drawn anew from them."""
 
-    Parameters
-    ----------
-    fetch
-        Reads batches of `dataset`.
-    dataset
-        Its arrays read through the cache from now on.
-    region
-        The cache.
-    """
-
-    def __init__(self, fetch: Fetch, dataset: Any, region: CacheRegion) -> None:
+    def __init__(
+        self,
+        fetch: Fetch,  # reads batches of `dataset`
+        dataset: Any,  # its arrays read through the cache from now on
+        region: CacheRegion,
+    ) -> None:
         self._fetch = fetch
-        self.packed, self.on_any_thread = fetch.packed, fetch.on_any_thread
+        self.packed = fetch.packed
+        self.on_any_thread = fetch.on_any_thread
         arrays = dataset.arrays()
         starts = zip(arrays, *_layout(arrays), strict=False)
         self._chunks = [_ArrayChunks(region, array, first, offset) for array, first, offset in starts]
@@ -219,8 +213,11 @@ class _ArrayChunks:
     """The chunks of one array: numbers from `first` on, bytes from `offset` on. See `SharedChunks`."""
 
     def __init__(self, region: CacheRegion, array: Any, first: int, offset: int) -> None:
-        self._region, self._first, self._offset = region, first, offset
-        count, nbytes = array.chunk_count, array.metadata.chunk_bytes
+        self._region = region
+        self._first = first
+        self._offset = offset
+        count = array.chunk_count
+        nbytes = array.metadata.chunk_bytes
         self.chunks = region.array(region.start + offset, (count, nbytes), np.dtype(np.uint8))
         self.there = region.find(slice(first, first + count))
         self.hits = self.misses = 0

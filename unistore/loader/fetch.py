@@ -138,25 +138,22 @@ class BatchFetch:
 
 
 class SampleFetch:
-    """Reads sample by sample, or through ``__getitems__``, and collates.
-
-    Parameters
-    ----------
-    dataset
-        Anything with ``__getitem__``. Its ``set_epoch``, if it has one, is called with each new epoch.
-    collate
-        From a list of samples to a batch. None: ``unistore.collate`` for samples of a `unistore.Dataset`,
-        else as torch's ``default_collate``.
-    seed
-        Seed of the random numbers of the collation, and of a dataset that is not told the epoch.
-    carry_epoch
-        Whether indices carry the epoch, as `At`.
-    """
+    """Reads sample by sample, or through ``__getitems__``, and collates."""
 
     packed = False
     hits = misses = 0
 
-    def __init__(self, dataset: Any, collate: Collate | None, seed: int, *, carry_epoch: bool) -> None:
+    def __init__(
+        self,
+        # anything with ``__getitem__``. Its ``set_epoch``, if it has one, is called with each new epoch
+        dataset: Any,
+        # from a list of samples to a batch. None: ``unistore.collate`` for samples of a `unistore.Dataset`,
+        # else as torch's ``default_collate``
+        collate: Collate | None,
+        seed: int,  # seed of the random numbers of the collation, and of a dataset that is not told the epoch
+        *,
+        carry_epoch: bool,  # whether indices carry the epoch, as `At`
+    ) -> None:
         self._dataset = dataset
         self._collate = collate
         self._seed = seed
@@ -234,11 +231,6 @@ def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
 
     Whole batches are read in one go where nothing has to see single samples: without a transform, and with a
     collation that only arranges the arrays that were read.
-
-    Raises
-    ------
-    TypeError
-        The dataset has neither ``read_batch`` nor ``__getitem__``, or is a path.
     """
     if isinstance(dataset, str | os.PathLike):
         msg = f"the loader reads datasets: unistore.Loader(unistore.Dataset({os.fspath(dataset)!r}), …)"
@@ -258,27 +250,24 @@ def only_arranges(collate: Collate | None) -> bool:
 
 
 def _may_draw(function: Callable[..., Any] | None) -> TypeGuard[Callable[..., Any]]:
-    """Whether a function may draw random numbers; our collations do not."""
+    """Return whether a function may draw random numbers; our collations do not."""
     return function is not None and getattr(function, "__module__", None) != "unistore.data.collate"
 
 
 def _draws_globally(function: Callable[..., Any] | None) -> bool:
-    """Whether a function may draw from the global generators."""
+    """Return whether a function may draw from the global generators."""
     return _may_draw(function) and not takes_rng(function)
 
 
 def _sample_error(
-    error: Exception, fetch: Fetch, dataset: Any, indices: NDArray[np.int64], epoch: int
+    error: Exception,  # what reading the batch raised
+    # how the batch was read
+    fetch: Fetch,
+    dataset: Any,
+    indices: NDArray[np.int64],
+    epoch: int,
 ) -> SampleError:
-    """Find the sample of a batch that fails, by reading them one at a time.
-
-    Parameters
-    ----------
-    error
-        What reading the batch raised.
-    fetch, dataset, indices, epoch
-        How the batch was read.
-    """
+    """Find the sample of a batch that fails, by reading them one at a time."""
     for index in indices.tolist():
         try:
             fetch(np.array([index]), epoch, np.empty)
@@ -292,13 +281,13 @@ def _sample_error(
 
 def batch_error(error: BaseException, indices: NDArray[np.int64], epoch: int) -> SampleError:
     """Error that names the samples of a batch, when no single one is known to fail."""
-    listed = first_few([*map(str, indices)], 8)
-    message = f"the batch of samples {listed} (epoch {epoch}): {in_one_line(error)}"
+    shown_indices = first_few([*map(str, indices)], 8)
+    message = f"the batch of samples {shown_indices} (epoch {epoch}): {in_one_line(error)}"
     return caused(SampleError(message), error)
 
 
 def _source(dataset: Any, index: int) -> str:
-    """The source of a sample, from ``dataset.source_of``."""
+    """Return the source of a sample, from ``dataset.source_of``."""
     describe = getattr(dataset, "source_of", None)
     if describe is None:
         return ""

@@ -19,68 +19,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """What batches are made of; pickled under forkserver and spawn.
+    """What batches are made of; pickled under forkserver and spawn."""
 
-    Attributes
-    ----------
-    workers
-        Number of worker processes; 0: none.
-    seed
-        Seed of the loader.
-    dataset, collate, worker_init_fn
-        Arguments of the Loader.
-    cache
-        The cache file, whose descriptor comes with the first message; None: no cache.
-    """
-
-    workers: int
-    seed: int
+    workers: int  # number of worker processes; 0: none
+    seed: int  # seed of the loader
+    # arguments of the Loader
     dataset: Any
     collate: Callable[[Any], Any] | None = None
     worker_init_fn: Callable[[int], object] | None = None
+    # the cache file, whose descriptor comes with the first message; None: no cache
     cache: CacheFile | None = None
 
 
 class Request(NamedTuple):
-    """A batch to make.
+    """A batch to make."""
 
-    Attributes
-    ----------
-    number
-        Its index among the batches that were requested.
-    epoch
-        Epoch that it belongs to.
-    indices
-        (B,) int64 samples.
-    """
-
-    number: int
-    epoch: int
-    indices: NDArray[np.int64]
+    number: int  # its index among the batches that were requested
+    epoch: int  # epoch that it belongs to
+    indices: NDArray[np.int64]  # (B,) int64 samples
 
 
 class Arrival(NamedTuple):
-    """A batch that was made, with statistics.
+    """A batch that was made, with statistics."""
 
-    Attributes
-    ----------
-    batch
-        The batch: views of a slab, or copies.
-    needed
-        Bytes of memory it took.
-    seconds
-        Time it took to make.
-    missed, copied
-        Whether it did not fit into its slab; whether it was copied, as the consumer holds too many.
-    hits, misses
-        Reads that the cache had and had not.
-    """
-
-    batch: Any
-    needed: int
-    seconds: float
+    batch: Any  # the batch: views of a slab, or copies
+    needed: int  # bytes of memory it took
+    seconds: float  # time it took to make
+    # whether it did not fit into its slab; whether it was copied, as the consumer holds too many
     missed: bool = False
     copied: bool = False
+    # reads that the cache had and had not
     hits: int = 0
     misses: int = 0
 
@@ -93,7 +61,7 @@ class Producer(Protocol):
         ...
 
     def room(self) -> int:
-        """Number of batches that may be requested now."""
+        """Return the number of batches that may be requested now."""
         ...
 
     @property
@@ -110,15 +78,7 @@ class Producer(Protocol):
         ...
 
     def take(self, number: int) -> Arrival:
-        """Wait for a requested batch.
-
-        Raises
-        ------
-        SampleError
-            If it could not be made.
-        WorkerDiedError
-            If a worker died.
-        """
+        """Wait for a requested batch."""
         ...
 
     @property
@@ -176,21 +136,20 @@ class Requests:
 
     The order of the next epoch is known, so its first batches are made while the last ones of this epoch are
     consumed. They are dropped if the next iteration starts elsewhere.
-
-    Parameters
-    ----------
-    producer, sequence
-        What makes batches, and the order of samples.
-    share
-        This rank's part of an epoch.
-    across_epochs
-        Whether batches of the next epoch are requested before this one ends.
     """
 
     def __init__(
-        self, producer: Producer, sequence: EpochSequence, share: RankShare, *, across_epochs: bool
+        self,
+        # what makes batches, and the order of samples
+        producer: Producer,
+        sequence: EpochSequence,
+        share: RankShare,  # this rank's part of an epoch
+        *,
+        across_epochs: bool,  # whether batches of the next epoch are requested before this one ends
     ) -> None:
-        self._producer, self._sequence, self._share = producer, sequence, share
+        self._producer = producer
+        self._sequence = sequence
+        self._share = share
         self._across_epochs = across_epochs
         self._epochs: list[_Epoch] = []
         self._taken = self._requested = 0
@@ -212,19 +171,19 @@ class Requests:
             self.request_ahead(at_once=True)
             if self._requested == self._taken:
                 self._producer.wait()
-        number, self._taken = self._taken, self._taken + 1
+        number = self._taken
+        self._taken += 1
         arrival = self._producer.take(number)
         self.request_ahead(at_once=arrival.seconds > QUICK_SECONDS)
         return arrival
 
-    def request_ahead(self, *, at_once: bool) -> None:
-        """Request as many batches as there is room for.
-
-        Parameters
-        ----------
-        at_once
-            False: only when half of the producer's capacity is free, so that quick batches share messages.
-        """
+    def request_ahead(
+        self,
+        *,
+        # False: only when half of the producer's capacity is free, so that quick batches share messages
+        at_once: bool,
+    ) -> None:
+        """Request as many batches as there is room for."""
         room = self._producer.room()
         last = self._epochs[-1]
         while self._across_epochs and last.share.steps and last.stop < self._requested + room:
@@ -247,13 +206,6 @@ class Requests:
 class Iteration:
     """Iterator over the batches of one rank, from the loader's position to the end of the epoch.
 
-    Parameters
-    ----------
-    deliver
-        The loader's method that returns the next batch; the reference keeps the loader alive.
-    requests, epoch, share
-        Source of the batches, the epoch, and this rank's part of it.
-
     Attributes
     ----------
     epoch
@@ -265,7 +217,13 @@ class Iteration:
     """
 
     def __init__(
-        self, deliver: Callable[[Iteration], Any], requests: Requests, epoch: int, share: RankShare
+        self,
+        # the loader's method that returns the next batch; the reference keeps the loader alive
+        deliver: Callable[[Iteration], Any],
+        # source of the batches, the epoch, and this rank's part of it
+        requests: Requests,
+        epoch: int,
+        share: RankShare,
     ) -> None:
         self._deliver = deliver
         self._requests = requests

@@ -26,7 +26,7 @@ from unistore.loader.ordering import (
     sequence_for,
     workers_for,
 )
-from unistore.loader.state import Progress, Stats, dataset_digest, report
+from unistore.loader.state import EpochProgress, Stats, dataset_digest, report
 from unistore.loader.thread import ReadingThread
 from unistore.memory.slabs import SlabRing
 from unistore.order.sequences import RankShare
@@ -43,21 +43,13 @@ MEMORY_DIVISOR = 4
 
 
 def make_producer(
-    config: BatchConfig, placement: Placement, *, cache: int | None, round_robin: bool
+    config: BatchConfig,  # what batches are made of
+    placement: Placement,  # start method and prefetching
+    *,
+    cache: int | None,  # capacity of the cache in bytes; None: no cache
+    round_robin: bool,  # whether workers take batches in turn
 ) -> Producer:
-    """Start a producer.
-
-    Parameters
-    ----------
-    config
-        What batches are made of.
-    placement
-        Start method and prefetching.
-    cache
-        Capacity of the cache in bytes; None: no cache.
-    round_robin
-        Whether workers take batches in turn.
-    """
+    """Start a producer."""
     dataset = config.dataset
     fetch = choose_fetch(dataset, config.collate, config.seed)
     file = None if cache is None else cache_file(dataset, fetch, cache)
@@ -235,8 +227,10 @@ class Loader:
         if cache is not None:
             check_cacheable(dataset)
         self.dataset = dataset
-        self.batch_size, self.seed = int(batch_size), int(seed)
-        self.sampler, self._sampler_epoch = sampler, 0
+        self.batch_size = int(batch_size)
+        self.seed = int(seed)
+        self.sampler = sampler
+        self._sampler_epoch = 0
         self.sequence = sequence_for(
             dataset,
             shuffle or False,
@@ -259,18 +253,20 @@ class Loader:
         self._pin = pin_memory and _can_pin()
         self._cache = None if cache is None else parse_size(cache)
         self._log_every = log_every
-        self._progress = Progress(dataset_digest(dataset))
+        self._progress = EpochProgress(dataset_digest(dataset))
         self._stats = Stats()
         self._unreported = Stats()
         self._reported = time.perf_counter()
         self._current: weakref.ref[Iteration] | None = None
         self._producer: list[Producer] = []
         self._requests: Requests | None = None
-        self._owner, self._lock = os.getpid(), threading.RLock()
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
         weakref.finalize(self, _close_all, self._producer)
 
     def __repr__(self) -> str:
-        order, workers = type(self.sequence).__name__, f"num_workers={self.num_workers}"
+        order = type(self.sequence).__name__
+        workers = f"num_workers={self.num_workers}"
         summary = f"batch_size={self.batch_size}, {workers}, {order}, epoch {self.epoch}, {len(self)} batches"
         return f"Loader({self.dataset!r},\n       {summary})"
 
@@ -364,12 +360,14 @@ class Loader:
         self.close()
 
     def _exclusive(self) -> threading.RLock:
-        """The lock of producer and iteration.
+        """Return the lock of producer and iteration.
 
         A forked child has neither: the parent's workers are not its own, nor are threads that held the lock.
         """
         if self._owner != os.getpid():
-            self._owner, self._lock, self._current = os.getpid(), threading.RLock(), None
+            self._owner = os.getpid()
+            self._lock = threading.RLock()
+            self._current = None
         return self._lock
 
     def _share(self) -> RankShare:

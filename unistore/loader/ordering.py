@@ -43,22 +43,13 @@ _TORCH_OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Rank of this process, and how its workers run.
+    """Rank of this process, and how its workers run."""
 
-    Attributes
-    ----------
-    rank, world_size
-        This process among those that share an epoch.
-    start_method
-        Of worker processes.
-    prefetch
-        Batches made ahead for each worker.
-    """
-
+    # this process among those that share an epoch
     rank: int
     world_size: int
-    start_method: str
-    prefetch: int
+    start_method: str  # of worker processes
+    prefetch: int  # batches made ahead for each worker
 
 
 def refuse_torch_options(check: Arguments, given: Mapping[str, Any]) -> None:
@@ -81,13 +72,7 @@ def resolve_placement(
     world_size: int | None,
     dataset: Any,
 ) -> Placement:
-    """Resolve rank, world size, start method and prefetching.
-
-    Raises
-    ------
-    InputError
-        With all invalid arguments, including those already in `check`.
-    """
+    """Resolve rank, world size, start method and prefetching."""
     if batch_size is None:
         cure = "batch_size=1, collate_fn=operator.itemgetter(0) delivers samples one by one"
         check.refuse("batch_size", "is None, and samples are always collated", cure)
@@ -99,7 +84,8 @@ def resolve_placement(
     if is_distributed(sampler):
         if rank is not None or world_size is not None:
             check.refuse("rank", "DistributedSampler says the rank, too", "leave out rank and world_size")
-        rank, world_size = sampler.rank, sampler.num_replicas
+        rank = sampler.rank
+        world_size = sampler.num_replicas
     own_rank, ranks = resolve_ranks(check, rank, world_size)
     check.raise_problems()
     prefetch = DEFAULT_PREFETCH if prefetch_factor is None else int(prefetch_factor)
@@ -107,14 +93,14 @@ def resolve_placement(
 
 
 def _start_method(check: Arguments, context: str | BaseContext | None, dataset: Any) -> str:
-    known = multiprocessing.get_all_start_methods()
+    methods = multiprocessing.get_all_start_methods()
     if context is None:
         preferred: object = getattr(dataset, "start_method", None)
         context = str(preferred) if preferred else "fork" if sys.platform == "linux" else "spawn"
     method = context.get_start_method() if isinstance(context, BaseContext) else context
-    listed = ", ".join(map(repr, known))
-    expected = f"one of {listed}, or a context of multiprocessing"
-    check.expect("multiprocessing_context", context, method in known, expected)
+    shown_methods = ", ".join(map(repr, methods))
+    expected = f"one of {shown_methods}, or a context of multiprocessing"
+    check.expect("multiprocessing_context", context, method in methods, expected)
     return str(method)
 
 
@@ -137,12 +123,12 @@ def workers_for(num_workers: int | str, samples: int) -> int:
         return plan(num_workers, ranks, samples).per_rank
     except InputError as error:
         raise InputError(
-            [replace(each, file="num_workers", dataset="") for each in error.problems]
+            [replace(problem, file="num_workers", dataset="") for problem in error.problems]
         ) from error
 
 
 def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, world_size: int) -> bool:
-    """Whether only whole batches are delivered.
+    """Return whether only whole batches are delivered.
 
     By default if several ranks share a shuffled order, so that all take the same number of steps. Orders of
     torch's ``DistributedSampler`` have the same length on all ranks anyway.
@@ -163,18 +149,12 @@ def sequence_for(
     weights: Any,
     samples_per_epoch: int | None,
 ) -> EpochSequence:
-    """Return the sequence of every epoch.
-
-    Raises
-    ------
-    InputError
-        If options contradict each other, or indices are outside the dataset.
-    """
+    """Return the sequence of every epoch."""
     check = Arguments()
     check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
     if sampler is not None:
-        given = {"shuffle": shuffle or None, "subset": subset, "weights": weights}
-        for name, value in (given | {"samples_per_epoch": samples_per_epoch}).items():
+        set_options = {"shuffle": shuffle or None, "subset": subset, "weights": weights}
+        for name, value in (set_options | {"samples_per_epoch": samples_per_epoch}).items():
             if value is not None:
                 check.refuse(name, "a sampler decides which samples an epoch has", "give one of the two")
     check.raise_problems()
@@ -184,7 +164,8 @@ def sequence_for(
     length = len(dataset) if chosen is None else len(chosen)
     offsets = None
     if weights is None and hasattr(dataset, "store_offsets") and dataset.weights is not None:
-        weights, offsets = dataset.weights, dataset.store_offsets
+        weights = dataset.weights
+        offsets = dataset.store_offsets
         if chosen is not None:  # stores stay runs: which of their samples come where is drawn anyway
             chosen = np.sort(chosen)
             offsets = np.searchsorted(chosen, offsets)
@@ -206,11 +187,13 @@ def _weighted(
         cure = "shuffle=True; to read each sample once, open the dataset without weights"
         raise InputError(Problem("weights", f"draw at random, and shuffle is {shuffle!r}", cure, "option"))
     try:
-        given = np.asarray(weights, np.float64)
-        if offsets is None and given.shape != (length,):
-            message = f"{given.size} weights for {length} samples, shape {given.shape}: expected one a sample"
+        numbers = np.asarray(weights, np.float64)
+        if offsets is None and numbers.shape != (length,):
+            message = (
+                f"{numbers.size} weights for {length} samples, shape {numbers.shape}: expected one a sample"
+            )
             raise InputError(Problem("weights", message, kind="option"))
-        return Weighted(given, offsets, draws, seed)
+        return Weighted(numbers, offsets, draws, seed)
     except (TypeError, ValueError) as error:
         raise InputError(Problem("weights", str(error), kind="option")) from error
 
@@ -221,33 +204,23 @@ _CUSTOM_ORDER = (
 )
 
 
-def sampler_sequence(sampler: Any, samples: int, seed: int) -> EpochSequence:
+def sampler_sequence(
+    sampler: Any,  # a sequence, `unistore.Shuffle`, indices, or a sampler of ``torch.utils.data``
+    samples: int,  # number of samples of the dataset
+    seed: int,  # of the Loader; `unistore.Shuffle` and torch's ``DistributedSampler`` have their own
+) -> EpochSequence:
     """Return the order of a sampler.
 
     Torch's samplers keep their meaning: which samples an epoch has, how often and with what chance. The order
     itself is ours, a function of (seed, epoch).
-
-    Parameters
-    ----------
-    sampler
-        A sequence, `unistore.Shuffle`, indices, or a sampler of ``torch.utils.data``.
-    samples
-        Number of samples of the dataset.
-    seed
-        Of the Loader; `unistore.Shuffle` and torch's ``DistributedSampler`` have their own.
-
-    Raises
-    ------
-    InputError
-        If it is of another type, or has indices outside the dataset.
     """
-    known = _torch_name(sampler)
-    if known in _TORCH:
+    torch_name = _torch_name(sampler)
+    if torch_name in _TORCH:
         if getattr(sampler, "generator", None) is not None:
-            message = f"{known} has a generator"
+            message = f"{torch_name} has a generator"
             raise _sampler_error(message, "leave it out: seed=… of the Loader decides the order")
-        return _check_length(*_TORCH[known](sampler, seed), samples)
-    if known == "BatchSampler":
+        return _check_length(*_TORCH[torch_name](sampler, seed), samples)
+    if torch_name == "BatchSampler":
         raise _sampler_error(
             "is a BatchSampler", "batch_size=…, drop_last=… and its own sampler as sampler=…"
         )
@@ -272,8 +245,8 @@ def is_distributed(sampler: Any) -> bool:
 
 def _torch_name(sampler: Any) -> str:
     """Name of torch's sampler class; ``""`` for others, and for classes derived from them."""
-    known = ("torch.utils.data.sampler", "torch.utils.data.distributed")
-    return type(sampler).__name__ if type(sampler).__module__ in known else ""
+    torch_modules = ("torch.utils.data.sampler", "torch.utils.data.distributed")
+    return type(sampler).__name__ if type(sampler).__module__ in torch_modules else ""
 
 
 def _check_length(sequence: EpochSequence, over: int, samples: int) -> EpochSequence:
@@ -294,7 +267,8 @@ def _in_order(sampler: Any, seed: int) -> tuple[EpochSequence, int]:  # noqa: AR
 
 
 def _random(sampler: Any, seed: int) -> tuple[EpochSequence, int]:
-    length, draws = len(sampler.data_source), int(sampler.num_samples)
+    length = len(sampler.data_source)
+    draws = int(sampler.num_samples)
     if sampler.replacement:
         return Weighted([1.0], [0, length], draws, seed), length
     return Repeated.to(draws, Shuffled(length, seed)), length

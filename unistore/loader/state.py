@@ -24,33 +24,17 @@ _log = logging.getLogger("unistore.loader")
 
 @dataclass(slots=True)
 class Stats:
-    """Totals of some batches: since the loader was made, or since the last report.
+    """Totals of some batches: since the loader was made, or since the last report."""
 
-    Attributes
-    ----------
-    batches, samples
-        Delivered.
-    bytes
-        Bytes of memory that delivered batches took.
-    wait_seconds
-        Seconds that the consumer waited for batches (``data_time``).
-    decode_seconds
-        Seconds that workers spent reading batches, summed over workers.
-    slab_misses
-        Delivered batches that did not fit into a slab and got memory of their own.
-    copies
-        Batches that were copied, or read into new memory, because the consumer held too many.
-    cache_hits, cache_misses
-        Chunks or samples that the cache had, and had not.
-    """
-
+    # delivered
     batches: int = 0
     samples: int = 0
-    bytes: int = 0
-    wait_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    slab_misses: int = 0
-    copies: int = 0
+    bytes: int = 0  # bytes of memory that delivered batches took
+    wait_seconds: float = 0.0  # seconds that the consumer waited for batches (``data_time``)
+    decode_seconds: float = 0.0  # seconds that workers spent reading batches, summed over workers
+    slab_misses: int = 0  # delivered batches that did not fit into a slab and got memory of their own
+    copies: int = 0  # batches that were copied, or read into new memory, because the consumer held too many
+    # chunks or samples that the cache had, and had not
     cache_hits: int = 0
     cache_misses: int = 0
 
@@ -70,16 +54,14 @@ class Stats:
         """Return the totals by name."""
         return asdict(self)
 
-    def line(self, epoch: int, batch: int, seconds: float) -> str:
-        """Return one line about these batches.
-
-        Parameters
-        ----------
-        epoch, batch
-            Where the loader stands.
-        seconds
-            How long they took.
-        """
+    def line(
+        self,
+        # where the loader stands
+        epoch: int,
+        batch: int,
+        seconds: float,  # how long they took
+    ) -> str:
+        """Return one line about these batches."""
         count = max(1, self.batches)
         rate = self.samples / seconds if seconds > 0 else 0.0
         parts = [
@@ -111,26 +93,26 @@ _FIELDS = {"version": int, "epoch": int, "delivered": int, "digest": str, "order
 
 
 def dataset_digest(dataset: Any) -> str:
-    """Digest of a dataset's number of samples, and of its own ``digest`` if it has one."""
+    """Return the digest of a dataset's number of samples, and of its own ``digest`` if it has one."""
     own = getattr(dataset, "digest", None)
-    known = own() if callable(own) else own
-    identity = json.dumps({"samples": len(dataset), "dataset": None if known is None else str(known)})
+    own_digest = own() if callable(own) else own
+    identity = json.dumps(
+        {"samples": len(dataset), "dataset": None if own_digest is None else str(own_digest)}
+    )
     return xxhash.xxh3_128_hexdigest(identity.encode())
 
 
-class Progress:
+class EpochProgress:
     """Epoch, and samples delivered in it by all ranks together.
 
     Prefetched samples do not count until they are delivered. Leaving an iteration early ends its epoch; an
     epoch resumed from a state continues at the state's position.
-
-    Parameters
-    ----------
-    digest
-        Of the dataset, see `dataset_digest`.
     """
 
-    def __init__(self, digest: str) -> None:
+    def __init__(
+        self,
+        digest: str,  # of the dataset, see `dataset_digest`
+    ) -> None:
         self._digest = digest
         self.epoch = 0
         self.delivered = 0
@@ -140,7 +122,9 @@ class Progress:
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next one to be iterated; within a resumed epoch, stay where it is."""
         if epoch != self.epoch or self._begun:
-            self.epoch, self.delivered, self._begun = epoch, 0, False
+            self.epoch = epoch
+            self.delivered = 0
+            self._begun = False
             self._following = epoch
 
     def begin(self) -> tuple[int, int]:
@@ -152,12 +136,16 @@ class Progress:
 
     def deliver(self, epoch: int, delivered: int) -> None:
         """Note that all samples of an epoch before a position were delivered."""
-        self.epoch, self.delivered, self._begun = epoch, delivered, True
+        self.epoch = epoch
+        self.delivered = delivered
+        self._begun = True
 
     def finish(self) -> None:
         """Note that the epoch is over."""
         following = self.epoch + 1 if self._following is None else self._following
-        self.epoch, self.delivered, self._begun = following, 0, False
+        self.epoch = following
+        self.delivered = 0
+        self._begun = False
 
     def save(self, sequence: EpochSequence) -> dict[str, Any]:
         """Return the state, a JSON object."""
@@ -170,13 +158,7 @@ class Progress:
         }
 
     def load(self, state: Mapping[str, Any], sequence: EpochSequence) -> None:
-        """Continue from a state.
-
-        Raises
-        ------
-        LoaderError
-            The state is of other samples or of another order; the difference is named.
-        """
+        """Continue from a state."""
         fields = state if isinstance(state, Mapping) else {}
         missing = [name for name, kind in _FIELDS.items() if type(fields.get(name)) is not kind]
         if missing or state["version"] != VERSION:
@@ -203,5 +185,7 @@ class Progress:
                 "no run of this loader comes there"
             )
             raise LoaderError(msg)
-        self.epoch, self.delivered, self._begun = epoch, delivered, False
+        self.epoch = epoch
+        self.delivered = delivered
+        self._begun = False
         self._following = None

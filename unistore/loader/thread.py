@@ -25,7 +25,7 @@ SMOOTHING = 0.25
 _Made: TypeAlias = tuple[Request, Arrival | SampleError]
 
 
-class _BatchMaker:
+class _MakerThread:
     """Makes batches in the slabs of a ring, one at a time, on whichever thread calls it."""
 
     def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
@@ -68,18 +68,17 @@ class ReadingThread:
     The thread reads while the consumer computes. Where that saves less than handing batches over and waiting
     for the GIL costs, the consumer itself reads, when it takes a batch. It also makes every batch for which a
     function of the user may draw from the global generators.
-
-    Parameters
-    ----------
-    fetch, dataset
-        What reads the batches, and of which dataset.
-    ring
-        Memory that they are read into.
     """
 
-    def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
+    def __init__(
+        self,
+        # what reads the batches, and of which dataset
+        fetch: Fetch,
+        dataset: Any,
+        ring: SlabRing,  # memory that they are read into
+    ) -> None:
         self._ring = ring
-        self._maker = _BatchMaker(fetch, dataset, ring)
+        self._maker = _MakerThread(fetch, dataset, ring)
         self._reads_ahead = fetch.on_any_thread
         self._pending: deque[Request] = deque()
         self._begun: deque[Request] = deque()
@@ -177,19 +176,17 @@ class ReadingThread:
         return not self._closed and self._thread.is_alive()
 
 
-def thread_helps(computing: float, making: float) -> bool:
-    """Whether reading ahead on a thread pays.
-
-    Parameters
-    ----------
-    computing, making
-        Seconds that the consumer computes between two batches, and seconds to make a batch.
-    """
+def thread_helps(
+    # seconds that the consumer computes between two batches, and seconds to make a batch
+    computing: float,
+    making: float,
+) -> bool:
+    """Return whether reading ahead on a thread pays."""
     return computing > 2 * making or min(computing, making) > MIN_OVERLAP
 
 
 def _make_batches(
-    maker: _BatchMaker, requests: queue.SimpleQueue[Request | None], made: queue.SimpleQueue[_Made]
+    maker: _MakerThread, requests: queue.SimpleQueue[Request | None], made: queue.SimpleQueue[_Made]
 ) -> None:
     while (request := requests.get()) is not None:
         made.put((request, maker.make(request)))

@@ -55,31 +55,19 @@ class Channel:
         return self.socket.fileno()
 
     def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
-        """Send a message and copies of some descriptors.
-
-        Raises
-        ------
-        OSError
-            If the other end is closed.
-        """
+        """Send a message and copies of some descriptors."""
         data = pickle.dumps(message, protocol=5)
         data = _HEADER.pack(len(data), len(descriptors)) + data
         sent = socket.send_fds(self.socket, [data], descriptors) if descriptors else 0
         self.socket.sendall(memoryview(data)[sent:])
 
-    def receive(self, *, wait: bool = True) -> list[tuple[Any, list[int]]]:
-        """Return received messages, each with its descriptors, which the caller closes.
-
-        Parameters
-        ----------
-        wait
-            Whether to wait for a message; the rest of an incomplete one is waited for in any case.
-
-        Raises
-        ------
-        EOFError
-            If the other end is closed.
-        """
+    def receive(
+        self,
+        *,
+        # whether to wait for a message; the rest of an incomplete one is waited for in any case
+        wait: bool = True,
+    ) -> list[tuple[Any, list[int]]]:
+        """Return received messages, each with its descriptors, which the caller closes."""
         messages: list[tuple[Any, list[int]]] = []
         while not messages or self._buffer:
             if not self._read(wait=wait or bool(self._buffer)):
@@ -243,16 +231,11 @@ def _dense_arrays(batch: Any, arena: Arena) -> list[_DenseArray] | None:
     return described
 
 
-def encode(batch: Any, arena: Arena) -> Message:
-    """Serialise a batch.
-
-    Parameters
-    ----------
-    batch
-        Anything that can be pickled.
-    arena
-        The batch's memory; arrays outside of it are copied into it.
-    """
+def encode(
+    batch: Any,  # anything that can be pickled
+    arena: Arena,  # the batch's memory; arrays outside of it are copied into it
+) -> Message:
+    """Serialise a batch."""
     dense = _dense_arrays(batch, arena)
     if dense is not None:
         message = pickle.dumps(dense, protocol=5)
@@ -266,18 +249,13 @@ def encode(batch: Any, arena: Arena) -> Message:
     return _position(np.frombuffer(message, np.uint8), arena)
 
 
-def decode(message: Message, memory: Sequence[Any], *, copy: bool = False) -> Any:
-    """Rebuild a batch.
-
-    Parameters
-    ----------
-    message
-        What `encode` returned in the worker.
-    memory
-        One buffer for each segment of the batch's memory, the slab first.
-    copy
-        Copy all arrays, so that the memory is free when this returns.
-    """
+def decode(
+    message: Message,  # what `encode` returned in the worker
+    memory: Sequence[Any],  # one buffer for each segment of the batch's memory, the slab first
+    *,
+    copy: bool = False,  # copy all arrays, so that the memory is free when this returns
+) -> Any:
+    """Rebuild a batch."""
 
     def part(segment: int, offset: int, length: int) -> Any:
         if not length:

@@ -25,51 +25,27 @@ from unistore.order.seeding import seed_worker
 
 
 class Task(NamedTuple):
-    """One batch to make.
+    """One batch to make."""
 
-    Attributes
-    ----------
-    generation
-        Iteration it belongs to; tasks of an abandoned one are answered without work.
-    epoch
-        Epoch that it belongs to.
-    indices
-        int64 sample indices, as bytes.
-    """
-
-    generation: int
-    epoch: int
-    indices: bytes
+    generation: int  # iteration it belongs to; tasks of an abandoned one are answered without work
+    epoch: int  # epoch that it belongs to
+    indices: bytes  # int64 sample indices, as bytes
 
 
 class SlabLease(NamedTuple):
-    """A slab for one batch; the worker decides for which. With its first lease comes its descriptor.
+    """A slab for one batch; the worker decides for which. With its first lease comes its descriptor."""
 
-    Attributes
-    ----------
-    slab, size
-        Its number and bytes.
-    """
-
+    # its number and bytes
     slab: int
     size: int
 
 
-class Answer(NamedTuple):
-    """The result of a task. Tasks are answered in the order in which they were sent.
+class TaskResult(NamedTuple):
+    """The result of a task. Tasks are answered in the order in which they were sent."""
 
-    Attributes
-    ----------
-    slab
-        Number of the slab that is returned with the batch; 0: no slab.
-    result
-        The batch, encoded; an error; or None if the task was abandoned.
-    sizes
-        Sizes of the batch's further segments, whose descriptors come with the answer.
-    """
-
-    slab: int
-    result: Arrival | Failure | None
+    slab: int  # number of the slab that is returned with the batch; 0: no slab
+    result: Arrival | Failure | None  # the batch, encoded; an error; or None if the task was abandoned
+    # sizes of the batch's further segments, whose descriptors come with the answer
     sizes: tuple[int, ...] = ()
 
 
@@ -100,7 +76,7 @@ class _BatchMaker:
             size = new[-1].size
             self._slabs = {slab: segment for slab, segment in self._slabs.items() if segment.size >= size}
 
-    def make(self, task: Task, growth: SharedGrowth) -> Answer:
+    def make(self, task: Task, growth: SharedGrowth) -> TaskResult:
         """Make a batch; `growth` makes what does not fit into its slab."""
         slab, segment = self._lent.pop() if self._lent else (0, None)
         arena = Arena(segment, growth)
@@ -108,30 +84,25 @@ class _BatchMaker:
         result = fetch_batch(self._fetch, self._dataset, indices, task.epoch, arena)
         if isinstance(result, SampleError):
             growth.close()
-            return Answer(slab, pack_failure(result))
+            return TaskResult(slab, pack_failure(result))
         try:
             message = encode(result.batch, arena)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything
             growth.close()
             failed = caused(SampleError(f"the batch cannot be sent: {in_one_line(error)}"), error)
-            return Answer(slab, pack_failure(failed))
-        return Answer(slab, result._replace(batch=message, needed=arena.needed), tuple(growth.sizes))
+            return TaskResult(slab, pack_failure(failed))
+        return TaskResult(slab, result._replace(batch=message, needed=arena.needed), tuple(growth.sizes))
 
 
-class _Worker:
-    """A worker process: its channel to the parent, and its batch maker, or why it has none.
+class _WorkerLoop:
+    """A worker process: its channel to the parent, and its batch maker, or why it has none."""
 
-    Parameters
-    ----------
-    number
-        The worker's number.
-    config
-        Its configuration; None: it comes with the first message.
-    channel
-        The worker's end of the channel.
-    """
-
-    def __init__(self, number: int, config: BatchConfig | None, channel: Channel) -> None:
+    def __init__(
+        self,
+        number: int,  # the worker's number
+        config: BatchConfig | None,  # its configuration; None: it comes with the first message
+        channel: Channel,  # the worker's end of the channel
+    ) -> None:
         self._channel = channel
         self._tasks: deque[Task] = deque()
         self._generation = 0
@@ -183,9 +154,9 @@ class _Worker:
         growth = SharedGrowth()
         try:
             if isinstance(self._maker, LoaderError):
-                answer = Answer(0, pack_failure(self._maker))
+                answer = TaskResult(0, pack_failure(self._maker))
             elif task.generation < self._generation:
-                answer = Answer(0, None)
+                answer = TaskResult(0, None)
             else:
                 answer = self._maker.make(task, growth)
             self._channel.send(answer, growth.descriptors)
@@ -209,20 +180,14 @@ def _close_all(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def main(worker: int, end: socket.socket, config: BatchConfig | None) -> None:
-    """Run a worker until its parent closes the socket or dies.
-
-    Parameters
-    ----------
-    worker
-        Its number.
-    end
-        The worker's end of the socket.
-    config
-        Its configuration; None: it comes with the first message.
-    """
+def main(
+    worker: int,  # its number
+    end: socket.socket,  # the worker's end of the socket
+    config: BatchConfig | None,  # its configuration; None: it comes with the first message
+) -> None:
+    """Run a worker until its parent closes the socket or dies."""
     prepare_process()
     channel = Channel(end)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has died
-        _Worker(worker, config, channel).serve()
+        _WorkerLoop(worker, config, channel).serve()
     channel.close()

@@ -21,14 +21,14 @@ from unistore.errors import LoaderError, WorkerDiedError, first_few
 from unistore.loader.fetch import Failure, raise_failure
 from unistore.loader.iteration import Arrival, BatchConfig, Request
 from unistore.loader.wire import Message, decode, encode, open_channel
-from unistore.loader.worker import Answer, SlabLease, Task, main
+from unistore.loader.worker import SlabLease, Task, TaskResult, main
 from unistore.memory.segments import Arena, Segment, SharedGrowth
 from unistore.memory.slabs import Slab, SlabRing
 
 # The parent's side of a worker process: its start, its configuration, its exit.
 
 
-class WorkerProcess:
+class LoaderWorker:
     """A worker process, its channel, and the tasks and slabs that it has.
 
     Attributes
@@ -104,7 +104,7 @@ def encode_config(config: BatchConfig, growth: SharedGrowth) -> Message | None:
 
 
 def describe_exit(code: int | None) -> str:
-    """How a worker ended, from its exit code, with a cure."""
+    """Return how a worker ended, from its exit code, with a cure."""
     if code is None:
         return "closed its socket and does not answer"
     if code < 0:
@@ -127,24 +127,18 @@ EXIT_TIMEOUT = 2.0
 
 
 class WorkerPool:
-    """Makes batches in worker processes, see `unistore.loader.iteration.Producer`.
-
-    Parameters
-    ----------
-    config
-        Configuration of the workers.
-    start_method
-        ``"fork"``, ``"forkserver"`` or ``"spawn"``.
-    ring
-        Memory that batches are decoded into.
-    round_robin
-        Whether workers get batches in turn, which keeps the lanes of a block shuffle apart. Else the worker
-        with the fewest tasks gets the next batch; while the first worker alone keeps ahead of the consumer,
-        it gets all of them, as further processes would compete with it for processor and caches.
-    """
+    """Makes batches in worker processes, see `unistore.loader.iteration.Producer`."""
 
     def __init__(
-        self, config: BatchConfig, start_method: str, ring: SlabRing, *, round_robin: bool = False
+        self,
+        config: BatchConfig,  # configuration of the workers
+        start_method: str,  # ``"fork"``, ``"forkserver"`` or ``"spawn"``
+        ring: SlabRing,  # memory that batches are decoded into
+        *,
+        # whether workers get batches in turn, which keeps the lanes of a block shuffle apart. Else the worker
+        # with the fewest tasks gets the next batch; while the first worker alone keeps ahead of the consumer,
+        # it gets all of them, as further processes would compete with it for processor and caches
+        round_robin: bool = False,
     ) -> None:
         self._owner = os.getpid()
         self._ring = ring
@@ -152,13 +146,13 @@ class WorkerPool:
         self._closed = False
         self._generation = 0
         self._ready: dict[int, tuple[Arrival | Failure, Slab | None, list[Segment]]] = {}
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[LoaderWorker] = []
         try:
             self._start(config, multiprocessing.get_context(start_method))
         except BaseException:
             self.close()
             raise
-        self._waiting: dict[int, WorkerProcess] = {}
+        self._waiting: dict[int, LoaderWorker] = {}
         self._poll = select.poll()
         for worker in self._workers:
             for descriptor in (worker.channel.fileno(), worker.process.sentinel):
@@ -172,7 +166,7 @@ class WorkerPool:
         cache = [] if config.cache is None else [config.cache.descriptor]
         try:
             for number in range(config.workers):
-                worker = WorkerProcess(number, context, inherited)
+                worker = LoaderWorker(number, context, inherited)
                 self._workers.append(worker)
                 worker.channel.send((message, growth.sizes, len(cache)), cache + growth.descriptors)
         finally:
@@ -200,7 +194,7 @@ class WorkerPool:
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
-        outgoing: dict[WorkerProcess, tuple[list[SlabLease], list[Task], list[int]]] = {}
+        outgoing: dict[LoaderWorker, tuple[list[SlabLease], list[Task], list[int]]] = {}
         accepted = 0
         first_only = not self._round_robin and self._first_suffices()
         for request in requests:
@@ -221,20 +215,20 @@ class WorkerPool:
         return accepted
 
     def _send(
-        self, worker: WorkerProcess, leases: list[SlabLease], tasks: list[Task], descriptors: list[int]
+        self, worker: LoaderWorker, leases: list[SlabLease], tasks: list[Task], descriptors: list[int]
     ) -> None:
         try:
             worker.channel.send((self._generation, leases, tasks), descriptors)
         except OSError:
             self._raise_worker_died(worker)
 
-    def _next_worker(self, number: int) -> WorkerProcess:
+    def _next_worker(self, number: int) -> LoaderWorker:
         if self._round_robin:
             return self._workers[number % len(self._workers)]
         return min(self._workers, key=lambda worker: len(worker.sent))
 
     def _first_suffices(self) -> bool:
-        """Whether all requested batches are made, and at least half of the capacity is ready."""
+        """Return whether all requested batches are made, and at least half of the capacity is ready."""
         if len(self._workers) == 1:
             return True
         for worker in self._workers:
@@ -246,22 +240,22 @@ class WorkerPool:
         """See `Producer.take`."""
         while number not in self._ready:
             self.wait()
-        made, slab, extra = self._ready.pop(number)
-        if slab is not None and (isinstance(made, Failure) or made.needed == 0):
+        arrival, slab, extra = self._ready.pop(number)
+        if slab is not None and (isinstance(arrival, Failure) or arrival.needed == 0):
             self._ring.put(slab)
             slab = None
-        if isinstance(made, Failure):
-            raise_failure(made)
+        if isinstance(arrival, Failure):
+            raise_failure(arrival)
         copied = not self._ring.can_lend()
         if not copied:
-            batch = decode(made.batch, self._ring.lend(slab, extra))
+            batch = decode(arrival.batch, self._ring.lend(slab, extra))
         else:
             buffers: list[Any] = [b"" if slab is None else slab.segment.map]
             buffers += [segment.map for segment in extra]
-            batch = decode(made.batch, buffers, copy=True)
+            batch = decode(arrival.batch, buffers, copy=True)
             if slab is not None:
                 self._ring.put(slab)
-        return made._replace(batch=batch, missed=bool(extra), copied=copied)
+        return arrival._replace(batch=batch, missed=bool(extra), copied=copied)
 
     def wait(self) -> None:
         """See `Producer.wait`."""
@@ -272,7 +266,7 @@ class WorkerPool:
             if descriptor == worker.process.sentinel:
                 self._raise_worker_died(worker)
 
-    def _receive(self, worker: WorkerProcess) -> bool:
+    def _receive(self, worker: LoaderWorker) -> bool:
         """Receive the answers that a worker has sent; return whether there were any."""
         try:
             messages = worker.channel.receive(wait=False)
@@ -282,7 +276,7 @@ class WorkerPool:
             self._accept(worker, message, descriptors)
         return bool(messages)
 
-    def _accept(self, worker: WorkerProcess, answer: Answer, descriptors: list[int]) -> None:
+    def _accept(self, worker: LoaderWorker, answer: TaskResult, descriptors: list[int]) -> None:
         slab = worker.lent.pop(answer.slab, None)
         generation, request = worker.dequeue()
         try:
@@ -299,7 +293,7 @@ class WorkerPool:
             self._ring.observe(answer.result.needed)
         self._ready[request.number] = answer.result, slab, extra
 
-    def _raise_worker_died(self, worker: WorkerProcess) -> NoReturn:
+    def _raise_worker_died(self, worker: LoaderWorker) -> NoReturn:
         """Close the pool and raise how a worker ended."""
         worker.process.join(EXIT_TIMEOUT)
         code = worker.process.exitcode

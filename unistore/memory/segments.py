@@ -36,7 +36,7 @@ _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 
 def round_up(size: int) -> int:
-    """``size`` rounded up to a positive multiple of `GRANULE`."""
+    """Return ``size`` rounded up to a positive multiple of `GRANULE`."""
     return max(1, -(-size // GRANULE)) * GRANULE
 
 
@@ -87,7 +87,7 @@ class Segment:
 
     @classmethod
     def private(cls, size: int) -> Segment:
-        """Anonymous memory of this process."""
+        """Return the anonymous memory of this process."""
         if not hasattr(mmap, "MAP_PRIVATE"):
             return cls(mmap.mmap(-1, size), size)
         mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
@@ -114,21 +114,16 @@ class Segment:
 
 
 class Arena:
-    """Allocates memory for one batch, and finds arrays that already lie in it.
-
-    Parameters
-    ----------
-    slab
-        Memory of the slab lent to this batch; None: no slab.
-    grow
-        Makes a further segment of at least that many bytes. None: arrays that do not fit into the slab get
-        ordinary memory.
-    over
-        Buffer that arrays in the slab are views of, such as a lease. None: the slab's mapping.
-    """
+    """Allocates memory for one batch, and finds arrays that already lie in it."""
 
     def __init__(
-        self, slab: Segment | None, grow: Callable[[int], Segment] | None = None, over: Any = None
+        self,
+        slab: Segment | None,  # memory of the slab lent to this batch; None: no slab
+        # makes a further segment of at least that many bytes. None: arrays that do not fit into the slab get
+        # ordinary memory
+        grow: Callable[[int], Segment] | None = None,
+        # buffer that arrays in the slab are views of, such as a lease. None: the slab's mapping
+        over: Any = None,
     ) -> None:
         self._grow = grow
         self._segments: list[tuple[Any, int, int]] = [(None, 0, 0)]
@@ -144,20 +139,20 @@ class Arena:
         if dtype.hasobject:
             return np.empty(shape, dtype)
         size = dtype.itemsize * prod(map(int, shape))
-        taken = -(-size // ALIGNMENT) * ALIGNMENT
-        self.needed += taken
+        rounded = -(-size // ALIGNMENT) * ALIGNMENT
+        self.needed += rounded
         if self._end + size > self._segments[-1][2]:
             if self._grow is None:
                 return np.empty(shape, dtype)
-            segment = self._grow(round_up(max(taken, self.needed // FRACTION)))
+            segment = self._grow(round_up(max(rounded, self.needed // FRACTION)))
             self._segments.append((segment.map, segment.address, segment.size))
             self._end = 0
         offset = self._end
-        self._end += taken
+        self._end += rounded
         return np.ndarray(shape, dtype, buffer=self._segments[-1][0], offset=offset)
 
     def find(self, address: int, size: int) -> SegmentOffset | None:
-        """Segment and offset of ``size`` bytes at a memory address; None if they lie elsewhere."""
+        """Return the segment and offset of ``size`` bytes at a memory address; None if they lie elsewhere."""
         for number, (_, first, extent) in enumerate(self._segments):
             if first <= address and address + size <= first + extent:
                 return number, address - first

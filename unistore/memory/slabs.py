@@ -12,7 +12,8 @@ import numpy as np
 
 from unistore.memory.segments import Segment, open_shared_memory, round_up
 
-HEADROOM, MAX_HEADROOM = 8, 16 << 20
+HEADROOM = 8
+MAX_HEADROOM = 16 << 20
 """Slabs are larger than most batches need by 1 / HEADROOM, and by at most MAX_HEADROOM bytes."""
 MAX_PREFETCHED = 256 << 20
 """Bytes of prefetched batches, see `SlabRing.batches_in_flight`."""
@@ -63,18 +64,6 @@ class SlabRing:
     Slabs are never resized: when batches grow, slabs of the old size are replaced by larger ones as they are
     returned.
 
-    Parameters
-    ----------
-    in_flight, held
-        Slabs for batches that are being decoded or wait to be delivered, and for those that the consumer
-        keeps. Batches beyond that are copied.
-    budget
-        Bytes of all slabs together; at least two slabs are allowed whatever their size.
-    least
-        Batches that are prefetched however large they are, as far as the budget allows.
-    shared
-        Whether slabs are shared memory, for workers, or private memory of this process.
-
     Attributes
     ----------
     slab_size, limit
@@ -85,7 +74,16 @@ class SlabRing:
     """
 
     def __init__(
-        self, *, in_flight: int, held: int, budget: int, least: int = 2, shared: bool = False
+        self,
+        *,
+        # slabs for batches that are being decoded or wait to be delivered, and for those that the consumer
+        # keeps. Batches beyond that are copied
+        in_flight: int,
+        held: int,
+        budget: int,  # bytes of all slabs together; at least two slabs are allowed whatever their size
+        least: int = 2,  # batches that are prefetched however large they are, as far as the budget allows
+        # whether slabs are shared memory, for workers, or private memory of this process
+        shared: bool = False,
     ) -> None:
         self._min_in_flight = least
         self._in_flight = in_flight
@@ -107,13 +105,7 @@ class SlabRing:
         self.batches_in_flight = max(1, min(ahead, self.limit - 1)) if self._needs else 1
 
     def take(self) -> Slab | None:
-        """Return a slab for one batch; None if there is none to lend.
-
-        Raises
-        ------
-        LoaderError
-            If the machine has too little shared memory left.
-        """
+        """Return a slab for one batch; None if there is none to lend."""
         self._collect()
         if not self.slab_size:
             return None
@@ -134,7 +126,7 @@ class SlabRing:
             del self._slabs[slab.number]
 
     def can_lend(self) -> bool:
-        """Whether one more batch may be delivered without a copy."""
+        """Return whether one more batch may be delivered without a copy."""
         self._collect()
         return self._lent < min(self._held, self.limit - 1)
 
@@ -161,7 +153,8 @@ class SlabRing:
             usual = float(np.quantile(np.array(self._needs), QUANTILE, method="inverted_cdf"))
             if usual > self.slab_size:
                 self._resize(round_up(int(usual + min(usual / HEADROOM, MAX_HEADROOM))))
-                free, self._free = self._free, []
+                free = self._free
+                self._free = []
                 for slab in free:
                     self.put(slab)
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 # come from a counter-based generator (`generator`).
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
 _U64 = (1 << 64) - 1
 _MASK_RATIO = 32
@@ -28,7 +29,7 @@ _MASK_RATIO = 32
 
 @cache
 def _key_type() -> type:
-    """Class of what hands Philox its key; given as ``key=``, numpy reads entropy that it does not use.
+    """Return class of what hands Philox its key; given as ``key=``, numpy reads entropy that it does not use.
 
     It is made with its first use, as numpy.random takes time to import.
     """
@@ -54,7 +55,7 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
-    """``count`` random words for each of B samples, (B, count) uint64.
+    """Return ``count`` random words for each of B samples, (B, count) uint64.
 
     Row i depends on (seed modulo 2**64, epoch[i], index[i]) alone; `epoch` and `index` are (B,) int64.
     """
@@ -67,12 +68,12 @@ def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: 
 def below(draws: NDArray[np.uint64], bound: NDArray[Any] | int) -> NDArray[np.int64]:
     """Integers in ``[0, bound)`` from random words, for bounds < 2**32 (Lemire 2019, multiply and shift)."""
     scaled = (draws >> _S32) * np.asarray(bound, np.int64).astype(np.uint64)
-    found: NDArray[np.int64] = (scaled >> _S32).astype(np.int64)
-    return found
+    numbers: NDArray[np.int64] = (scaled >> _S32).astype(np.int64)
+    return numbers
 
 
 def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """Counter-based generator (Philox 4x64) of one sample."""
+    """Return the counter-based generator (Philox 4x64) of one sample."""
     key = np.array([seed & _U64, 0], np.uint64)  # Philox would convert a list of large integers to float64
     counter = np.array([0, 0, epoch & _U64, index], np.uint64)
     philox = np.random.Philox(_key_type()(key), counter=counter)
@@ -80,36 +81,39 @@ def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 
 
 def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """An exactly uniform subset of ``range(total)``, ascending.
+    """Return an exactly uniform subset of ``range(total)``, ascending.
 
     The cost depends on the smaller of the subset and its complement. A few more draws than needed are made
     with replacement; repetitions are removed, and then a uniform choice of the surplus. By symmetry, every
     subset of a size is equally likely at each step. Returns (count,) int64, strictly ascending.
     """
-    wanted = min(count, total - count)
-    masked = total <= _MASK_RATIO * wanted
+    smaller = min(count, total - count)
+    masked = total <= _MASK_RATIO * smaller
     dtype = np.uint32 if total <= 1 << 32 else np.uint64
-    mask, chosen, found = np.zeros(total if masked else 0, np.bool_), np.empty(0, dtype), 0
-    while found < wanted:
+    mask = np.zeros(total if masked else 0, np.bool_)
+    chosen = np.empty(0, dtype)
+    marked = 0
+    while marked < smaller:
         # n draws of N leave N (1 - exp(-n / N)) different ones in expectation, with a spread below sqrt(n)
-        missing, free = wanted - found, total - found
+        missing = smaller - marked
+        free = total - marked
         draws = math.ceil(-total * math.log1p(-missing / free) + 4 * math.sqrt(missing))
         drawn = rng.integers(0, total, draws, dtype=dtype)
         if masked:
             mask[drawn.astype(np.intp)] = True
-            found = int(np.count_nonzero(mask))
+            marked = int(np.count_nonzero(mask))
         else:
             chosen = np.sort(np.concatenate((chosen, drawn)))
             chosen = chosen[np.concatenate(([True], chosen[1:] != chosen[:-1]))]
-            found = len(chosen)
+            marked = len(chosen)
     surplus = np.empty(0, np.int64)
-    if found > wanted:
-        surplus = rng.choice(found, found - wanted, replace=False, shuffle=False)
-    if masked and wanted < count:
+    if marked > smaller:
+        surplus = rng.choice(marked, marked - smaller, replace=False, shuffle=False)
+    if masked and smaller < count:
         mask[np.flatnonzero(mask)[surplus]] = False
         return np.flatnonzero(~mask)
     kept = np.delete(np.flatnonzero(mask) if masked else chosen, surplus).astype(np.int64)
-    return kept if wanted == count else np.delete(np.arange(total), kept)
+    return kept if smaller == count else np.delete(np.arange(total), kept)
 
 
 class At(NamedTuple):
@@ -146,12 +150,12 @@ class Permutation:
 
     def __call__(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
         """Images (k,) int64 of positions (k,) in ``range(length)`` under the permutation."""
-        found = self._once(np.asarray(positions, np.int64))
-        outside = np.flatnonzero(found >= self.length)
+        numbers = self._once(np.asarray(positions, np.int64))
+        outside = np.flatnonzero(numbers >= self.length)
         while len(outside):
-            found[outside] = self._once(found[outside])
-            outside = outside[found[outside] >= self.length]
-        return found
+            numbers[outside] = self._once(numbers[outside])
+            outside = outside[numbers[outside] >= self.length]
+        return numbers
 
     def _once(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         left, right = np.divmod(values, self._columns)

@@ -85,7 +85,8 @@ class Shuffle:
         self.epoch = checked_epoch(epoch)
 
     def __iter__(self) -> Iterator[At]:
-        epoch, length = self.epoch, len(self)
+        epoch = self.epoch
+        length = len(self)
         for start in range(0, length, WINDOW):
             for index in self.sequence.indices(epoch, start, min(start + WINDOW, length)).tolist():
                 yield At(index, epoch)
@@ -122,8 +123,12 @@ class SequenceSampler:
         drop_last: bool = False,
         start: int = 0,
     ) -> None:
-        self.sequence, self.batch_size, self.start = sequence, batch_size, start
-        self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
+        self.sequence = sequence
+        self.batch_size = batch_size
+        self.start = start
+        self.rank = rank
+        self.world_size = world_size
+        self.drop_last = drop_last
         self.epoch = 0
         self._started = False
 
@@ -141,7 +146,8 @@ class SequenceSampler:
         return (share.steps - 1) * self.batch_size + stop - first
 
     def __iter__(self) -> Iterator[At]:
-        share, epoch = self._share(), self.epoch
+        share = self._share()
+        epoch = self.epoch
         self._started = True
         for step in range(share.steps):
             for index in self.sequence.indices(epoch, *share.span(step)).tolist():

@@ -40,13 +40,6 @@ class RandomFunction:
     generators of ``random``, numpy and torch (CPU) are seeded. Outside of worker processes they are as before
     afterwards.
 
-    Parameters
-    ----------
-    function
-        The user's function.
-    salt
-        Makes its numbers differ from those of other functions with the same seed, epoch and index.
-
     Attributes
     ----------
     function
@@ -55,7 +48,12 @@ class RandomFunction:
         Whether it has a parameter ``rng``.
     """
 
-    def __init__(self, function: Callable[..., Any], salt: int = SAMPLE_SALT) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],  # the user's function
+        # makes its numbers differ from those of other functions with the same seed, epoch and index
+        salt: int = SAMPLE_SALT,
+    ) -> None:
         self.function = function
         self.takes_rng = takes_rng(function)
         self._salt = salt
@@ -78,7 +76,7 @@ class RandomFunction:
 
 
 def takes_rng(function: Callable[..., Any]) -> bool:
-    """Whether a function has a parameter ``rng``."""
+    """Return whether a function has a parameter ``rng``."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # functions in C may have no signature
@@ -133,6 +131,6 @@ def _imported_torch() -> Any:
 
 
 def _in_worker() -> bool:
-    """Whether this process is a worker, of torch's DataLoader or ours."""
+    """Return whether this process is a worker, of torch's DataLoader or ours."""
     worker = sys.modules.get("torch.utils.data._utils.worker")
     return worker is not None and worker._worker_info is not None

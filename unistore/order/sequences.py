@@ -28,7 +28,7 @@ class EpochSequence(Protocol):
         ...
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Dataset indices (stop - start,) at positions ``start:stop``, both in 0 to ``len(self)``."""
+        """Return dataset indices (stop - start,) at positions ``start:stop``, both in 0 to ``len(self)``."""
         ...
 
     def describe(self) -> dict[str, str | int]:
@@ -36,7 +36,7 @@ class EpochSequence(Protocol):
         ...
 
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
-        """The same samples in the order of a described sequence, as far as it is a matter of tuning.
+        """Return the same samples in the order of a described sequence, as far as it is a matter of tuning.
 
         Used to resume with the tuning of the saved run; self if there is none.
         """
@@ -114,28 +114,28 @@ class Weighted(EpochSequence):
         length: int | None = None,
         seed: int = 0,
     ) -> None:
-        given = np.asarray(weights, np.float64)
+        numbers = np.asarray(weights, np.float64)
         runs = None if offsets is None else np.asarray(offsets, np.int64)
-        if given.ndim != 1 or not len(given) or not np.all(np.isfinite(given)) or given.min() < 0:
-            msg = f"weights must be a non-empty list of finite numbers >= 0, got shape {given.shape}"
+        if numbers.ndim != 1 or not len(numbers) or not np.all(np.isfinite(numbers)) or numbers.min() < 0:
+            msg = f"weights must be a non-empty list of finite numbers >= 0, got shape {numbers.shape}"
             raise ValueError(msg)
-        if runs is not None and len(runs) != len(given) + 1:
-            msg = f"{len(given)} weights for {len(runs) - 1} runs of samples"
+        if runs is not None and len(runs) != len(numbers) + 1:
+            msg = f"{len(numbers)} weights for {len(runs) - 1} runs of samples"
             raise ValueError(msg)
         if runs is not None:
-            given = np.where(np.diff(runs) > 0, given, 0.0)
+            numbers = np.where(np.diff(runs) > 0, numbers, 0.0)
         with np.errstate(over="ignore"):
-            bounds = np.cumsum(given)
+            bounds = np.cumsum(numbers)
         if not 0 < bounds[-1] < math.inf:
             msg = "all weights are zero" if bounds[-1] == 0 else "the weights have no finite sum: scale them"
             raise ValueError(msg)
-        samples = len(given) if runs is None else int(runs[-1])
+        samples = len(numbers) if runs is None else int(runs[-1])
         self.length = samples if length is None else length
         self.seed = seed
         self._runs = runs
         self._bounds = bounds / bounds[-1]
-        self._last = int(np.flatnonzero(given)[-1])
-        self._digest = xxhash.xxh3_128_hexdigest(given.tobytes())
+        self._last = int(np.flatnonzero(numbers)[-1])
+        self._digest = xxhash.xxh3_128_hexdigest(numbers.tobytes())
 
     def __len__(self) -> int:
         return self.length
@@ -148,7 +148,8 @@ class Weighted(EpochSequence):
         run = np.minimum(np.searchsorted(self._bounds, uniform[:, 0], side="right"), self._last)
         if self._runs is None:
             return run.astype(np.int64)
-        first, extent = self._runs[run], self._runs[run + 1] - self._runs[run]
+        first = self._runs[run]
+        extent = self._runs[run + 1] - self._runs[run]
         drawn: NDArray[np.int64] = first + np.minimum((uniform[:, 1] * extent).astype(np.int64), extent - 1)
         return drawn
 
@@ -204,7 +205,7 @@ class Repeated(EpochSequence):
 
     @classmethod
     def to(cls, length: int, sequence: EpochSequence) -> EpochSequence:
-        """The sequence itself if it has `length` positions, else repeated or truncated to them."""
+        """Return the sequence itself if it has `length` positions, else repeated or truncated to them."""
         return sequence if length == len(sequence) else cls(sequence, length)
 
     def __len__(self) -> int:
@@ -212,7 +213,8 @@ class Repeated(EpochSequence):
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `EpochSequence.indices`."""
-        period, parts = len(self._sequence), []
+        period = len(self._sequence)
+        parts = []
         while start < stop:
             first = start % period
             last = min(period, first + stop - start)
@@ -257,11 +259,11 @@ class RankShare:
     _tail: tuple[int, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        full_steps, rest = divmod(max(0, self.length - self.start), self._stride)
-        each, more = divmod(0 if self.drop_last else rest, self.world_size)
-        first = self.rank * each + min(self.rank, more)
+        full_steps, left = divmod(max(0, self.length - self.start), self._stride)
+        share, more = divmod(0 if self.drop_last else left, self.world_size)
+        first = self.rank * share + min(self.rank, more)
         object.__setattr__(self, "_full_steps", full_steps)
-        object.__setattr__(self, "_tail", (first, first + each + (self.rank < more)))
+        object.__setattr__(self, "_tail", (first, first + share + (self.rank < more)))
 
     @property
     def _stride(self) -> int:
@@ -274,19 +276,19 @@ class RankShare:
         return self._full_steps + (stop > first)
 
     def span(self, step: int) -> tuple[int, int]:
-        """First position of this rank's batch at a step, and the one behind its last."""
+        """Return the first position of this rank's batch at a step, and the one behind its last."""
         first = self.start + step * self._stride
         if step < self._full_steps:
             return first + self.rank * self.batch_size, first + (self.rank + 1) * self.batch_size
         return first + self._tail[0], first + self._tail[1]
 
     def delivered(self, steps: int) -> int:
-        """Positions of the epoch that all ranks together have delivered after `steps` steps."""
+        """Return positions of the epoch that all ranks together have delivered after `steps` steps."""
         return min(self.start + steps * self._stride, max(self.start, self.length))
 
 
 def sample_indices(name: str, given: Any, samples: int) -> NDArray[np.int64]:
-    """Indices (n,) of samples, as they were given.
+    """Return indices (n,) of samples, as they were given.
 
     Raises
     ------

@@ -24,14 +24,15 @@ from unistore.system.arguments import MAX_COUNT, is_integer
 # their own lanes and never decode each other's chunks. Small rows take one lane: a row's share of its chunk
 # costs little to decode in every worker, and all open blocks are mixed.
 
-GROUP, LANES = 16, 4
+GROUP = 16
+LANES = 4
 """Default number of blocks in a group, and of groups open at a time."""
 SMALL_ROWS = 32
 """Blocks of at least so many samples, on average, take one lane."""
 
 
 def uniform_blocks(length: int, block: int) -> NDArray[np.int64]:
-    """Offsets (n + 1,) int64 of blocks of ``block`` samples; the last one may be shorter."""
+    """Return offsets (n + 1,) int64 of blocks of ``block`` samples; the last one may be shorter."""
     return np.append(np.arange(0, length, block, dtype=np.int64), length).astype(np.int64)
 
 
@@ -39,34 +40,18 @@ class BlockShuffle:
     """Every sample once per epoch; samples that share chunks stay close together.
 
     Memory is one number per block. Nothing depends on the number of workers or ranks.
-
-    Parameters
-    ----------
-    offsets
-        (n + 1,) int64: block b holds samples ``offsets[b]:offsets[b + 1]``.
-    seed
-        Seed of the orders.
-    group
-        Blocks shuffled together. Larger groups mix better; ``group * lanes`` decoded blocks must be cached.
-    lanes
-        Groups open at a time: a multiple of workers * ranks keeps each of them on its own chunks.
-    deal
-        Samples per turn of a lane: the batch size.
-
-    Raises
-    ------
-    ValueError
-        If offsets do not ascend from 0, or a count is below 1.
     """
 
     def __init__(
         self,
-        offsets: NDArray[np.integer],
-        seed: int = 0,
+        offsets: NDArray[np.integer],  # (n + 1,) int64: block b holds samples ``offsets[b]:offsets[b + 1]``
+        seed: int = 0,  # seed of the orders
         *,
+        # blocks shuffled together. Larger groups mix better; ``group * lanes`` decoded blocks must be cached
         group: int = GROUP,
+        # groups open at a time: a multiple of workers * ranks keeps each of them on its own chunks
         lanes: int = LANES,
-        deal: int = 64,
+        deal: int = 64,  # samples per turn of a lane: the batch size
     ) -> None:
         self.offsets = np.asarray(offsets, np.int64)
         if len(self.offsets) < 1 or self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):
@@ -76,7 +61,10 @@ class BlockShuffle:
             if value < 1:
                 msg = f"{name} must be at least 1, got {value}"
                 raise ValueError(msg)
-        self.seed, self.group, self.lanes, self.deal = seed, group, lanes, deal
+        self.seed = seed
+        self.group = group
+        self.lanes = lanes
+        self.deal = deal
         self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
         self._open: tuple[int, int, _Lanes] | None = None
 
@@ -125,7 +113,7 @@ class BlockShuffle:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def _order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Blocks in the epoch's order, and the first position of each set of ``lanes`` groups."""
+        """Return blocks in the epoch's order, and the first position of each set of ``lanes`` groups."""
         if self._epoch is None or self._epoch[0] != epoch:
             count = len(self.offsets) - 1
             blocks = Permutation(count, self.seed, epoch)(np.arange(count))
@@ -136,7 +124,7 @@ class BlockShuffle:
         return self._epoch[1], self._epoch[2]
 
     def _open_lanes(self, epoch: int, number: int) -> _Lanes:
-        """The set of ``lanes`` groups at a place of the epoch."""
+        """Return the set of ``lanes`` groups at a place of the epoch."""
         width = self.group * self.lanes
         blocks = self._order(epoch)[0][number * width : (number + 1) * width]
         seeds = words(self.seed, np.array([epoch]), np.array([number]), self.lanes)[0].tolist()
@@ -170,7 +158,8 @@ class _Lanes:
     """Samples of lanes that take turns of ``deal`` samples until all are exhausted, by position."""
 
     def __init__(self, lanes: list[_Group], deal: int) -> None:
-        self._lanes, self._deal = lanes, deal
+        self._lanes = lanes
+        self._deal = deal
         rounds = np.arange(-(-max(map(len, lanes)) // deal) + 1)[:, None] * deal
         turn_lengths = np.diff(np.minimum(rounds, list(map(len, lanes))), axis=0)
         self._ends = np.cumsum(turn_lengths)
@@ -188,7 +177,7 @@ class _Lanes:
 
 
 def mixing(order: BlockShuffle, window: int, epoch: int = 0, samples: int = 64) -> float:
-    """How well an order mixes.
+    """Return how well an order mixes.
 
     Mean number of different blocks among ``window`` consecutive samples, relative to its expectation in a
     full shuffle, where the window is a uniform draw without replacement from the epoch. 1 is a full shuffle
@@ -220,31 +209,18 @@ DEFAULT_BLOCK = 256
 
 
 def shuffled(
-    data: Sized, kind: ShuffleKind, *, seed: int, batch_size: int, chosen: NDArray[np.int64] | None = None
+    # a dataset. Its ``block_offsets``, if any, give the samples that share chunks; ``shuffles_in_blocks``
+    # whether a full shuffle would decode many times what it delivers
+    data: Sized,
+    # ``"full"``, ``"blocks"``, or True: blocks if ``shuffles_in_blocks``, with a warning, else full.
+    # ``"sources"``: one source file after the other, in random order, the samples of each shuffled
+    kind: ShuffleKind,
+    *,
+    seed: int,  # seed of the orders
+    batch_size: int,  # turn length of a block shuffle
+    chosen: NDArray[np.int64] | None = None,  # indices of the samples to use; None: all
 ) -> EpochSequence:
-    """Every sample once per epoch, in random order.
-
-    Parameters
-    ----------
-    data
-        A dataset. Its ``block_offsets``, if any, give the samples that share chunks; ``shuffles_in_blocks``
-        whether a full shuffle would decode many times what it delivers.
-    kind
-        ``"full"``, ``"blocks"``, or True: blocks if ``shuffles_in_blocks``, with a warning, else full.
-        ``"sources"``: one source file after the other, in random order, the samples of each shuffled.
-    seed
-        Seed of the orders.
-    batch_size
-        Turn length of a block shuffle.
-    chosen
-        Indices of the samples to use; None: all.
-
-    Raises
-    ------
-    InputError
-        If a shuffle of blocks or sources is given a subset that is not ascending, or the dataset has no
-        sources.
-    """
+    """Return every sample once per epoch, in random order."""
     ascending = chosen is None or not np.any(np.diff(chosen) < 0)
     if kind is True and ascending and getattr(data, "shuffles_in_blocks", False):
         kind = "blocks"
@@ -271,7 +247,7 @@ def shuffled(
 
 
 def _sources(data: Sized) -> NDArray[np.int64]:
-    """Offsets of the samples of each source."""
+    """Return offsets of the samples of each source."""
     if not hasattr(data, "source_offsets"):
         message = f"'sources' needs a dataset with source_offsets(), got {type(data).__name__}"
         raise InputError(Problem("shuffle", message, kind="option"))
@@ -279,7 +255,7 @@ def _sources(data: Sized) -> NDArray[np.int64]:
 
 
 def _blocks(data: Sized) -> NDArray[np.int64]:
-    """Offsets of the samples of each block."""
+    """Return offsets of the samples of each block."""
     declared = getattr(data, "block_offsets", None)
     if declared is None:
         return uniform_blocks(len(data), DEFAULT_BLOCK)

@@ -11,16 +11,19 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
-from unistore.remote.url import Location, parse_url, redact_urls
-from unistore.zarr3.storage import DOCUMENT_LIMIT
+from unistore.remote.url import StoreLocation, parse_url, redact_urls
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
+from unistore.zarr3.writer import ordered_map
 
 # Exceptions of obstore as one-line faults with a cure, and whether a retry may help.
 
@@ -82,7 +85,8 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
     if isinstance(error, ShortRead):
         return Fault(str(error), error.cure, transient=True, damaged=True)
     text = str(error)
-    status, kinds = _status(text), _KIND.findall(text)
+    status = _status(text)
+    kinds = _KIND.findall(text)
     code = match[1] if (match := _CODE.search(text)) else ""
     endpoint = ENDPOINT.get(scheme, "the host")
     credentials = CREDENTIALS.get(scheme, "a server that lets everybody read")
@@ -111,13 +115,13 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
 
 
 def lacks_conditional_put(error: Exception) -> bool:
-    """Whether a server rejected ``If-None-Match`` because it does not support it."""
+    """Return whether a server rejected ``If-None-Match`` because it does not support it."""
     text = str(error)
     return type(error).__name__ == "NotSupportedError" or _status(text) == 501 or "NotImplemented" in text
 
 
 def _status(text: str) -> int:
-    """HTTP status in the text of an error; 0 if there is none."""
+    """Return the HTTP status in the text of an error; 0 if there is none."""
     return int(match[1]) if (match := _STATUS.search(text)) else 0
 
 
@@ -138,9 +142,11 @@ RETRY_TIMEOUT = 60.0
 """Seconds of retries after which an operation fails."""
 MAX_FIRST_ATTEMPTS = 3
 """Attempts while a bucket has never answered, so that a wrong endpoint fails early."""
-FIRST_DELAY, MAX_DELAY = 0.1, 8.0
+FIRST_DELAY = 0.1
+MAX_DELAY = 8.0
 """Seconds before the second attempt, and at most; doubles with every attempt, with random jitter."""
-READ_TIMEOUT, WRITE_TIMEOUT = "60s", "300s"
+READ_TIMEOUT = "60s"
+WRITE_TIMEOUT = "300s"
 """Of one request, body included."""
 
 _VARIABLE_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
@@ -161,7 +167,11 @@ class ObjectClient:
     """
 
     def __init__(
-        self, location: Location | str, *, writing: bool = False, raises: type[UnistoreError] = StoreError
+        self,
+        location: StoreLocation | str,
+        *,
+        writing: bool = False,
+        raises: type[UnistoreError] = StoreError,
     ) -> None:
         self.location = parse_url(location) if isinstance(location, str) else location
         self.retries = 0
@@ -181,22 +191,22 @@ class ObjectClient:
         return self._connect()[1]
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes | None:
-        """Content of an object of at most `limit` bytes; None if there is no such object."""
+        """Return the content of an object of at most `limit` bytes; None if there is no such object."""
         # A web server without ranges is refused with the first document, not with the first sample.
         plain_web = self.location.scheme in ("http", "https")
         options = {"range": (0, limit)} if plain_web else {}
 
         def read(obs: Any, handle: Any) -> bytes:
-            found = obs.get(handle, key, options=options)
-            size = int(found.meta["size"])
+            answer = obs.get(handle, key, options=options)
+            size = int(answer.meta["size"])
             if size > limit:
                 raise self.error(key, Fault(f"{size:,} bytes, expected at most {limit:,}"))
-            return bytes(found.bytes())
+            return bytes(answer.bytes())
 
         return self._retry(read, key)
 
     def size(self, key: str) -> int | None:
-        """Size of an object in bytes; None if there is no such object."""
+        """Return the size of an object in bytes; None if there is no such object."""
         return self._retry(lambda obs, handle: int(obs.head(handle, key)["size"]), key)
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
@@ -215,8 +225,9 @@ class ObjectClient:
         """Size of an object and its last `size` bytes (or all it has); None if there is no such object."""
 
         def read(obs: Any, handle: Any) -> tuple[int, bytes]:
-            found = obs.get(handle, key, options={"range": {"suffix": size}})
-            total, raw = int(found.meta["size"]), bytes(found.bytes())
+            answer = obs.get(handle, key, options={"range": {"suffix": size}})
+            total = int(answer.meta["size"])
+            raw = bytes(answer.bytes())
             if len(raw) != min(size, total):
                 msg = f"{len(raw)} bytes arrived of its last {min(size, total)}"
                 raise ShortRead(msg)
@@ -235,9 +246,9 @@ class ObjectClient:
 
         def write(obs: Any, handle: Any) -> None:
             obs.put(handle, key, body, use_multipart=False)
-            found = int(obs.head(handle, key)["size"])
-            if found != size:
-                msg = f"{found} bytes arrived of {size}"
+            actual = int(obs.head(handle, key)["size"])
+            if actual != size:
+                msg = f"{actual} bytes arrived of {size}"
                 raise ShortRead(msg, "check the network and proxies between this machine and the bucket")
 
         self._require(write, key)
@@ -270,24 +281,24 @@ class ObjectClient:
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; absent ones are ignored."""
         if keys and self._retry(partial(_delete, keys=list(keys)), keys[0]) is None:
-            for each in keys:  # some object stores reject the whole list if one object is absent
-                self._retry(partial(_delete, keys=each), each)
+            for key in keys:  # some object stores reject the whole list if one object is absent
+                self._retry(partial(_delete, keys=key), key)
 
     def list(self, limit: int | None = None) -> dict[str, int]:
-        """Size in bytes of the objects under the URL, by key; stops after about `limit` of them."""
+        """Return size in bytes of the objects under the URL, by key; stops after about `limit` of them."""
 
         def read(obs: Any, handle: Any) -> dict[str, int]:
-            found: dict[str, int] = {}
+            sizes: dict[str, int] = {}
             for objects in obs.list(handle, chunk_size=1000):
-                found.update((each["path"], int(each["size"])) for each in objects)
-                if limit is not None and len(found) >= limit:
+                sizes.update((described["path"], int(described["size"])) for described in objects)
+                if limit is not None and len(sizes) >= limit:
                     break
-            return found
+            return sizes
 
         return self._require(read)
 
     def error(self, key: str, fault: Fault, attempts: str = "") -> UnistoreError:
-        """The exception to raise for a fault."""
+        """Return the exception to raise for a fault."""
         location = f"{self.location}/{key}" if key else str(self.location)
         cures = [fault.cure] if fault.cure else []
         if self._writing:
@@ -296,16 +307,17 @@ class ObjectClient:
         return cls("; ".join([f"{location}: {fault.message}{attempts}", *cures]))
 
     def _require(self, operation: Callable[[Any, Any], T], key: str = "") -> T:
-        found = self._retry(lambda obs, handle: (operation(obs, handle),), key)
-        if found is None:
+        results = self._retry(lambda obs, handle: (operation(obs, handle),), key)
+        if results is None:
             raise self.error(key, Fault("no such object"))
-        return found[0]
+        return results[0]
 
     def _retry(self, operation: Callable[[Any, Any], T], key: str) -> T | None:
         """Run an operation with retries; None if there is no such object."""
         obs, handle = self._connect()
         bucket = self.location.scheme, self.location.bucket
-        started, delay = time.monotonic(), FIRST_DELAY
+        started = time.monotonic()
+        delay = FIRST_DELAY
         for attempt in itertools.count(1):
             try:
                 result = operation(obs, handle)
@@ -315,7 +327,8 @@ class ObjectClient:
                     _responsive_buckets.add(bucket)
                     return None
                 elapsed = time.monotonic() - started
-                late, often = elapsed + delay > RETRY_TIMEOUT, attempt >= MAX_FIRST_ATTEMPTS
+                late = elapsed + delay > RETRY_TIMEOUT
+                often = attempt >= MAX_FIRST_ATTEMPTS
                 if not fault.transient or (late if bucket in _responsive_buckets else often):
                     attempts = f" (tried {attempt} times in {elapsed:.1f} s)" if attempt > 1 else ""
                     raise self.error(key, fault, attempts) from redacted_error(error)
@@ -334,7 +347,8 @@ class ObjectClient:
         from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
         if self._handle is None:
-            location, timeout = self.location, WRITE_TIMEOUT if self._writing else READ_TIMEOUT
+            location = self.location
+            timeout = WRITE_TIMEOUT if self._writing else READ_TIMEOUT
             classes: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
             try:
                 self._handle = classes.get(location.scheme, HTTPStore).from_url(
@@ -366,11 +380,132 @@ def _delete(obs: Any, handle: Any, keys: str | list[str]) -> bool:
     return True
 
 
-def _client_options(location: Location, timeout: str) -> dict[str, Any]:
-    """HTTP options from the environment variables of the object store (``AWS_PROXY_URL``)."""
+def _client_options(location: StoreLocation, timeout: str) -> dict[str, Any]:
+    """Return HTTP options from the environment variables of the object store (``AWS_PROXY_URL``)."""
     options: dict[str, Any] = {"timeout": timeout}
     prefix = _VARIABLE_PREFIXES.get(location.scheme)
     if prefix is None:
         return options | ({"allow_http": True} if location.scheme == "http" else {})
-    found = {key: os.environ.get(f"{prefix}{key.upper()}") for key in _CLIENT_KEYS}
-    return options | {key: value for key, value in found.items() if value}
+    settings = {key: os.environ.get(f"{prefix}{key.upper()}") for key in _CLIENT_KEYS}
+    return options | {key: value for key, value in settings.items() if value}
+
+
+U = TypeVar("U")
+
+GAP = 128 << 10
+"""Unwanted bytes between two ranges that are fetched along with them: they take a millisecond or two, another
+request takes tens."""
+LIMIT = 4 << 20
+"""Bytes of one request; larger reads are split into concurrent ones."""
+CONCURRENCY = 16
+"""Concurrent requests of one process."""
+
+
+class ObjectStorage:
+    """Objects under a URL; see `unistore.zarr3.storage.Storage`. Connects with the first read.
+
+    Ranges that lie close together in one object are fetched by one request; up to `CONCURRENCY` requests run
+    at once. Not fork-safe: a read in a forked process raises an error.
+    """
+
+    fork_safe = False
+
+    def __init__(self, location: StoreLocation | str) -> None:
+        self.client = ObjectClient(location)
+
+    def __reduce__(self) -> tuple[type[ObjectStorage], tuple[StoreLocation]]:
+        return type(self), (self.client.location,)
+
+    def __repr__(self) -> str:
+        return f"ObjectStorage({str(self.client.location)!r})"
+
+    def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
+        """Return the content of an object; see `Storage.get`."""
+        document = self.client.get(key, limit)
+        if document is None:
+            msg = f"{self.client.location}/{key}: no such object"
+            raise AbsentError(msg)
+        return document
+
+    def size(self, key: str) -> int | None:
+        """Return the size of an object in bytes, or None; see `Storage.size`."""
+        return self.client.size(key)
+
+    def read_into(self, key: str, offset: int, out: memoryview) -> None:
+        """Fill `out`; see `Storage.read_into`."""
+        out[:] = self.client.get_range(key, offset, len(out))
+
+    def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
+        """Read many ranges; see `Storage.read_many`."""
+        self.client.check_process()  # our thread pool does not survive a fork, either
+        arriving = map_concurrently(self._fetch, coalesce(keys, offsets, sizes))
+        received: dict[int, bytes] = {}
+        for position in range(len(keys)):
+            while position not in received:
+                request, raw = next(arriving)
+                for member in request.members:
+                    low = offsets[member] - request.start
+                    received[member] = raw[low : low + sizes[member]]  # all of it: not a copy
+            yield received.pop(position)
+
+    def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
+        """Yield sizes and ends of objects; see `Storage.read_ends`."""
+        self.client.check_process()
+        return map_concurrently(lambda key: self.client.get_end(key, size), keys)
+
+    def _fetch(self, request: RangeRequest) -> tuple[RangeRequest, bytes]:
+        return request, self.client.get_range(request.key, request.start, request.stop - request.start)
+
+
+@dataclass(slots=True)
+class RangeRequest:
+    """One request for the bytes ``start:stop`` of an object.
+
+    `members` are the positions, in the requested list, of the ranges inside.
+    """
+
+    key: str
+    start: int
+    stop: int
+    members: list[int]
+
+
+def coalesce(
+    keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, gap: int = GAP, limit: int = LIMIT
+) -> list[RangeRequest]:
+    """Plan the requests for ranges ``offsets[i] : offsets[i] + sizes[i]`` of the objects ``keys[i]``.
+
+    Ranges of one object that overlap or lie at most `gap` apart share a request, up to `limit` bytes; a range
+    that is larger has a request of its own. Requests are sorted by their first member, so that a consumer
+    that goes in order buffers little.
+    """
+    first: dict[str, int] = {}
+    for position, key in enumerate(keys):
+        first.setdefault(key, position)
+    requests: list[RangeRequest] = []
+    for position in sorted(range(len(keys)), key=lambda at: (first[keys[at]], offsets[at])):
+        key = keys[position]
+        begin = offsets[position]
+        end = offsets[position] + sizes[position]
+        last = requests[-1] if requests and requests[-1].key == key else None
+        if last and begin - last.stop <= gap and max(last.stop, end) - last.start <= limit:
+            last.stop = max(last.stop, end)
+            last.members.append(position)
+        else:
+            requests.append(RangeRequest(key, begin, end, [position]))
+    return sorted(requests, key=lambda request: min(request.members))
+
+
+def map_concurrently(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
+    """``map(work, items)`` in order, on up to `CONCURRENCY` threads; a single item runs on this thread."""
+    remaining = iter(items)
+    first = list(islice(remaining, 2))
+    if len(first) < 2:
+        return map(work, first)
+    return ordered_map(_thread_pool(), work, chain(first, remaining), CONCURRENCY)
+
+
+@cache
+def _thread_pool() -> ThreadPoolExecutor:
+    """Return the one of the process, which bounds its requests."""
+    return ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="unistore-requests")

@@ -25,14 +25,14 @@ _HOST = re.compile(r"\[[^\]]*\](:[0-9]*)?|[^:@]*(:[0-9]*)?")
 
 
 def redact_url(url: str) -> str:
-    """A URL for messages, with ``…`` in place of anything that may be secret.
+    """Return a URL for messages, with ``…`` in place of anything that may be secret.
 
     A password may hold any character, unescaped ones too. Where host and password cannot be separated for
     certain, both are removed.
     """
-    scheme, colon, rest = url.partition(":")
-    address = rest.lstrip("/")
-    slashes = rest[: len(rest) - len(address)]
+    scheme, colon, remainder = url.partition(":")
+    address = remainder.lstrip("/")
+    slashes = remainder[: len(remainder) - len(address)]
     path = re.split("[?#]", address, maxsplit=1)[0]
     mark = address[len(path) : len(path) + 1]
     if "@" in path.partition("/")[0] or ":" in path.rpartition("@")[0]:
@@ -43,18 +43,18 @@ def redact_url(url: str) -> str:
 
 
 def redact_urls(value: Any) -> Any:
-    """A text, or a JSON value, with every URL redacted."""
+    """Return a text, or a JSON value, with every URL redacted."""
     if isinstance(value, str):
         return _URL.sub(lambda url: redact_url(url[0]), value) if ":/" in value else value
     if isinstance(value, dict):
-        return {redact_urls(key): redact_urls(each) for key, each in value.items()}
+        return {redact_urls(key): redact_urls(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [redact_urls(each) for each in value]
+        return [redact_urls(item) for item in value]
     return value
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class StoreLocation:
     """A prefix in an object store, or a path on a web server."""
 
     scheme: str
@@ -72,13 +72,13 @@ class Location:
         """Last part of the prefix."""
         return self.prefix.rpartition("/")[2]
 
-    def with_suffix(self, suffix: str) -> Location:
-        """The location whose name is longer by `suffix`."""
-        return Location(self.scheme, self.bucket, self.prefix + suffix)
+    def with_suffix(self, suffix: str) -> StoreLocation:
+        """Return the location whose name is longer by `suffix`."""
+        return StoreLocation(self.scheme, self.bucket, self.prefix + suffix)
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL; `InputError` if it is one that ``pathlib`` removed a slash from."""
+    """Return whether a path is a URL; `InputError` if it is one that ``pathlib`` removed a slash from."""
     text = os.fspath(path)
     if _COLLAPSED.match(text):
         raise _refused(text, "pathlib removes a slash of a URL: give it as text, not as a Path")
@@ -93,7 +93,7 @@ def require_local_path(path: str | os.PathLike[str], what: str) -> str:
     return text
 
 
-def parse_url(url: str) -> Location:
+def parse_url(url: str) -> StoreLocation:
     """Parse the URL of a store; `InputError` unless it has one of `SCHEMES`, a bucket, and a path alone."""
     parts = _split(url)
     scheme = parts.scheme.lower()
@@ -104,7 +104,7 @@ def parse_url(url: str) -> Location:
     path = [part for part in parts.path.split("/") if part]
     if any(part in (".", "..") for part in path):
         raise _refused(url, "'.' and '..' are not allowed in the URL of a store")
-    return Location(scheme, parts.netloc, "/".join(path))
+    return StoreLocation(scheme, parts.netloc, "/".join(path))
 
 
 def file_path(url: str) -> str | None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 SHOWN_ATTRIBUTES = 8
 SHOWN_PROBLEMS = 50
 _MAX_REASONS = 8
-_REASON_WIDTH, _EXAMPLE_WIDTH = 45, 14
+_REASON_WIDTH = 45
+_EXAMPLE_WIDTH = 14
 """Characters of a reason and of an example: the table fits 80 columns."""
 
 
@@ -41,7 +42,8 @@ def number(value: float | None) -> str:
 
 def store_blocks(path: str, store: StoreReport) -> list[Block]:
     """Show a sealed store."""
-    count, table = store.samples["count"], store.samples["table"]
+    count = store.samples["count"]
+    table = store.samples["table"]
     splits = [f"{name} {part:,} ({100 * part / max(1, count):.3g} %)" for name, part in store.splits.items()]
     attributes = list(map(printable, store.sources.attributes[:SHOWN_ATTRIBUTES]))
     if len(store.sources.attributes) > SHOWN_ATTRIBUTES:

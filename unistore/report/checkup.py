@@ -392,7 +392,7 @@ def _look_at(path: str, machine: Machine, samples: SampleKind | None) -> tuple[S
     if samples is not None:
         samples_as = as_code(samples)
     dataset = Dataset(path, natural.kind if samples is None else samples)
-    others = [other for other in suggestions(store) if other.kind != natural.kind]
+    other_kinds = [other for other in suggestions(store) if other.kind != natural.kind]
     folder = local_path(store.path)
     system = "an object store" if folder is None else file_system(folder)
     stored = store.attributes["seal"].get("bytes")
@@ -407,7 +407,7 @@ def _look_at(path: str, machine: Machine, samples: SampleKind | None) -> tuple[S
         fits_page_cache=stored is None or stored < machine.available_memory,
         samples_a_chunk=samples_per_chunk(store, len(dataset))[0],
         fork_safe=store.fork_safe,
-        misfits=[_misfit(kind) for kind in (natural, *others) if kind.changed],
+        misfits=[_misfit(kind) for kind in (natural, *other_kinds) if kind.changed],
         speed=measure_speed(dataset) if len(dataset) else None,
     )
     return facts, dataset
@@ -416,13 +416,15 @@ def _look_at(path: str, machine: Machine, samples: SampleKind | None) -> tuple[S
 def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
     """Return the type of a folder's file system; ``"?"`` without `mounts`."""
     resolved = folder.resolve()
-    deepest, kind = 0, "?"
+    deepest = 0
+    kind = "?"
     for line in mounts.read_text().splitlines() if mounts.exists() else ():
         _, point, mounted_kind, *_ = line.split(" ")
         mounted = Path(point.replace("\\040", " "))
         # A later mount hides an earlier one at the same place.
         if resolved.is_relative_to(mounted) and len(mounted.parts) >= deepest:
-            deepest, kind = len(mounted.parts), mounted_kind
+            deepest = len(mounted.parts)
+            kind = mounted_kind
     return kind
 
 
@@ -486,11 +488,13 @@ def advise(machine: Machine, store: StoreFacts | None) -> list[Advice]:
         batch = Advice("batch_size", speed.batch_size, reason)
     advice = [batch, _shuffle(store), _workers(machine, store)]
     if machine.start_method is not None:
-        method, reason = machine.start_method, "readers hold no thread or lock that a fork would break"
+        method = machine.start_method
+        reason = "readers hold no thread or lock that a fork would break"
         if method != "fork":
             reason = "forking is not safe on this platform"
         if store is not None and not store.fork_safe:
-            method, reason = "spawn", "the client of object stores has threads, which do not survive a fork"
+            method = "spawn"
+            reason = "the client of object stores has threads, which do not survive a fork"
         advice.append(Advice("multiprocessing_context", method, reason))
     if machine.accelerator is not None:
         reason = f"an {machine.accelerator} accelerator is here: copies from pinned memory are asynchronous"

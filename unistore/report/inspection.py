@@ -93,7 +93,7 @@ class Inspection:
         return self.kind != "unknown" and not self.problems and is_sealed
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values: ``kind``, ``path``, the details, ``problems``."""
+        """Return plain JSON values: ``kind``, ``path``, the details, ``problems``."""
         problems = [problem.to_json() for problem in self.problems]
         return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
 
@@ -159,7 +159,8 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     --------
     >>> print(unistore.inspect("train.zarr"))  # doctest: +SKIP
     """
-    name, target = os.fspath(path), local_path(path)
+    name = os.fspath(path)
+    target = local_path(path)
     if target is None:
         return _store(name)
     build = target if target.name.endswith(BUILD_SUFFIX) and target.is_dir() else build_folder(target)
@@ -184,7 +185,7 @@ def _store(name: str) -> Inspection:
 def _other(name: str, target: Path) -> Inspection:
     """Inspect source files, or what is not recognised."""
     from unistore.conversion.executors.apart import Apart
-    from unistore.conversion.executors.asking import asking
+    from unistore.conversion.executors.local import asking
     from unistore.converters.survey import survey
     from unistore.report.sources import commands_behind_links, describe_sources
 

@@ -32,7 +32,7 @@ from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 from unistore.zarr3.codecs import Blosc
 from unistore.zarr3.metadata import index_bytes
 
@@ -152,11 +152,11 @@ def _manifest(store: Store) -> tuple[Mapping[str, list[int]] | None, bool]:
     return shards, is_sealed and root_is_intact(store.read(ROOT))
 
 
-def _raw_bytes(array: Array) -> int:
+def _raw_bytes(array: StoredArray) -> int:
     return math.prod(array.shape) * array.dtype.itemsize
 
 
-def _describe_array(array: Array, shards: list[int] | None, store_bytes: int) -> ArrayReport:
+def _describe_array(array: StoredArray, shards: list[int] | None, store_bytes: int) -> ArrayReport:
     empty_shard = index_bytes(math.prod(array.metadata.chunks_per_shard))
     raw = _raw_bytes(array)
     stored = None if shards is None else sum(shards)
@@ -182,12 +182,12 @@ def _describe_array(array: Array, shards: list[int] | None, store_bytes: int) ->
 
 
 def _counts_bytes(axes: list[str | None]) -> bool:
-    """Whether an axis counts bytes of texts or files: ``"name_byte"``."""
+    """Return whether an axis counts bytes of texts or files: ``"name_byte"``."""
     return any(axis is not None and axis.rpartition("_")[2] == "byte" for axis in axes)
 
 
 def _is_index(path: str) -> bool:
-    """Whether an array may well be all zeros: offsets, numbers of sources, codes of splits."""
+    """Return whether an array may well be all zeros: offsets, numbers of sources, codes of splits."""
     return path.startswith(("sources/", "splits/")) or path.endswith(("/offsets", "/source"))
 
 

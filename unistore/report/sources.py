@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import exclude_words, make_converter
+from unistore.conversion.dry_run import dry_run
 from unistore.conversion.lock import owner_of
-from unistore.conversion.preview import preview
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
 from unistore.converters.survey import Claims
@@ -133,12 +133,12 @@ def _is_sealed(path: Path) -> bool:
 
 
 def is_zarr(path: Path) -> bool:
-    """Whether a folder has Zarr metadata of version 2 or 3, readable or not."""
+    """Return whether a folder has Zarr metadata of version 2 or 3, readable or not."""
     return any(os.path.lexists(path / name) for name in _METADATA)
 
 
 def is_store(path: Path) -> bool:
-    """Whether a Zarr hierarchy has unistore's attributes or manifest, finished or not.
+    """Return whether a Zarr hierarchy has unistore's attributes or manifest, finished or not.
 
     Raises `StoreError` if its root document cannot be read.
     """
@@ -228,7 +228,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
         verdicts = [count.to_json() for count in surveyed.verdicts()]
         return SourceReport(verdicts=verdicts), surveyed.refused()
     counts = surveyed.counts()
-    found = [
+    commands = [
         FamilyReport(
             family=detection.family,
             layout=detection.layout,
@@ -247,22 +247,23 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
     problems: Sequence[Problem] = ()
     if len(detected) == 1:
         try:
-            described = preview(make_converter(detected[0].family, {}), [path], claims=surveyed).to_json()
+            described = dry_run(make_converter(detected[0].family, {}), [path], claims=surveyed).to_json()
         except InputError as error:
             problems = error.problems_at(str(path))
         else:
             planned = {
                 name: described[name] for name in ("tables", "raw_bytes", "memory", "options", "notes")
             }
-            sources, nbytes = described["sources"], described["source_bytes"]
+            sources = described["sources"]
+            nbytes = described["source_bytes"]
             planned["sources"] = {"count": len(sources), "bytes": nbytes, "first": sources[:SHOWN_SOURCES]}
-    first = found[0]
+    first = commands[0]
     report = SourceReport(
         family=first.family,
         layout=first.layout,
         reason=first.reason,
         command=first.command,
-        families=found,
+        families=commands,
         verdicts=[count.to_json() for count in surveyed.verdicts(problems)],
         **planned,
     )
@@ -289,9 +290,10 @@ def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str]
 
     With several families, the name of the store ends with the family.
     """
-    real, here = path.resolve(), Path.cwd().resolve()
+    real = path.resolve()
+    current = Path.cwd().resolve()
     stem = real.name.split(".")[0] or real.name.strip(".") or "store"
     destination = Path(f"{stem}.zarr" if alone else f"{stem}-{family.replace('_', '-')}.zarr")
-    if real.is_dir() and (here == real or real in here.parents):
+    if real.is_dir() and (current == real or real in current.parents):
         destination = real.parent / destination
     return convert_command(family, [str(path)], str(destination), more=more)

@@ -68,17 +68,17 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
 
     Raises `InputError` if the store's family is not installed.
     """
-    found = []
+    fitting = []
     for code in get_family(store.family).other_kinds:
         kind = parse_kind(code)
         chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
         if chosen is not None:
-            found.append(_fitted(store, code if chosen == kind else as_code(chosen), chosen, units))
-    return [*found, *_installed_suggestions(store, units)]
+            fitting.append(_fitted(store, code if chosen == kind else as_code(chosen), chosen, units))
+    return [*fitting, *_installed_suggestions(store, units)]
 
 
 def _installed_suggestions(store: Store, units: NDArray[np.int64] | None) -> Iterator[Suggestion]:
-    """Kinds of packages that fit a store as they are; one that fails is left out."""
+    """Yield kinds of packages that fit a store as they are; one that fails is left out."""
     for kind in installed_kinds().values():
         options = fields(cast("Any", kind))
         if any(option.default is MISSING for option in options):  # nobody knows what to give
@@ -94,24 +94,29 @@ def _installed_suggestions(store: Store, units: NDArray[np.int64] | None) -> Ite
 
 
 def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> Suggestion:
-    """The natural kind of a store, in a size that fits it.
+    """Return the natural kind of a store, in a size that fits it.
 
     Raises `InputError` if the store's family is not installed, or has no natural kind.
     """
     kind = default_kind(store)
     chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else None
-    found = _fitted(store, as_code(chosen or kind), chosen or kind, units)
+    fitted = _fitted(store, as_code(chosen or kind), chosen or kind, units)
     if chosen is None or chosen == kind:
-        return found
-    reach = found.reach if found.changed else found.reach._replace(problem="the store holds several windows")
-    return found._replace(declared=as_code(kind), reach=reach)
+        return fitted
+    reach = (
+        fitted.reach if fitted.changed else fitted.reach._replace(problem="the store holds several windows")
+    )
+    return fitted._replace(declared=as_code(kind), reach=reach)
 
 
 def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
     reader = kind.bind(store, (), units)
-    reach, samples, text = reach_of(reader), len(reader), declared
+    reach = reach_of(reader)
+    samples = len(reader)
+    text = declared
     if reach.fitting is not None and (not samples or (reach.beyond and not reach.padded)):
-        kind, text = reach.fitting, as_code(reach.fitting)
+        kind = reach.fitting
+        text = as_code(reach.fitting)
         samples = len(kind.bind(store, (), units))
     return Suggestion(declared, kind, text, reach, samples)
 
@@ -123,7 +128,7 @@ def convert_command(
     options: Mapping[str, Any] = MappingProxyType({}),
     more: Sequence[str] = (),
 ) -> str:
-    """A quoted shell command, of a family and options as journals and stores record them.
+    """Return a quoted shell command, of a family and options as journals and stores record them.
 
     `more` are further words of the command line, put last.
     """
@@ -133,21 +138,22 @@ def convert_command(
 
 
 def format_options(family: str, options: Mapping[str, Any]) -> str:
-    """Recorded options as words of the command line; those with their default value are left out."""
+    """Return recorded options as words of the command line; those with their default value are left out."""
     return shlex.join(_words(family, options))
 
 
 def _words(family: str, options: Mapping[str, Any]) -> list[str]:
     """Words of the family's own options, and of ``--codec`` and ``--split``, which every store records."""
-    words, found = [], find_family(family)
+    words = []
+    record = find_family(family)
     try:
-        own = () if found is None else declared(found.part("options"))
+        own = () if record is None else declared(record.part("options"))
     except InputError:  # the family's package cannot be imported
         own = ()
-    for each in own:
-        value = options.get(each.name)
-        if value not in (None, [], {}, each.plain(each.default)):
-            words += _option_words(each, value)
+    for option in own:
+        value = options.get(option.name)
+        if value not in (None, [], {}, option.plain(option.default)):
+            words += _option_words(option, value)
     if options.get("codec") not in (None, "auto"):
         words += ["--codec", str(options["codec"])]
     return [*words, *_split_words(options)]
@@ -162,18 +168,21 @@ def _split_words(options: Mapping[str, Any]) -> list[str]:
     for name in ("split_by", "split_seed", "group_by"):
         if options.get(name):
             words += [f"--{name.replace('_', '-')}", str(options[name])]
-    if isinstance(taken := options.get("split_from"), Mapping):
-        words += ["--split-from", str(taken.get("name"))]
+    if isinstance(origin := options.get("split_from"), Mapping):
+        words += ["--split-from", str(origin.get("name"))]
     return words
 
 
 def _option_words(option: Option, value: Any) -> list[str]:
     if option.kind is bool:
         return [option.flag if value else option.negative]
-    given = _pairs(value) if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+    values = _pairs(value) if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
     if option.form == "fixed":
-        return [option.flag, *map(str, given)]
-    return [word for each in given for word in (option.flag, str(each))]
+        return [option.flag, *map(str, values)]
+    words = []
+    for single in values:
+        words += [option.flag, str(single)]
+    return words
 
 
 def _pairs(values: Mapping[str, Any]) -> list[str]:
@@ -189,7 +198,8 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     nonempty = [name for name, count in splits.items() if count]
     if store.sample_count == 0 or (splits and not nonempty):
         return ""
-    folder, units = local_path(store.path), None
+    folder = local_path(store.path)
+    units = None
     arguments = json.dumps(store.path if folder is None else str(folder.absolute()))  # quoted as in Python
     if nonempty:
         split = "train" if "train" in nonempty else nonempty[0]
@@ -197,19 +207,24 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         codes, names = store.splits()
         units = np.flatnonzero(codes == names.index(split))
     try:
-        known, natural = get_family(store.family), natural_suggestion(store, units)
+        record = get_family(store.family)
+        natural = natural_suggestion(store, units)
     except InputError:
         return ""
     if not natural.samples:
         return ""
     if natural.changed:
         arguments += f", samples={natural.text}"
-    others = [each for each in suggestions(store, units) if each.samples != 0 and each.kind != natural.kind]
+    other_kinds = [
+        suggestion
+        for suggestion in suggestions(store, units)
+        if suggestion.samples != 0 and suggestion.kind != natural.kind
+    ]
     keys = ", ".join(("index", *natural.kind.select(store, None)))
     about = printable(f"{count_of(natural.samples, 'sample')}; each has: {keys}")
     return _TEMPLATE.format(
         arguments=arguments,
         about="\n    # ".join(textwrap.wrap(about, _WIDTH, break_on_hyphens=False)),
-        others="".join(f"\n    # or: samples={other.text}" for other in others),
-        batch=known.batch_size,
+        others="".join(f"\n    # or: samples={other.text}" for other in other_kinds),
+        batch=record.batch_size,
     )

@@ -11,40 +11,27 @@ from unicodedata import east_asian_width
 from unistore.errors import printable
 from unistore.remote.url import redact_urls
 
-_BOLD, _DIM, _TITLE = "1", "2", "1;36"
+_BOLD = "1"
+_DIM = "2"
+_TITLE = "1;36"
 """Codes of ANSI escape sequences."""
 _NARROWEST = 12
 """Columns of a table are folded down to this width."""
 
 
 class Block(NamedTuple):
-    """A part of what is shown.
+    """A part of what is shown."""
 
-    Attributes
-    ----------
-    title
-        Its heading; empty for the first block.
-    facts
-        Pairs of a name and a value; those with an empty value are not shown.
-    columns, rows
-        A table: headings and cells.
-    optional_columns
-        Columns that are hidden on a narrow terminal, the first ones first.
-    lines
-        Sentences.
-    code
-        Commands or Python to copy.
-    collapsed
-        Shown as one line unless all blocks are asked for; on an HTML page a `<details>` element.
-    """
-
-    title: str = ""
+    title: str = ""  # its heading; empty for the first block
+    # pairs of a name and a value; those with an empty value are not shown
     facts: Sequence[tuple[str, str]] = ()
+    # a table: headings and cells
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
-    optional_columns: Sequence[str] = ()
-    lines: Sequence[str] = ()
-    code: str = ""
+    optional_columns: Sequence[str] = ()  # columns that are hidden on a narrow terminal, the first ones first
+    lines: Sequence[str] = ()  # sentences
+    code: str = ""  # commands or Python to copy
+    # shown as one line unless all blocks are asked for; on an HTML page a `<details>` element
     collapsed: bool = False
 
     @property
@@ -54,20 +41,15 @@ class Block(NamedTuple):
 
 
 def to_text(
-    blocks: Iterable[Block], *, show_all: bool = False, width: int | None = None, color: bool = False
+    blocks: Iterable[Block],
+    *,
+    show_all: bool = False,  # show collapsed blocks, too
+    width: int | None = None,  # columns of the terminal; None: lines as long as they are
+    color: bool = False,  # whether titles, names and code are coloured
 ) -> str:
     """Render blocks as text.
 
     Control characters that came from files are escaped, secrets in URLs removed.
-
-    Parameters
-    ----------
-    show_all
-        Show collapsed blocks, too.
-    width
-        Columns of the terminal; None: lines as long as they are.
-    color
-        Whether titles, names and code are coloured.
     """
     parts = []
     for block in blocks:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from unistore.converters.preview import Measure, preview_of
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 
 ARRAY_BYTES = 4 << 20
 """Decoded bytes that are read of one array; one chunk may have more, up to `CHUNK_BYTES`."""
@@ -78,7 +78,7 @@ class ValueReport:
         return f"{100 * share:.3g} % are {' or '.join(map(str, labels))}: unlabelled?"
 
 
-def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> ValueReport | None:
+def describe_values(array: StoredArray, chunks: int = MAX_CHUNKS) -> ValueReport | None:
     """Describe an array's values; None if nothing was read.
 
     Of an array above 4 MiB at most `chunks` chunks are read. Nothing is read of an array without values, of
@@ -92,7 +92,8 @@ def describe_values(array: Array, chunks: int = MAX_CHUNKS) -> ValueReport | Non
     report = ValueReport(read=values.size, of=size, nan=values.size - numbers.size)
     if not numbers.size:
         return report
-    report.min, report.max = numbers.min().item(), numbers.max().item()
+    report.min = numbers.min().item()
+    report.max = numbers.max().item()
     with np.errstate(over="ignore", invalid="ignore"):
         mean = float(numbers.mean(dtype=np.float64))
     report.mean = mean if math.isfinite(mean) else None
@@ -111,7 +112,7 @@ def finite(values: NDArray[Any]) -> NDArray[Any]:
     return values[np.isfinite(values)] if values.dtype.kind == "f" else values
 
 
-def _sampled_values(array: Array, max_chunks: int) -> NDArray[Any] | None:
+def _sampled_values(array: StoredArray, max_chunks: int) -> NDArray[Any] | None:
     """Return flat values of the whole array or of some chunks; None if a chunk is too large."""
     if math.prod(array.shape) * array.dtype.itemsize <= ARRAY_BYTES:
         return array.read().reshape(-1)
@@ -133,7 +134,8 @@ def _sampled_values(array: Array, max_chunks: int) -> NDArray[Any] | None:
 def histogram(values: NDArray[Any]) -> list[int]:
     """Count finite values in equal bins from the smallest to the largest."""
     wide = values.astype(np.float64)
-    low, high = float(wide.min()), float(wide.max())
+    low = float(wide.min())
+    high = float(wide.max())
     if not math.isfinite(high - low) or high == low:
         return [int(wide.size)]
     bins = ((wide - low) * (_BINS / (high - low))).astype(np.int64)

@@ -31,21 +31,21 @@ class GrammarError(ValueError):
 
 
 def parse_digest(value: object, what: str) -> str:
-    """xxh3-128: 32 lower-case hexadecimal digits."""
+    """Parse xxh3-128: 32 lower-case hexadecimal digits."""
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
         raise _violation(what, value, "32 lower-case hexadecimal digits")
     return value
 
 
 def parse_count(value: object, what: str) -> int:
-    """A number of bytes, files, rows or samples."""
+    """Parse a number of bytes, files, rows or samples."""
     if type(value) is not int or not 0 <= value <= _MAX_COUNT:
         raise _violation(what, value, "an integer from 0 to 2**63 - 1")
     return value
 
 
 def parse_rows(value: object, what: str) -> tuple[int, int]:
-    """``[lo, hi]``: rows of axis 0, ``lo <= row < hi``."""
+    """Parse ``[lo, hi]``: rows of axis 0, ``lo <= row < hi``."""
     pair = list(value) if isinstance(value, list | tuple) else None
     if not is_list_of(pair, int) or len(pair) != 2 or not 0 <= pair[0] <= pair[1] <= _MAX_COUNT:
         raise _violation(what, value, "two integers, 0 <= lo <= hi < 2**63")
@@ -53,7 +53,7 @@ def parse_rows(value: object, what: str) -> tuple[int, int]:
 
 
 def parse_path(value: object, what: str) -> str:
-    """Path of an array or group: valid names joined by ``/``."""
+    """Parse the path of an array or group: valid names joined by ``/``."""
     if not isinstance(value, str) or len(value) > _MAX_KEY_LENGTH or _DRIVE.match(value):
         raise _violation(what, value, f"a relative path of at most {_MAX_KEY_LENGTH} characters")
     if (reason := name_problem(value)) is not None:
@@ -62,7 +62,7 @@ def parse_path(value: object, what: str) -> str:
 
 
 def parse_key(value: object, what: str) -> str:
-    """Path of a file of the store: a valid path, with or without ``/zarr.json``."""
+    """Parse the path of a file of the store: a valid path, with or without ``/zarr.json``."""
     if not isinstance(value, str):
         raise _violation(what, value, "a path inside the store")
     parse_path(value.removesuffix(f"/{ROOT}"), what)
@@ -72,21 +72,21 @@ def parse_key(value: object, what: str) -> str:
 
 
 def parse_object(value: object, what: str) -> dict[str, Any]:
-    """A JSON object."""
+    """Parse a JSON object."""
     if not isinstance(value, dict):
         raise _violation(what, value, "an object")
     return value
 
 
 def parse_split_names(value: object, what: str) -> list[str]:
-    """Different names of splits, by code."""
+    """Parse different names of splits, by code."""
     if not is_list_of(value, str) or len(value) > _MAX_SPLITS or len(set(value)) != len(value):
         raise _violation(what, value, f"at most {_MAX_SPLITS} different names")
     return value
 
 
 def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
-    """The ``unistore`` attribute of a sealed store's root; unknown members are allowed."""
+    """Parse the ``unistore`` attribute of a sealed store's root; unknown members are allowed."""
     if attributes.get("format_version") != FORMAT_VERSION:
         raise _violation("format_version", attributes.get("format_version"), str(FORMAT_VERSION))
     if missing := {"family", "samples", "fields", "seal"} - set(attributes):
@@ -170,12 +170,12 @@ class Entry:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The object of one line, without members that are None."""
+        """Return the object of one line, without members that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def manifest_bytes(entries: Iterable[Entry]) -> bytes:
-    """Content of the manifest: one JSON object per line, sorted by key."""
+    """Return the content of the manifest: one JSON object per line, sorted by key."""
     lines = (
         json.dumps(entry.to_json(), separators=(",", ":"), ensure_ascii=True)
         for entry in sorted(entries, key=lambda entry: entry.key)
@@ -195,7 +195,7 @@ def parse_manifest(data: bytes, where: str) -> list[Entry]:
 
 
 def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
-    """Number of each line of a manifest, and its entry, or the reason why the line is invalid."""
+    """Yield the number of each line of a manifest, and its entry, or the reason why the line is invalid."""
     keys: set[str] = set()
     for number, line in enumerate(data.splitlines(), 1):
         try:
@@ -208,7 +208,7 @@ def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
 
 
 def make_seal(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
-    """The seal for the root's attributes; `sign_root` fills in its ``root``.
+    """Return the seal for the root's attributes; `sign_root` fills in its ``root``.
 
     ``content_digest`` covers only keys, rows and decoded content: it is the same where encoders differ.
     """
@@ -238,7 +238,7 @@ def sign_root(document: bytes) -> bytes:
 
 
 def root_is_intact(document: bytes) -> bool:
-    """Whether the root document is byte for byte the one that was signed."""
+    """Return whether the root document is byte for byte the one that was signed."""
     root_members = list(re.finditer(_ROOT_MEMBER % b"([0-9a-f]{32})", document))
     if not root_members:
         return False
@@ -251,7 +251,7 @@ _MEMBER = "consolidated_metadata"
 
 
 def root_head(documents: Mapping[str, bytes]) -> bytes:
-    """Beginning of the root document, up to its attributes.
+    """Return the beginning of the root document, up to its attributes.
 
     It repeats all documents below the root, for zarr-python and xarray. `documents` has every ``zarr.json``
     below the root, by key; other keys are passed over.
@@ -269,7 +269,7 @@ def root_head(documents: Mapping[str, bytes]) -> bytes:
 def consolidated_problems(
     root: Mapping[str, Any], keys: Collection[str], documents: Mapping[str, bytes]
 ) -> Iterator[str]:
-    """Differences between a parsed root document and the documents below it that it repeats.
+    """Yield differences between a parsed root document and the documents below it that it repeats.
 
     `keys` are those of every ``zarr.json`` below the root, `documents` has those that are sound.
     """

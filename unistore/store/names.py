@@ -39,7 +39,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def file_name_problem(name: str) -> str | None:
-    """Why a relative path is not valid on every file system; None if it is."""
+    """Return why a relative path is not valid on every file system; None if it is."""
     parts = name.split("/")
     if not name or name.startswith("/") or _DRIVE.match(name):
         return "it is empty or absolute"

@@ -17,7 +17,7 @@ from unistore.schemas.array_specs import GENERAL, ArraySpecs
 from unistore.store.manifest import MANIFEST_LIMIT, GrammarError, parse_root, parse_split_names
 from unistore.store.names import BUILD_MARK, FORMAT_VERSION, ROOT, build_folder
 from unistore.system.sizes import parse_bytes
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError, parse_document, shown
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, check_tree
 
@@ -34,7 +34,7 @@ def open_storage(path: str | os.PathLike[str]) -> Storage:
     folder = local_path(path)
     if folder is not None:
         return LocalStorage(folder)
-    from unistore.remote.object_storage import ObjectStorage
+    from unistore.remote.client import ObjectStorage
 
     return ObjectStorage(os.fspath(path))
 
@@ -72,12 +72,11 @@ class Store:
         folder = None if cache_dir is None else os.fspath(cache_dir)
         self._cache: dict[str, Any] = {"cache_dir": folder, "cache_limit": cache_limit}
         self._storage: Storage = open_storage(self.path)
-        self._arrays: dict[str, Array] = {}
+        self._arrays: dict[str, StoredArray] = {}
         self.cached_indices: dict[str, NDArray[Any]] = {}
         self.attributes: dict[str, Any] = self._root_attributes()
         if cache_dir is not None:
-            from unistore.remote.shard_cache import ShardCache
-            from unistore.store.cached_storage import CachedStorage
+            from unistore.store.shard_cache import CachedStorage, ShardCache
 
             copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
             self._storage = CachedStorage(self._storage, copies, self.attributes["seal"]["digest"])
@@ -114,8 +113,8 @@ class Store:
         specs: ArraySpecs = GENERAL if family is None else family.part("specs")
         return specs
 
-    def array(self, path: str) -> Array:
-        """Array at `path` (``"points/xyz"``), opened once.
+    def array(self, path: str) -> StoredArray:
+        """Return the array at `path` (``"points/xyz"``), opened once.
 
         Raises
         ------
@@ -129,25 +128,25 @@ class Store:
                 paths = ", ".join(self.paths())
                 msg = f"{self.path}: no array {path!r}; this {self.family} store has: {paths}"
                 raise StoreError(msg)
-            array = Array.open(self._storage, path)
+            array = StoredArray.open(self._storage, path)
             indices.check_array(self, array)
             self._arrays[path] = array
         return array
 
     def has(self, path: str) -> bool:
-        """Whether the store has an array at `path`."""
+        """Return whether the store has an array at `path`."""
         return path in self.attributes["fields"]
 
     def paths(self) -> list[str]:
-        """Paths of all arrays, sorted."""
+        """Return paths of all arrays, sorted."""
         return sorted(self.attributes["fields"])
 
-    def arrays(self) -> dict[str, Array]:
-        """All arrays by path."""
+    def arrays(self) -> dict[str, StoredArray]:
+        """Return all arrays by path."""
         return {path: self.array(path) for path in self.paths()}
 
     def read(self, key: str) -> bytes:
-        """Content of a file of the store (``"unistore-manifest.jsonl"``).
+        """Return the content of a file of the store (``"unistore-manifest.jsonl"``).
 
         Raises
         ------
@@ -157,11 +156,11 @@ class Store:
         return self._storage.get(key, MANIFEST_LIMIT)
 
     def group(self, path: str) -> dict[str, Any]:
-        """Attributes of the group at `path` (``"windows/lung"``)."""
+        """Return attributes of the group at `path` (``"windows/lung"``)."""
         return self._group_attributes(f"{path}/{ROOT}")
 
     def text(self, path: str) -> list[str]:
-        """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
+        """Return strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
         return indices.texts(self, path)
 
     def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
@@ -172,7 +171,7 @@ class Store:
         return codes, names
 
     def split_names(self) -> list[str]:
-        """Names of the splits by code; empty without splits.
+        """Return names of the splits by code; empty without splits.
 
         Raises
         ------
@@ -236,7 +235,7 @@ class Store:
 
 
 def _why_no_store(url: str) -> str:
-    """Why there is no root document under a URL."""
+    """Return why there is no root document under a URL."""
     from unistore.remote.client import ObjectClient
 
     client = ObjectClient(url)

@@ -21,7 +21,7 @@ MAX_WORKERS = 4096
 
 
 def is_integer(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
-    """Whether a value is an integer (Python or numpy, not bool) from `least` to `most`."""
+    """Return whether a value is an integer (Python or numpy, not bool) from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         return False
     number = int(value)
@@ -29,7 +29,7 @@ def is_integer(value: object, least: int | None = None, most: int | None = None)
 
 
 def checked_epoch(epoch: int) -> int:
-    """An epoch as a Python integer; raises `InputError` if it is not one from 0 to `MAX_EPOCH`."""
+    """Return an epoch as a Python integer; raises `InputError` if it is not one from 0 to `MAX_EPOCH`."""
     check = Arguments()
     check.integer("epoch", epoch, most=MAX_EPOCH)
     check.raise_problems()
@@ -65,7 +65,7 @@ class Arguments:
     def integer(
         self, name: str, value: object, least: int | None = 0, most: int = MAX_COUNT, *, none: bool = False
     ) -> bool:
-        """An integer from `least` to `most`; least None: any integer."""
+        """Expect an integer from `least` to `most`; least None: any integer."""
         if least is None:
             return self.expect(name, value, is_integer(value), "a whole number", none=none)
         bound = f"at most {most}" if is_integer(value, least) else f"at least {least}"
@@ -74,44 +74,44 @@ class Arguments:
 
     def sizes(self, name: str, value: object, count: int, *, none: bool = False) -> bool:
         """`count` integers of at least 1, or one for all of them."""
-        each = [value] * count if is_integer(value) else value
-        several = each if isinstance(each, (list, tuple)) and len(each) == count else [None]
+        numbers = [value] * count if is_integer(value) else value
+        several = numbers if isinstance(numbers, (list, tuple)) and len(numbers) == count else [None]
         right = all(is_integer(one, 1, MAX_COUNT) for one in several)
         return self.expect(name, value, right, f"one or {count} whole numbers of at least 1", none=none)
 
     def number(self, name: str, value: object, *, none: bool = False) -> bool:
-        """A finite number above 0."""
+        """Expect a finite number above 0."""
         right = matches_type(value, float) and value > 0  # type: ignore[operator]
         return self.expect(name, value, right, "a number above 0", none=none)
 
     def flag(self, name: str, value: object, *, none: bool = False) -> bool:
-        """True or False."""
+        """Expect true or False."""
         return self.expect(name, value, matches_type(value, bool), "True or False", none=none)
 
     def one_of(self, name: str, value: object, known: Collection[str]) -> bool:
-        """One of some strings."""
+        """Expect one of some strings."""
         right = isinstance(value, str) and value in known
         return self.expect(name, value, right, f"one of {', '.join(map(repr, known))}")
 
     def text(self, name: str, value: object, *, none: bool = False) -> bool:
-        """A string."""
+        """Expect a string."""
         return self.expect(name, value, isinstance(value, str), "a text", none=none)
 
     def path(self, name: str, value: object, *, none: bool = False) -> bool:
-        """A path or URL."""
+        """Expect a path or URL."""
         return self.expect(name, value, isinstance(value, (str, os.PathLike)), "a path", none=none)
 
     def names(self, name: str, value: object, *, none: bool = True) -> bool:
-        """A string, or a collection of strings."""
-        several = isinstance(value, Collection) and all(isinstance(each, str) for each in value)
+        """Expect a string, or a collection of strings."""
+        several = isinstance(value, Collection) and all(isinstance(item, str) for item in value)
         return self.expect(name, value, several, "a name, or several", none=none)
 
     def function(self, name: str, value: Callable[..., Any] | None) -> bool:
-        """A callable, or None."""
+        """Expect a callable, or None."""
         return self.expect(name, value, callable(value), "a function", none=True)
 
     def expect(self, name: str, value: object, right: bool, expected: str, *, none: bool = False) -> bool:
-        """Any other check: `right` says whether the value is valid, `expected` what it must be."""
+        """Expect anything else: `right` says whether the value is valid, `expected` what it must be."""
         if right or (none and value is None):
             return True
         return self.refuse(name, f"must be {expected}, got {reprlib.repr(value)}")
@@ -132,37 +132,39 @@ _BASIC_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 
 
 def matches_type(value: Any, hint: Any) -> bool:
-    """Whether a value matches a type annotation."""
+    """Return whether a value matches a type annotation."""
     if hint in _BASIC_TYPES:
         return _BASIC_TYPES[hint][1](value)
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin in (Union, UnionType):
-        return any(matches_type(value, each) for each in inner)
+        return any(matches_type(value, option) for option in inner)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(
-            matches_type(key, inner[0]) and matches_type(each, inner[1]) for key, each in value.items()
+            matches_type(key, inner[0]) and matches_type(item, inner[1]) for key, item in value.items()
         )
     if isinstance(origin, type) and issubclass(origin, Sequence):
         several = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
         if not several or getattr(value, "ndim", 1) != 1 or len(value) != (_fixed_length(hint) or len(value)):
             return False
-        return all(matches_type(each, inner[0]) for each in value)
+        return all(matches_type(item, inner[0]) for item in value)
     return isinstance(value, hint)
 
 
 def _fixed_length(hint: Any) -> int | None:
-    """Length of a fixed-length tuple annotation; None: any length."""
+    """Return the length of a fixed-length tuple annotation; None: any length."""
     inner = get_args(hint)
     return len(inner) if get_origin(hint) is tuple and Ellipsis not in inner else None
 
 
 def describe_type(hint: Any) -> str:
-    """A type annotation in words, for messages."""
+    """Return a type annotation in words, for messages."""
     if hint in _BASIC_TYPES:
         return _BASIC_TYPES[hint][0]
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(map(describe_type, inner))
     if origin is Literal:

@@ -113,7 +113,7 @@ def last_note(descriptor: int) -> bytes:
 
 
 def library_of(note: bytes) -> str:
-    """The library that was reading the file of a note."""
+    """Return the library that was reading the file of a note."""
     return note.partition(b"\0")[0].decode()
 
 
@@ -138,15 +138,7 @@ def refuse_here() -> None:
 
 @contextmanager
 def opening(path: str | os.PathLike[str], location: Location | str, library: str = HDF5) -> Iterator[None]:
-    """Context in which a foreign library has a file open.
-
-    Raises
-    ------
-    InputError
-        Of kind ``"damaged"``, if a worker died at this file before.
-    NeedsWorkerError
-        See `refuse_here`.
-    """
+    """Context in which a foreign library has a file open."""
     if _worker is None:
         refuse_here()
         yield

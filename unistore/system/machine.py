@@ -22,13 +22,13 @@ UNLIMITED = 1 << 60
 
 
 def usable_cores(process: Path = PROCESS, mounts: Path = MOUNTS) -> float:
-    """Cores that this process may use: its affinity mask, or less if a cgroup has a CPU quota."""
+    """Return cores that this process may use: its affinity mask, or less if a cgroup has a CPU quota."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     return min(cores, cpu_quota(process, mounts) or cores)
 
 
 def physical_memory() -> int | None:
-    """Bytes of memory of this machine; None where the system does not tell."""
+    """Return bytes of memory of this machine; None where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -36,7 +36,7 @@ def physical_memory() -> int | None:
 
 
 def available_memory(proc: Path = Path("/proc"), mounts: Path = MOUNTS) -> int:
-    """Bytes that can still be allocated: what the kernel calls available, or less inside a cgroup."""
+    """Return bytes that can still be allocated: what the kernel calls available, or less inside a cgroup."""
     limits = memory_limits(proc / "self", mounts)
     return min([_kernel_available(proc), *(max(0, limit - used) for limit, used in limits)])
 
@@ -49,7 +49,7 @@ def _kernel_available(proc: Path) -> int:
 
 
 def _words(path: Path) -> list[str]:
-    """Words of a file of the kernel; empty if there is no such file."""
+    """Return words of a file of the kernel; empty if there is no such file."""
     try:
         return path.read_text().split()
     except OSError:
@@ -65,49 +65,49 @@ class MemoryLimit(NamedTuple):
 
 
 def cpu_quota(process: Path = PROCESS, mounts: Path = MOUNTS) -> float | None:
-    """CPU quota of this process in cores; None: no quota."""
+    """Return the CPU quota of this process in cores; None: no quota."""
     return min(filter(None, (_quota(folder) for folder in _folders("cpu", process, mounts))), default=None)
 
 
 def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[MemoryLimit]:
-    """Memory limits of all groups that this process belongs to."""
-    found = []
+    """Return the memory limits of all groups that this process belongs to."""
+    folders = []
     for folder in _folders("memory", process, mounts):
         limit = _first_number(folder, "memory.max", "memory.limit_in_bytes")
         if limit is not None and limit < UNLIMITED:
             used = _first_number(folder, "memory.current", "memory.usage_in_bytes") or 0
-            found.append(MemoryLimit(limit, max(0, used - _page_cache(folder))))
-    return found
+            folders.append(MemoryLimit(limit, max(0, used - _page_cache(folder))))
+    return folders
 
 
 def _folders(controller: str, process: Path, mounts: Path) -> list[Path]:
-    """Folders of this process's groups of a controller, its own first, then those above it."""
-    found = []
+    """Return folders of this process's groups of a controller, its own first, then those above it."""
+    folders = []
     for _, mount, path in _groups(controller, process, mounts):
         own = mount / path.lstrip("/")
-        found += [folder for folder in (own, *own.parents) if folder.is_relative_to(mount)]
-    return found
+        folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(mount)]
+    return folders
 
 
 def _groups(controller: str, process: Path, mounts: Path) -> list[tuple[int, Path, str]]:
-    """Version, mount and path of this process's groups of a controller."""
+    """Return version, mount and path of this process's groups of a controller."""
     try:
         lines = (process / "cgroup").read_text().splitlines()
     except OSError:
         return []
-    found = []
+    groups = []
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0" and not controllers:
-            found.append((2, mounts, path))
+            groups.append((2, mounts, path))
         elif controller in controllers.split(","):
             candidates = (mounts / controllers, mounts / controller)
-            found.append((1, next((mount for mount in candidates if mount.is_dir()), candidates[1]), path))
-    return found
+            groups.append((1, next((mount for mount in candidates if mount.is_dir()), candidates[1]), path))
+    return groups
 
 
 def _quota(folder: Path) -> float | None:
-    """CPU quota of one group in cores; None: no quota."""
+    """Return the CPU quota of one group in cores; None: no quota."""
     words = _words(folder / "cpu.max")
     words = words or [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
     if len(words) != 2 or words[0] in ("max", "-1") or float(words[1]) <= 0:
@@ -116,7 +116,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _page_cache(folder: Path) -> int:
-    """Page cache of a group in bytes; version 1 has the sum over the groups below under ``total_``."""
+    """Return page cache of a group in bytes; version 1 has the sum over the groups below under ``total_``."""
     words = _words(folder / "memory.stat")
     sizes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
     prefix = "total_" if "total_active_file" in sizes else ""
@@ -124,15 +124,20 @@ def _page_cache(folder: Path) -> int:
 
 
 def _first_number(folder: Path, *names: str) -> int | None:
-    words = (word for name in names for word in _words(folder / name))
-    return next((int(word) for word in words if word.isdecimal()), None)  # others: "max"
+    for name in names:
+        for word in _words(folder / name):
+            if word.isdecimal():  # others: "max"
+                return int(word)
+    return None
 
 
 # Settings of malloc: freed memory is kept for reuse, as fresh pages cost as much as writing to them.
 
 THRESHOLD = 32 << 20
 """Bytes of the largest block that is kept (the most that glibc allows), and of the free top of the heap."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+# of malloc.h
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 
 
 def keep_freed_memory() -> None:

@@ -49,7 +49,7 @@ class NotOwnError(Exception):
 
 
 def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
-    """Descriptor of a folder that belongs to this user; the last part of its path may not be a link.
+    """Return descriptor of a folder that belongs to this user; the last part of its path may not be a link.
 
     Mode bits that are `forbidden` must not be set: 0o022 if others must not write, 0o077 if they must not
     read either. The path is relative to the folder with the descriptor `inside`, if that is given.
@@ -58,16 +58,16 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
     `FileNotFoundError` if it does not exist.
     """
     descriptor = _open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0), inside)
-    found = os.fstat(descriptor)
-    if found.st_uid != os.geteuid() or found.st_mode & forbidden:
+    state = os.fstat(descriptor)
+    if state.st_uid != os.geteuid() or state.st_mode & forbidden:
         os.close(descriptor)
-        foreign = found.st_uid != os.geteuid()
+        foreign = state.st_uid != os.geteuid()
         raise NotOwnError("belongs to another user" if foreign else "is open to others than this user")
     return descriptor
 
 
 def open_own_file(name: str, folder: int, flags: int = 0) -> int:
-    """Descriptor, to read and write, of a regular file of this user without further hard links.
+    """Return the descriptor, to read and write, of a regular file of this user without further hard links.
 
     `name` is that in the folder with the descriptor `folder`, `flags` are further ones of ``os.open``; a file
     that is created can be read by this user only.
@@ -76,8 +76,8 @@ def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     links; `FileNotFoundError` if it does not exist.
     """
     descriptor = _open(name, os.O_RDWR | flags, folder)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_nlink > 1:
         os.close(descriptor)
         raise NotOwnError("is not a file of this user alone")
     return descriptor

@@ -30,7 +30,7 @@ class Items(Sequence[T]):
 
     @abstractmethod
     def _item(self, number: int) -> T:
-        """The item of a number from 0 to the length."""
+        """Return the item of a number from 0 to the length."""
 
     @overload
     def __getitem__(self, at: int) -> T: ...
@@ -45,15 +45,12 @@ class Items(Sequence[T]):
 
 
 class Texts(Items[str]):
-    """Strings, as their UTF-8 bytes one after the other.
+    """Strings, as their UTF-8 bytes one after the other."""
 
-    Parameters
-    ----------
-    items
-        The strings, taken one by one.
-    """
-
-    def __init__(self, items: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        items: Iterable[str] = (),  # the strings, taken one by one
+    ) -> None:
         self._data = bytearray()
         self._ends = array("q", [0])
         self._first = 0
@@ -68,15 +65,15 @@ class Texts(Items[str]):
         self._count += 1
 
     def only(self, numbers: Collection[int]) -> Self:
-        """As `Packed.only`."""
-        found = type(self)()
-        found._count = self._count
+        """As `PackedObjects.only`."""
+        part = type(self)()
+        part._count = self._count
         if numbers:
-            found._first = min(numbers)
-            ends = self._ends[found._first - self._first : max(numbers) - self._first + 2]
-            found._data = self._data[ends[0] : ends[-1]]
-            found._ends = array("q", (end - ends[0] for end in ends))
-        return found
+            part._first = min(numbers)
+            ends = self._ends[part._first - self._first : max(numbers) - self._first + 2]
+            part._data = self._data[ends[0] : ends[-1]]
+            part._ends = array("q", (end - ends[0] for end in ends))
+        return part
 
     def __len__(self) -> int:
         return self._count
@@ -84,7 +81,8 @@ class Texts(Items[str]):
     def _item(self, number: int) -> str:
         if number < self._first:
             raise IndexError(_NOT_HELD.format(number))
-        lo, hi = self._ends[number - self._first], self._ends[number - self._first + 1]
+        lo = self._ends[number - self._first]
+        hi = self._ends[number - self._first + 1]
         return self._data[lo:hi].decode(*_UTF8)
 
     def __iter__(self) -> Iterator[str]:
@@ -92,16 +90,14 @@ class Texts(Items[str]):
         return (data[lo:hi].decode(*_UTF8) for lo, hi in pairwise(self._ends))
 
 
-class Packed(Items[T]):
-    """Objects that can be pickled, in compressed blocks.
+class PackedObjects(Items[T]):
+    """Objects that can be pickled, in compressed blocks."""
 
-    Parameters
-    ----------
-    items
-        The objects, taken one by one. Paths, and dataclasses with slots, take long to unpack.
-    """
-
-    def __init__(self, items: Iterable[T] = ()) -> None:
+    def __init__(
+        self,
+        # the objects, taken one by one. Paths, and dataclasses with slots, take long to unpack
+        items: Iterable[T] = (),
+    ) -> None:
         self._blocks: list[bytes] = []
         self._firsts: list[int] = [0]
         self._last = BytesIO()
@@ -127,18 +123,20 @@ class Packed(Items[T]):
         if self._count > self._firsts[-1]:
             self._blocks.append(bytes(zstd.compress(self._last.getvalue(), _LEVEL)))
             self._firsts.append(self._count)
-        self._last, self._pickler = BytesIO(), None
+        self._last = BytesIO()
+        self._pickler = None
 
     def only(self, numbers: Collection[int]) -> Self:
         """A copy with the objects of these numbers and those between, to be sent to another process."""
-        found = type(self)()
-        found._count = self._count
+        part = type(self)()
+        part._count = self._count
         if numbers:
-            first, last = self._block_of(min(numbers)), self._block_of(max(numbers))
-            found._blocks = self._blocks[first : last + 1]
-            found._firsts = self._firsts[first : last + 2]
-            found._last = self._last if last == len(self._blocks) else found._last
-        return found
+            first = self._block_of(min(numbers))
+            last = self._block_of(max(numbers))
+            part._blocks = self._blocks[first : last + 1]
+            part._firsts = self._firsts[first : last + 2]
+            part._last = self._last if last == len(self._blocks) else part._last
+        return part
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_unpacked": (-1, []), "_pickler": None}
@@ -161,22 +159,23 @@ class Packed(Items[T]):
         return block
 
     def _items(self, block: int) -> list[T]:
-        number, found = self._unpacked
+        number, items = self._unpacked
         if number != block:
             whole = block < len(self._blocks)
             data = zstd.decompress(self._blocks[block]) if whole else self._last.getvalue()
             stream = BytesIO(data)
             unpickler = pickle.Unpickler(stream)  # noqa: S301  our own
-            found = []
+            items = []
             while stream.tell() < len(data):
-                found.append(unpickler.load())
-            self._unpacked = block, found
-        return found
+                items.append(unpickler.load())
+            self._unpacked = block, items
+        return items
 
 
 class _View(Items[R]):
     def __init__(self, items: Sequence[Any], function: Callable[[Any], R]) -> None:
-        self._items, self._function = items, function
+        self._items = items
+        self._function = function
 
     def __len__(self) -> int:
         return len(self._items)
@@ -189,5 +188,5 @@ class _View(Items[R]):
 
 
 def view(items: Sequence[Any], function: Callable[[Any], R]) -> Sequence[R]:
-    """A lazy map that is a sequence: the function is called each time an object is asked for."""
+    """Return a lazy map that is a sequence: the function is called each time an object is asked for."""
     return _View(items, function)

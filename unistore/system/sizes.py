@@ -37,5 +37,5 @@ def size(count: float | None) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """``"1 file"``, ``"1,200 files"``."""
+    """Return ``"1 file"``, ``"1,200 files"``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

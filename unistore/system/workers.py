@@ -63,8 +63,8 @@ def plan(
     check.integer("samples", samples, most=MAX_EPOCH, none=True)
     check.number("cores", cores, none=True)
     check.raise_problems()
-    found = usable_cores() if cores is None else cores
-    total, why = _total(workers, found)
+    usable = usable_cores() if cores is None else cores
+    total, why = _total(workers, usable)
     per_rank = max(total // ranks, min(total, 1))
     steps = [why]
     if ranks > 1:
@@ -78,8 +78,9 @@ def plan(
 
 
 def _total(workers: str | int, cores: float) -> tuple[int, str]:
-    """Workers of all ranks, and why."""
-    shown, text = f"{cores:g} usable cores", str(workers).strip().lower()
+    """Return workers of all ranks, and why."""
+    shown = f"{cores:g} usable cores"
+    text = str(workers).strip().lower()
     if is_integer(workers) or re.fullmatch(r"[0-9]{1,9}", text):
         number = int(workers)
         check = Arguments()

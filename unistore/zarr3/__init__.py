@@ -6,13 +6,13 @@ No threads, no event loop, no handle at construction; safe with threads and afte
 
 from __future__ import annotations
 
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.storage import LocalStorage, Storage
 
 __all__ = [
-    "Array",
     "ArrayMetadata",
     "LocalStorage",
     "Storage",
+    "StoredArray",
 ]

@@ -27,8 +27,8 @@ from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.storage import AbsentError, Storage
 
 
-class Array:
-    """An array of a store, for reading. Made by `Array.open`; holds no handle until it is read.
+class StoredArray:
+    """An array of a store, for reading. Made by `StoredArray.open`; holds no handle until it is read.
 
     Safe with threads and after a fork. Pickles as its storage and path.
 
@@ -58,7 +58,7 @@ class Array:
         self._shared_rows: SharedRows | None = None
 
     @classmethod
-    def open(cls, storage: Storage, path: str) -> Array:
+    def open(cls, storage: Storage, path: str) -> StoredArray:
         """Read the metadata of an array.
 
         Parameters
@@ -98,7 +98,7 @@ class Array:
         self._shared_rows = SharedRows(chunks, self.metadata) if chunks is not None and follow else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Array.open, (self.storage, self.path)
+        return StoredArray.open, (self.storage, self.path)
 
     def __repr__(self) -> str:
         return f"Array({self.path!r}, shape={self.shape}, dtype={self.dtype.name}, chunks={self.chunk_shape})"
@@ -285,7 +285,7 @@ class Array:
 
 
 def read_metadata(storage: Storage, path: str) -> ArrayMetadata:
-    """Read the ``zarr.json`` of an array; raises as `Array.open`."""
+    """Read the ``zarr.json`` of an array; raises as `StoredArray.open`."""
     where = f"{storage}: array {path!r}"
     try:
         raw = storage.get(f"{path}/zarr.json" if path else "zarr.json")

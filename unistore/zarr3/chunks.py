@@ -84,20 +84,12 @@ _tokens = itertools.count()
 
 
 class ChunkLocations(NamedTuple):
-    """Chunks of an array and where they are stored: four parallel lists, one entry per chunk.
+    """Chunks of an array and where they are stored: four parallel lists, one entry per chunk."""
 
-    Attributes
-    ----------
-    numbers
-        Chunk numbers: the number of the shard times its count of chunks, plus the number in it.
-    keys
-        Keys of the shards.
-    offsets, sizes
-        Bytes in the shard; `EMPTY` where the chunk is absent and reads as fill.
-    """
-
+    # chunk numbers: the number of the shard times its count of chunks, plus the number in it
     numbers: list[int]
-    keys: list[str]
+    keys: list[str]  # keys of the shards
+    # bytes in the shard; `EMPTY` where the chunk is absent and reads as fill
     offsets: list[int]
     sizes: list[int]
 
@@ -113,11 +105,6 @@ class ChunkLocations(NamedTuple):
 
 class ChunkReader:
     """Reads chunks of one array.
-
-    Parameters
-    ----------
-    storage, path, metadata
-        The array. All of its shards must exist.
 
     Attributes
     ----------
@@ -137,7 +124,13 @@ class ChunkReader:
         Cache of decoded chunks shared with other processes, or None.
     """
 
-    def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata) -> None:
+    def __init__(
+        self,
+        # the array. All of its shards must exist
+        storage: Storage,
+        path: str,
+        metadata: ArrayMetadata,
+    ) -> None:
         self.metadata = metadata
         self.token = next(_tokens)
         self.storage = storage
@@ -162,7 +155,7 @@ class ChunkReader:
         self._ends = storage if isinstance(storage, SupportsReadEnds) else None
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
-        """Chunk numbers of the outer product of chunk coordinates along every axis, in C order."""
+        """Return chunk numbers of the outer product of chunk coordinates along every axis, in C order."""
         numbers = [0]
         for coordinates, per_shard, (outer, inner) in zip(axes, self._per_shard, self._strides, strict=True):
             steps = [index // per_shard * outer + index % per_shard * inner for index in coordinates]
@@ -191,18 +184,13 @@ class ChunkReader:
         return ChunkLocations(numbers, keys, offsets, sizes)
 
     def decode(
-        self, located: ChunkLocations, targets: Sequence[NDArray[Any] | None]
+        self,
+        located: ChunkLocations,  # the chunks; all are asked for at once
+        # for each, a C-contiguous array of the chunk's size to decode into, or None: what is yielded is the
+        # chunk, not to be written to
+        targets: Sequence[NDArray[Any] | None],
     ) -> Iterator[NDArray[Any]]:
-        """Decode present chunks, one by one.
-
-        Parameters
-        ----------
-        located
-            The chunks; all are asked for at once.
-        targets
-            For each, a C-contiguous array of the chunk's size to decode into, or None: what is yielded is the
-            chunk, not to be written to.
-        """
+        """Decode present chunks, one by one."""
         if self.shared is None:
             return self._decode_stored(located, targets)
         return self._decode_shared(self.shared, located, targets)

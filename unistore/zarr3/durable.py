@@ -55,7 +55,7 @@ class WrittenFile(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Part:
+class _PartFile:
     """A file under its temporary name, and its pending fsyncs."""
 
     path: Path
@@ -71,7 +71,8 @@ class _Part:
             self.close()
 
     def close(self) -> None:
-        fd, self.fd = self.fd, -1
+        fd = self.fd
+        self.fd = -1
         if fd >= 0:
             os.close(fd)
 
@@ -82,16 +83,14 @@ class AtomicFiles:
     Until then they have temporary names. The end of the block waits for the fsync of every file, renames all
     of them, and fsyncs their folders. At any moment, also after a crash, each file is either absent (or as it
     was before) or whole. If the block raises, the temporary files are deleted.
-
-    Parameters
-    ----------
-    root
-        Folder of the store.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],  # folder of the store
+    ) -> None:
         self._root = Path(root)
-        self._parts: list[_Part] = []
+        self._parts: list[_PartFile] = []
         self._folders: dict[Path, None] = {}
         self._pool = _sync_pool()
 
@@ -112,21 +111,13 @@ class AtomicFiles:
                 with suppress(OSError):
                     part.temporary.unlink()
 
-    def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
-        """Write a file under a temporary name; folders are made as needed.
-
-        Parameters
-        ----------
-        key
-            Path of the file below the root, with slashes.
-        buffers
-            Its content, taken as it is written: a generator's buffers are never held all at once.
-
-        Raises
-        ------
-        ConversionError
-            If it, or one before it, cannot be written.
-        """
+    def put(
+        self,
+        key: str,  # path of the file below the root, with slashes
+        # its content, taken as it is written: a generator's buffers are never held all at once
+        buffers: Iterable[bytes | memoryview],
+    ) -> WrittenFile:
+        """Write a file under a temporary name; folders are made as needed."""
         path = Path(self._root, *key.split("/"))
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
         for waiting in self._parts[-_MAX_PENDING : -_MAX_PENDING + 1]:
@@ -134,7 +125,7 @@ class AtomicFiles:
         with _naming(path):
             self._folders.update(dict.fromkeys(_make_folders(path.parent)))
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-            part = _Part(path, temporary, os.open(temporary, flags, 0o666))
+            part = _PartFile(path, temporary, os.open(temporary, flags, 0o666))
         self._parts.append(part)
         digest = xxhash.xxh3_128()
         size = 0
@@ -165,11 +156,6 @@ def write_file(root: str | os.PathLike[str], key: str, buffers: Iterable[bytes |
 
     `key` is its path below the folder `root`. Folders are made as needed; where one got a new entry, it is
     fsynced too.
-
-    Raises
-    ------
-    ConversionError
-        If it cannot be written; nothing is left under the temporary name.
     """
     with AtomicFiles(root) as files:
         return files.put(key, buffers)
@@ -262,13 +248,7 @@ class Files(Protocol):
     """Writes files; each appears complete or not at all."""
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
-        """Write a file.
-
-        Raises
-        ------
-        ConversionError
-            If it cannot be written.
-        """
+        """Write a file."""
         ...
 
 
@@ -276,11 +256,11 @@ class Target(Files, Protocol):
     """Writes the files of a store; `put` returns once the file is durable (fsynced). Can be pickled."""
 
     def together(self) -> AbstractContextManager[Files]:
-        """Context in which several files are written; all are durable once it is left."""
+        """Return a context in which several files are written; all are durable once it is left."""
         ...
 
     def sizes(self) -> Mapping[str, int]:
-        """Sizes in bytes of all files, by key."""
+        """Return sizes in bytes of all files, by key."""
         ...
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
@@ -303,12 +283,13 @@ class Folder:
         return AtomicFiles(self.root)
 
     def sizes(self) -> Mapping[str, int]:
-        """Keys and sizes; see `Target.sizes`."""
-        return {
-            path.relative_to(self.root).as_posix(): path.stat().st_size
-            for folder, _, names in os.walk(self.root)
-            for path in (Path(folder, name) for name in names)
-        }
+        """Return keys and sizes; see `Target.sizes`."""
+        sizes = {}
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = Path(folder, name)
+                sizes[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return sizes
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
         """Remove files left by killed writers, and fsync every folder; see `Target.keep_only`."""

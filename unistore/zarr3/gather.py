@@ -45,7 +45,8 @@ def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
     pieces = []
     for chunk in range(lo // step, -(-hi // step)):
         start = chunk * step
-        low, high = max(lo, start), min(hi, start + step)
+        low = max(lo, start)
+        high = min(hi, start + step)
         pieces.append((chunk, slice(low - start, high - start), slice(low - lo, high - lo)))
     return pieces
 

@@ -110,36 +110,16 @@ _NOT_IN_JSON = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayMetadata:
-    """What ``zarr.json`` says about an array.
+    """What ``zarr.json`` says about an array."""
 
-    Attributes
-    ----------
-    shape
-        Extent of every axis; at least one axis.
-    dtype
-        Native numpy dtype.
-    chunk_shape
-        Shape of what is decoded at once.
-    shard_shape
-        Shape of one stored object, a multiple of `chunk_shape`.
-    fill_value
-        Scalar of `dtype`.
-    compressor
-        Options of blosc; None: chunks are not compressed.
-    attributes
-        JSON attributes.
-    dimension_names
-        One name (or None) an axis, or None.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    chunk_shape: tuple[int, ...]
-    shard_shape: tuple[int, ...]
-    fill_value: np.generic
-    compressor: Blosc | None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    dimension_names: tuple[str | None, ...] | None = None
+    shape: tuple[int, ...]  # extent of every axis; at least one axis
+    dtype: np.dtype[Any]  # native numpy dtype
+    chunk_shape: tuple[int, ...]  # shape of what is decoded at once
+    shard_shape: tuple[int, ...]  # shape of one stored object, a multiple of `chunk_shape`
+    fill_value: np.generic  # scalar of `dtype`
+    compressor: Blosc | None  # options of blosc; None: chunks are not compressed
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON attributes
+    dimension_names: tuple[str | None, ...] | None = None  # one name (or None) an axis, or None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], where: str) -> ArrayMetadata:

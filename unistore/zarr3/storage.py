@@ -40,7 +40,7 @@ class Storage(Protocol):
         """Whole object; raises `AbsentError`, or `StoreError` if it has more than `limit` bytes."""
 
     def size(self, key: str) -> int | None:
-        """Bytes of an object, or None where there is none."""
+        """Return bytes of an object, or None where there is none."""
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         """Fill `out` (bytes) from `offset` of an object; raises `CorruptionError` if it ends before."""
@@ -65,7 +65,7 @@ class SupportsFileIdentity(Storage, Protocol):
     """A storage of files that can detect whether a file was replaced or changed."""
 
     def identity(self, key: str) -> tuple[int, ...]:
-        """Device, inode, size and times of the last changes of an object."""
+        """Return device, inode, size and times of the last changes of an object."""
 
 
 @runtime_checkable
@@ -132,16 +132,7 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def check_tree(root: str | os.PathLike[str], documents: frozenset[str], limit: int) -> None:
-    """Look at everything below a folder, for readers that open files by themselves.
-
-    Raises
-    ------
-    OSError
-        If a folder cannot be listed.
-    StoreError
-        If something is not a regular file or folder, or a file named in `documents`, which is read whole, has
-        more than `limit` bytes.
-    """
+    """Look at everything below a folder, for readers that open files by themselves."""
     folders = [os.fspath(root)]
     while folders:
         with os.scandir(folders.pop()) as entries:
@@ -181,7 +172,7 @@ class DiskReadMonitor:
         self._blocks_read = -1
 
     def has_read(self) -> bool:
-        """Whether this process has read from a disk since the last call; True for the first call."""
+        """Return whether this process has read from a disk since the last call; True for the first call."""
         if not _CAN_PREFETCH:
             return False
         before = self._blocks_read
@@ -215,7 +206,7 @@ class LocalStorage:
     def renew(self) -> None:
         """Forget open files and take a fresh lock."""
         self._lock = threading.Lock()
-        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._files: OrderedDict[str, _FileHandle] = OrderedDict()
         self._disk_reads = DiskReadMonitor()
         self._checked_folders: set[str] = set()
 
@@ -228,7 +219,7 @@ class LocalStorage:
             raise _read_error(path, error) from error
 
     def size(self, key: str) -> int | None:
-        """Bytes of an object, or None; see `Storage.size`."""
+        """Return bytes of an object, or None; see `Storage.size`."""
         path = self.path(key)
         try:
             status = os.lstat(path)
@@ -301,13 +292,13 @@ class LocalStorage:
                     return
                 os.posix_fadvise(self._open(key).fd, offset, size, os.POSIX_FADV_WILLNEED)
 
-    def _open(self, key: str) -> _OpenFile:
+    def _open(self, key: str) -> _FileHandle:
         with self._lock:
             file = self._files.get(key)
             if file is not None:
                 self._files.move_to_end(key)
                 return file
-        file = _OpenFile(self.path(key))
+        file = _FileHandle(self.path(key))
         with self._lock:
             file = self._files.setdefault(key, file)
             while len(self._files) > MAX_OPEN_FILES:
@@ -336,7 +327,7 @@ class LocalStorage:
         self._checked_folders.add(folder)
 
 
-class _OpenFile:
+class _FileHandle:
     """An open file, closed with its last reference, so that eviction never closes a file that is being read.
 
     ``read(size, offset)`` gives up to `size` bytes.

@@ -34,7 +34,7 @@ class OrderedMap(Protocol):
 
 
 def serial_map(function: Callable[[T], R], items: Iterable[T], max_pending: int, /) -> Iterator[R]:  # noqa: ARG001
-    """``map`` on the calling thread."""
+    """Map on the calling thread."""
     return map(function, items)
 
 
@@ -167,39 +167,19 @@ def _shuffles(dtype: np.dtype[Any], chunk: Sequence[int]) -> list[str]:
 
 
 def array_metadata(
+    # of the array
     shape: Sequence[int],
     dtype: np.dtype[Any] | str | type,
+    # shapes of inner chunks and of shards; `shard` is a multiple of `chunk`
     chunk: Sequence[int],
     shard: Sequence[int],
-    codec: str,
-    fill: float | np.generic = 0,
+    codec: str,  # see `compressor_of`
+    fill: float | np.generic = 0,  # fill value
+    # as in ``zarr.json``
     attributes: Mapping[str, Any] | None = None,
     dimension_names: Sequence[str | None] | None = None,
 ) -> ArrayMetadata:
-    """Return the metadata of an array as unistore writes it.
-
-    Parameters
-    ----------
-    shape, dtype
-        Of the array.
-    chunk, shard
-        Shapes of inner chunks and of shards; `shard` is a multiple of `chunk`.
-    codec
-        See `compressor_of`.
-    fill
-        Fill value.
-    attributes, dimension_names
-        As in ``zarr.json``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such codec, or an integer or boolean `dtype` cannot hold `fill`.
-    StoreError
-        If shapes and names do not fit each other.
-    UnsupportedError
-        If the engine does not write `dtype`.
-    """
+    """Return the metadata of an array as unistore writes it."""
     where = "array to be written"
     if len(shape) != len(shard):
         msg = f"{where}: shape {tuple(shape)} and shards of {tuple(shard)} differ in axes"
@@ -237,32 +217,21 @@ def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDA
 
 
 def iter_shard_buffers(
+    # the array, and coordinates of the shard
     metadata: ArrayMetadata,
     shard_coord: Sequence[int],
+    # values of the shard, cut off at the end of the array: one block, or consecutive blocks. A block is
+    # either rows (n, …), n a multiple of the chunk's rows except in the last block; or, where a chunk holds
+    # one row, planes of one row (1, p, …), p a multiple of the chunk's extent except in the row's last. A
+    # block must not be changed until the iterator ends
     blocks: Iterable[NDArray[Any]],
+    # runs the encoder, perhaps on threads; the bytes are the same. Blocks are taken on the calling thread
     ordered_map: OrderedMap = serial_map,
 ) -> Iterator[bytes | memoryview]:
     """Encode one whole shard as an iterator of buffers, so that the encoded shard need not fit in memory.
 
     Chunks that equal the fill value bit for bit become empty entries of the index; a shard that holds only
     the fill value is just an index.
-
-    Parameters
-    ----------
-    metadata, shard_coord
-        The array, and coordinates of the shard.
-    blocks
-        Values of the shard, cut off at the end of the array: one block, or consecutive blocks. A block is
-        either rows (n, …), n a multiple of the chunk's rows except in the last block; or, where a chunk holds
-        one row, planes of one row (1, p, …), p a multiple of the chunk's extent except in the row's last.
-        A block must not be changed until the iterator ends.
-    ordered_map
-        Runs the encoder, perhaps on threads; the bytes are the same. Blocks are taken on the calling thread.
-
-    Raises
-    ------
-    ValueError
-        If there is no such shard, or the blocks have another dtype or shape.
     """
     extent = _shard_extent(metadata, shard_coord)
     shard = _ShardEncoder(metadata)
@@ -326,17 +295,22 @@ class _ShardEncoder:
         """Encode blocks, each with its shape rounded up to whole chunks."""
         nbytes = self._fill_chunk.nbytes
         chunks_per_run = max(1, RUN_BYTES // nbytes)
-        runs = (
-            (block, run)
-            for block, extent in blocks
-            for run in _batches(chunk_slices(extent, self._metadata.chunk_shape), chunks_per_run)
-        )
+        runs = self._runs(blocks, chunks_per_run)
         max_pending = max(1, MAX_PENDING_BYTES // (chunks_per_run * nbytes))
         for buffers, sizes in ordered_map(self._encode_run, runs, max_pending):
             for size in sizes:
                 self._entries.append((EMPTY, EMPTY) if size is None else (self._offset, size))
                 self._offset += size or 0
             yield from buffers
+
+    def _runs(
+        self, blocks: Iterable[tuple[NDArray[Any], Sequence[int]]], chunks_per_run: int
+    ) -> Iterator[tuple[NDArray[Any], list[Box]]]:
+        """Yield chunks of blocks that are encoded together."""
+        for block, extent in blocks:
+            boxes = chunk_slices(extent, self._metadata.chunk_shape)
+            for run in _batches(boxes, chunks_per_run):
+                yield block, run
 
     def _encode_run(self, run: tuple[NDArray[Any], list[Box]]) -> tuple[Buffers, list[int | None]]:
         """Return buffers of chunks, and the encoded bytes of each; None: it holds only the fill value."""

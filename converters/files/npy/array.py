@@ -27,6 +27,8 @@ from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, reason_of
 from unistore.converters.files.formats import NPY_SIGNATURE, lookalike_problem
 from unistore.errors import InputError, Location, Problem
 
+NPY_NAME = "data"
+"""Name given to the array of a ``.npy`` file."""
 _HEAD = 128
 """Bytes of the header of most files."""
 _MAX_HEADER = 1 << 16

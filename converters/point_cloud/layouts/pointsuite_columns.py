@@ -13,9 +13,9 @@ from unistore.converters.common.faults import is_read_error
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.chunks import native
-from unistore.converters.files.hdf5.file import check_dataset
 from unistore.converters.files.hdf5.tree import walk
-from unistore.converters.plugin import Opened
+from unistore.converters.formats.hdf5 import Dataset
+from unistore.converters.plugin import Array, Opened
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import count_notes, described
 from unistore.converters.point_cloud.pointsuite import (
@@ -52,8 +52,12 @@ def describe(opened: Opened, mapping: Mapping[str, str]) -> Described:
     inside = walk(segments.group(0), location, segments.roots)
     if inside.problems:
         raise InputError(inside.problems)
-    columns = {key: dataset for key, dataset in inside.datasets.items() if key not in _SUMMARIES}
-    chosen = choose(NAME, columns, "", mapping, location, check_dataset)
+    columns: dict[str, Array] = {
+        key: Dataset(dataset, location_of(location, key))
+        for key, dataset in inside.datasets.items()
+        if key not in _SUMMARIES and dataset.shape is not None
+    }
+    chosen = choose(NAME, columns, "", mapping, location)
     layout = chosen.layout
     count = len(segments.keys)
     said = opened.group_facts(SEGMENTS).get("num_segments")

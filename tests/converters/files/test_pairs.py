@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from unistore.converters.files.npy.grouping import group_files
 from unistore.converters.files.pairs import (
     _LABELS,
     images_of_label,
@@ -12,6 +11,8 @@ from unistore.converters.files.pairs import (
     may_be_label,
     row_label_paths,
 )
+from unistore.converters.plugin import SourceFile
+from unistore.converters.rows.grouping import group_files
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_labels_of_rows() -> None:
     assert Path("a/y") in row_label_paths(Path("a/x"))
 
 
-def grouped(tmp_path: Path, *names: str) -> dict[str, tuple[list[str], tuple[str, ...] | None]]:
+def grouped(tmp_path: Path, *names: str) -> dict[str, tuple[list[str], tuple[str, ...]]]:
     """Files and arrays of each part, of arrays that could all be parts of one."""
     import numpy as np
 
@@ -90,9 +91,9 @@ def grouped(tmp_path: Path, *names: str) -> dict[str, tuple[list[str], tuple[str
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, np.zeros((3, 4, 5), "u1" if "seg" in name or "label" in name else "i2"))
-    groups, problems = group_files([(name, f"{tmp_path}/{name}") for name in sorted(names)])
+    groups, problems = group_files([SourceFile(tmp_path / name, name) for name in sorted(names)])
     assert not problems
-    return {group.name: ([name for name, _ in group.files], group.arrays) for group in groups}
+    return {group.name: ([file.name for file in group.files], group.arrays) for group in groups}
 
 
 def test_plain_arrays_of_a_pair_are_side_by_side(tmp_path: Path) -> None:

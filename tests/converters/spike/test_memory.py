@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from unistore.conversion.convert import convert
-from unistore.conversion.preview import preview
+from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
 from unistore.converters.plugin import SourceFile
 from unistore.converters.scanning import scan_sources
@@ -56,7 +56,7 @@ def test_a_stream_above_the_limit_is_refused_before_it_is_read(tmp_path: Path) -
     path = sparse_stream(tmp_path / "a.dat", 10_000 * 28_800)
     with at_most(40 * MB):
         for refuse in (
-            lambda: preview(spike_converter(**SIZE), [path], Settings(memory=400 * MB)),
+            lambda: dry_run(spike_converter(**SIZE), [path], Settings(memory=400 * MB)),
             lambda: convert(path, tmp_path / "out.zarr", "spike", memory="400MB", **SIZE),
         ):
             with pytest.raises(InputError, match=r"400\.0 MB is too little.* 592\.\d MB for a shard"):

@@ -18,12 +18,12 @@ NEVER = {
     *("torch", "dask", "distributed", "zarr", "cv2", "obstore", "matplotlib", "rich"),
     *("asyncio", "decimal", "difflib", "hashlib", "html", "secrets", "tomllib"),
     *("unistore.exporting", "unistore.integrity", "unistore.loader", "unistore.pictures"),
-    *("unistore.data.dataset", "unistore.remote.client", "unistore.remote.object_storage"),
+    *("unistore.data.dataset", "unistore.remote.client"),
 }
 """What no command here needs: no progress is drawn, no object store read."""
 WORKERS = {"h5py", "unistore.conversion.executors.processes"}
 """What is needed only to read HDF5: a worker is started, which alone has the library."""
-REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.preview"}
+REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.dry_run"}
 CONVERSION = {
     "ct": {"agreement", "counting", "finalize", "group", "scan", "tables", "volume"},
     "point_cloud": {"cloud", "derive", "finalize", "gather", "grids", "sorting"},

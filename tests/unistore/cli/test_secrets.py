@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import unistore
 from unistore.errors import InputError
 from unistore.remote.client import redacted_error
-from unistore.remote.url import Location, redact_url, redact_urls
+from unistore.remote.url import StoreLocation, redact_url, redact_urls
 
 SECRETS = ("hunter2", "AKIAUSER", "SIGNED", "frag0")
 URLS = [
@@ -183,4 +183,4 @@ def test_no_user_password_or_query_is_ever_shown(scheme: str, user: str, passwor
 
 
 def test_a_place_shows_nothing_secret() -> None:
-    assert str(Location("s3", "bucket", "a/b")) == "s3://bucket/a/b"
+    assert str(StoreLocation("s3", "bucket", "a/b")) == "s3://bucket/a/b"

@@ -11,8 +11,8 @@ import pytest
 
 import unistore
 from unistore.conversion.convert import make_converter
+from unistore.conversion.dry_run import dry_run
 from unistore.conversion.memory import predicted_bytes
-from unistore.conversion.preview import preview
 from unistore.converters.seam.converter import SeamConverter
 
 
@@ -72,6 +72,6 @@ def test_enough_room_is_not_spoken_of(source: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_predicted_is_more_than_a_store_takes(source: Path) -> None:
-    tables = preview(make_converter("rows", {}), [source]).tables
+    tables = dry_run(make_converter("rows", {}), [source]).tables
     report = unistore.convert(source, source.with_name("out.zarr"), "rows", codec="none")
     assert report.raw_bytes >= predicted_bytes(tables) == 3_200_000

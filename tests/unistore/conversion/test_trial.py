@@ -12,8 +12,8 @@ import zarr
 
 import unistore
 from unistore.conversion.job import ShardJob
+from unistore.conversion.new_store import choose_codecs
 from unistore.conversion.plan import ShardTask
-from unistore.conversion.planning import choose_codecs
 from unistore.errors import InputError
 from unistore.zarr3.writer import choose_codec
 
@@ -74,7 +74,7 @@ def test_no_more_rows_are_read_than_chunks_need(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "parts").mkdir()
     for part in range(100):
         np.save(tmp_path / "parts" / f"{part}.npy", values()["noise"][part * 20 :][:20])
-    monkeypatch.setattr("unistore.conversion.planning.SAMPLE", 1 << 14)
+    monkeypatch.setattr("unistore.conversion.new_store.SAMPLE", 1 << 14)
     tasks: list[ShardTask] = []
     columns = ShardJob.columns
 

@@ -12,8 +12,7 @@ import pytest
 
 from unistore import repair, verify
 from unistore.cli.main import main
-from unistore.conversion.executors.asking import run_in_order
-from unistore.conversion.executors.local import Job, Outcome
+from unistore.conversion.executors.local import Job, Outcome, run_in_order
 from unistore.integrity.verify import verify_with
 
 Copy = Callable[[str], tuple[Any, Path]]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unistore.loader import Loader, LoaderError
-from unistore.loader.state import Progress
+from unistore.loader.state import EpochProgress
 from unistore.order.sequences import InOrder
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -63,7 +63,7 @@ def test_states_of_other_runs_are_refused_with_the_difference(data):
 
 
 def test_set_epoch_keeps_a_resumed_position(data):
-    progress = Progress("d")
+    progress = EpochProgress("d")
     sequence = InOrder(100)
     progress.load(
         {"version": 1, "epoch": 3, "delivered": 40, "digest": "d", "order": sequence.describe()}, sequence

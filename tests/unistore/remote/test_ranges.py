@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.remote.object_storage import ObjectStorage, coalesce
+from unistore.remote.client import ObjectStorage, coalesce
 
 RANGES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 400), st.integers(1, 60)), max_size=40)
 

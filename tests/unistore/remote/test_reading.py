@@ -13,9 +13,9 @@ import pytest
 
 import unistore
 from unistore.errors import CorruptionError, InputError, StoreError
-from unistore.remote.object_storage import ObjectStorage
+from unistore.remote.client import ObjectStorage
 from unistore.store.reader import Store
-from unistore.zarr3 import Array, LocalStorage
+from unistore.zarr3 import LocalStorage, StoredArray
 
 
 def test_every_array_is_that_of_the_local_store(
@@ -240,7 +240,10 @@ def test_storages_say_whether_they_survive_a_fork(uploaded: str, local: Path) ->
 
 
 def test_arrays_read_without_a_store(uploaded: str, local: Path) -> None:
-    far, near = Array.open(ObjectStorage(uploaded), "rows/data"), Array.open(LocalStorage(local), "rows/data")
+    far, near = (
+        StoredArray.open(ObjectStorage(uploaded), "rows/data"),
+        StoredArray.open(LocalStorage(local), "rows/data"),
+    )
     lo, hi = np.array([10, 590, 0]), np.array([250, 600, 1])
     assert np.array_equal(far.read_ranges(lo, hi), near.read_ranges(lo, hi))
     assert np.array_equal(far.read_box([7, 3], [222, 9]), near.read_box([7, 3], [222, 9]))

@@ -19,8 +19,8 @@ import xxhash
 
 import unistore
 from unistore.errors import CorruptionError, InputError, StoreError
-from unistore.remote.shard_cache import ShardCache
 from unistore.store.reader import Store
+from unistore.store.shard_cache import ShardCache
 
 
 def copies(folder: Path) -> dict[str, bytes]:
@@ -128,7 +128,7 @@ def test_the_limit_holds_and_the_least_recently_used_go_first(tmp_path: Path) ->
 def test_use_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = xxhash.xxh3_128_hexdigest(b"x")
     cache = ShardCache(tmp_path, 10)
-    monkeypatch.setattr("unistore.remote.shard_cache.TOUCH_INTERVAL", 0.0)
+    monkeypatch.setattr("unistore.store.shard_cache.TOUCH_INTERVAL", 0.0)
     for _ in range(2):
         assert cache.ensure(name, 1, lambda: [b"x"], "object")
         path = tmp_path / cache.path(name)
@@ -261,7 +261,7 @@ def test_one_fetches_while_others_wait(tmp_path: Path) -> None:
 
 DIE = """
 import os, signal, sys
-from unistore.remote.shard_cache import ShardCache
+from unistore.store.shard_cache import ShardCache
 
 def fetch():
     yield b"a" * 4000

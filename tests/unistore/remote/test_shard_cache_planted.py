@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from unistore.errors import StoreError
-from unistore.remote.shard_cache import ShardCache
+from unistore.store.shard_cache import ShardCache
 
 CONTENT = b"x" * 300
 NAME = xxhash.xxh3_128_hexdigest(CONTENT)

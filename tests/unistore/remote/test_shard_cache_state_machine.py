@@ -19,10 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.machines import run_machine
 from unistore.errors import CorruptionError, StoreError
-from unistore.remote.shard_cache import PART, ShardCache
-from unistore.store.cached_storage import CachedStorage
 from unistore.store.manifest import Entry, manifest_bytes
 from unistore.store.names import MANIFEST
+from unistore.store.shard_cache import PART, CachedStorage, ShardCache
 
 OBJECTS = {f"rows/data/c/{n}": bytes([n]) * (n * 100) + b"end" for n in range(10)}
 CHECKSUMS = {key: xxhash.xxh3_128_hexdigest(content) for key, content in OBJECTS.items()}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unistore.converters.scan import Source, Sources
 from unistore.system import packed
-from unistore.system.packed import Packed, Texts, view
+from unistore.system.packed import PackedObjects, Texts, view
 
 ITEMS = st.lists(st.tuples(st.text(), st.dictionaries(st.text(max_size=3), st.integers())), max_size=40)
 
@@ -22,7 +22,7 @@ def test_like_a_list(items: list[Any], block: int, size: int, data: st.DataObjec
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed, "BLOCK", block)
         patch.setattr(packed, "BYTES", size)
-        found = Packed(items)
+        found = PackedObjects(items)
     assert (len(found), list(found)) == (len(items), items)
     assert [found[at] for at in range(len(items))] == items
     assert found[::-1] == items[::-1]
@@ -42,10 +42,10 @@ def test_many_alike_take_little() -> None:
     items = [
         {"name": f"lot/episode_{number}.hdf5", "columns": ["action", "qpos"] * 20} for number in range(5000)
     ]
-    whole = len(pickle.dumps(Packed(items)))
+    whole = len(pickle.dumps(PackedObjects(items)))
     assert whole < 60 * len(items)
-    assert len(pickle.dumps(Packed(items).only([17]))) < whole / 10
-    assert len(pickle.dumps(Packed(items).only([]))) < 200
+    assert len(pickle.dumps(PackedObjects(items).only([17]))) < whole / 10
+    assert len(pickle.dumps(PackedObjects(items).only([]))) < 200
 
 
 @given(items=st.lists(st.text(st.characters())), data=st.data())

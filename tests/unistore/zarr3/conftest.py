@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unistore.zarr3 import Array, ArrayMetadata, LocalStorage
+from unistore.zarr3 import ArrayMetadata, LocalStorage, StoredArray
 from unistore.zarr3.durable import write_file
 from unistore.zarr3.metadata import shard_key
 from unistore.zarr3.writer import array_metadata, encode_shard
 
 Check = Callable[[NDArray[Any], NDArray[Any]], None]
-Write = Callable[..., Array]
+Write = Callable[..., StoredArray]
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +46,7 @@ def write() -> Write:
         path: str = "a",
         metadata: ArrayMetadata | None = None,
         **options: Any,
-    ) -> Array:
+    ) -> StoredArray:
         if metadata is None:
             metadata = array_metadata(values.shape, values.dtype, chunk, shard, codec, **options)
         folder = root / path
@@ -56,6 +56,6 @@ def write() -> Write:
             low = [at * step for at, step in zip(shard_coord, metadata.shard_shape, strict=True)]
             block = values[tuple(slice(a, a + n) for a, n in zip(low, metadata.shard_shape, strict=True))]
             write_file(folder, shard_key(shard_coord), encode_shard(metadata, shard_coord, np.asarray(block)))
-        return Array.open(LocalStorage(root), path)
+        return StoredArray.open(LocalStorage(root), path)
 
     return write

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.zarr3 import Array, cache
+from unistore.zarr3 import StoredArray, cache
 from unistore.zarr3.cache import CHUNKS, ChunkCache, IndexCache
 from unistore.zarr3.chunks import ChunkReader
 
@@ -34,8 +34,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 VOLUMES = np.arange(5 * 8 * 12, dtype="f4").reshape(5, 8, 12)
 
 
-def volumes(write: Any, root: Path) -> Array:
-    array: Array = write(root, VOLUMES, (1, 4, 4), (2, 8, 16))
+def volumes(write: Any, root: Path) -> StoredArray:
+    array: StoredArray = write(root, VOLUMES, (1, 4, 4), (2, 8, 16))
     return array
 
 

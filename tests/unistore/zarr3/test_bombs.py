@@ -17,7 +17,7 @@ from hypothesis import given, settings
 
 from tests.unistore.store.strategies import changed
 from unistore.errors import CorruptionError, StoreError, UnsupportedError
-from unistore.zarr3 import Array, LocalStorage
+from unistore.zarr3 import LocalStorage, StoredArray
 from unistore.zarr3.codecs import Blosc, FrameError, decoder, encoder, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata, encode_index
 from unistore.zarr3.writer import array_metadata, compressor_of
@@ -49,10 +49,10 @@ def test_incompressible_chunks_stay_below_the_bound(codec: str, nbytes: int) -> 
 READ = """
 import resource, sys
 from unistore.errors import CorruptionError
-from unistore.zarr3 import Array, LocalStorage
+from unistore.zarr3 import LocalStorage, StoredArray
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 try:
-    Array.open(LocalStorage(sys.argv[1]), "a").read()
+    StoredArray.open(LocalStorage(sys.argv[1]), "a").read()
 except CorruptionError as error:
     print(error)
 """
@@ -96,4 +96,4 @@ def test_the_error_of_a_document_names_store_and_array(tmp_path: Path) -> None:
     with pytest.raises(
         CorruptionError, match=r"array 'x': zarr\.json is damaged: not readable as JSON \(.*levels"
     ):
-        Array.open(LocalStorage(tmp_path), "x")
+        StoredArray.open(LocalStorage(tmp_path), "x")

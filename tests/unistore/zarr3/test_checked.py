@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unistore.errors import CorruptionError
-from unistore.zarr3 import Array, gather
+from unistore.zarr3 import StoredArray, gather
 from unistore.zarr3.storage import LocalStorage
 
 VALUES = np.arange(1, 3200 * 3 + 1, dtype="f4").reshape(3200, 3)
@@ -18,10 +18,10 @@ CHUNK = 16 * 12
 
 
 @pytest.fixture
-def array(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> Array:
+def array(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> StoredArray:
     """200 chunks of 16 rows, ten shards; pools have room for 64."""
     monkeypatch.setattr(gather, "POOL_BYTES", 64 * CHUNK)
-    made: Array = write(tmp_path, VALUES, (16, 3), (320, 3), "none")
+    made: StoredArray = write(tmp_path, VALUES, (16, 3), (320, 3), "none")
     return made
 
 
@@ -54,7 +54,7 @@ def change(tmp_path: Path, offset: int) -> None:
         os.utime(file.fileno(), ns=(1, 1))  # a clock may be too coarse for two changes
 
 
-def test_rows_are_read_alone_once_their_chunks_were_checked(array: Array, sizes: list[int]) -> None:
+def test_rows_are_read_alone_once_their_chunks_were_checked(array: StoredArray, sizes: list[int]) -> None:
     for seed in range(3):
         sizes.clear()
         rows = one_of_each_chunk(seed)
@@ -64,11 +64,13 @@ def test_rows_are_read_alone_once_their_chunks_were_checked(array: Array, sizes:
 
 
 @pytest.mark.parametrize("offset", [0, CHUNK - 1, CHUNK, 7 * (CHUNK + 4) + 30])
-def test_a_change_is_found_before_and_after_the_first_read(array: Array, tmp_path: Path, offset: int) -> None:
+def test_a_change_is_found_before_and_after_the_first_read(
+    array: StoredArray, tmp_path: Path, offset: int
+) -> None:
     rows = one_of_each_chunk(0)
     array.read_rows(rows)
     change(tmp_path, offset)
-    for found in (array, Array.open(array.storage, "a")):
+    for found in (array, StoredArray.open(array.storage, "a")):
         for _ in range(2):
             with pytest.raises(CorruptionError, match=f"chunk \\({20 + offset // (CHUNK + 4)}, 0\\)"):
                 found.read_rows(rows)
@@ -76,7 +78,7 @@ def test_a_change_is_found_before_and_after_the_first_read(array: Array, tmp_pat
     np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
 
 
-def test_what_is_shared_is_kept_as_chunks(array: Array, sizes: list[int]) -> None:
+def test_what_is_shared_is_kept_as_chunks(array: StoredArray, sizes: list[int]) -> None:
     class Chunks:
         chunks = np.zeros((array.chunk_count, CHUNK), np.uint8)
         there = np.zeros(array.chunk_count, np.int64)
@@ -93,7 +95,7 @@ def test_what_is_shared_is_kept_as_chunks(array: Array, sizes: list[int]) -> Non
 
 
 def test_absent_chunks_and_many_rows_of_few_chunks_are_read_as_ever(
-    tmp_path: Path, write: Any, array: Array, sizes: list[int]
+    tmp_path: Path, write: Any, array: StoredArray, sizes: list[int]
 ) -> None:
     few = np.random.default_rng(1).permutation(800)
     np.testing.assert_array_equal(array.read_rows(few), VALUES[few])

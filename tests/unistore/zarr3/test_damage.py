@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.zarr3 import Array, LocalStorage
+from unistore.zarr3 import LocalStorage, StoredArray
 from unistore.zarr3.codecs import Blosc, FrameError, decoder, encoder
 from unistore.zarr3.metadata import decode_index, encode_index
 from unistore.zarr3.writer import array_metadata
@@ -36,7 +36,7 @@ DAMAGED = re.compile(r"array 'a': shard a/c/1/0 of .*(: .*shard index|, chunk \(
 def read_or_message(root: Path) -> tuple[Any, str]:
     """Everything read by a reader that knows nothing yet, or the message of its error."""
     try:
-        return Array.open(LocalStorage(root), "a").read_box([0, 0], [12, 30]), ""
+        return StoredArray.open(LocalStorage(root), "a").read_box([0, 0], [12, 30]), ""
     except CorruptionError as error:
         return None, str(error)
 
@@ -63,7 +63,7 @@ def test_a_shard_cut_off_anywhere(tmp_path: Path, write: Any, codec: str) -> Non
     for size in range(0, len(whole), 7):
         file.write_bytes(whole[:size])
         with pytest.raises(CorruptionError, match=r"array 'a': shard a/c/1/0"):
-            Array.open(LocalStorage(tmp_path), "a").read_box([0, 0], [12, 30])
+            StoredArray.open(LocalStorage(tmp_path), "a").read_box([0, 0], [12, 30])
 
 
 def test_a_shard_cut_off_while_it_is_open(tmp_path: Path, write: Any) -> None:
@@ -108,7 +108,7 @@ def test_a_missing_shard_is_damage(tmp_path: Path, write: Any) -> None:
     expected = values()
     write(tmp_path, expected, metadata=metadata_of("fast"))
     (tmp_path / "a" / "c" / "1" / "0").unlink()
-    array = Array.open(LocalStorage(tmp_path), "a")
+    array = StoredArray.open(LocalStorage(tmp_path), "a")
     np.testing.assert_array_equal(array.read_box([0, 0], [6, 30]), expected[:6])
     with pytest.raises(
         CorruptionError, match=r"array 'a': a/c/1/0 of .* is missing, but the store is sealed"
@@ -155,7 +155,7 @@ def test_an_index_that_points_outside(
     entries[1] = entry
     file.write_bytes(whole[:-52] + encode_index(entries.view("<i8")))
     with pytest.raises(CorruptionError, match=rf"array 'a': shard a/c/0/0 .*{message}"):
-        Array.open(LocalStorage(tmp_path), "a").read_rows([0])
+        StoredArray.open(LocalStorage(tmp_path), "a").read_rows([0])
 
 
 @pytest.mark.parametrize("cname", ["lz4", "zstd"])

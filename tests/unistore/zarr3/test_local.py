@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.zarr3 import Array, LocalStorage, storage
+from unistore.zarr3 import LocalStorage, StoredArray, storage
 
 
 def open_files(root: Path) -> int:
@@ -89,7 +89,7 @@ def test_systems_without_pread(tmp_path: Path, write: Any, monkeypatch: pytest.M
     read_by_threads(array, values)
 
 
-def read_by_threads(array: Array, values: Any) -> None:
+def read_by_threads(array: StoredArray, values: Any) -> None:
     """Read the same array by rows and boxes from eight threads at once."""
     start = threading.Barrier(8)
 

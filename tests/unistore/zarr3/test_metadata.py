@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from unistore.errors import StoreError, UnsupportedError
-from unistore.zarr3 import Array, ArrayMetadata, LocalStorage
+from unistore.zarr3 import ArrayMetadata, LocalStorage, StoredArray
 from unistore.zarr3.metadata import DTYPE_NAMES
 from unistore.zarr3.writer import array_metadata
 
@@ -88,7 +88,7 @@ def test_unsupported_features_are_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "zarr.json").write_text(json.dumps(document(**changes)))
     with pytest.raises(UnsupportedError, match=message) as raised:
-        Array.open(LocalStorage(tmp_path), "x")
+        StoredArray.open(LocalStorage(tmp_path), "x")
     assert "array 'x'" in str(raised.value)
     assert "read others with zarr-python: unistore.open_zarr" in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
@@ -188,11 +188,11 @@ def test_arrays_that_cannot_be_written(call: Callable[[], Any], error: type[Exce
 
 def test_no_array_there(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"x/zarr.json: no such file; .*zarr-python: unistore.open_zarr"):
-        Array.open(LocalStorage(tmp_path), "x")
+        StoredArray.open(LocalStorage(tmp_path), "x")
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "zarr.json").write_text("{")
     with pytest.raises(StoreError, match="not readable as JSON"):
-        Array.open(LocalStorage(tmp_path), "x")
+        StoredArray.open(LocalStorage(tmp_path), "x")
     (tmp_path / "x" / "zarr.json").write_text("[1]")
     with pytest.raises(StoreError, match="expected a JSON object"):
-        Array.open(LocalStorage(tmp_path), "x")
+        StoredArray.open(LocalStorage(tmp_path), "x")

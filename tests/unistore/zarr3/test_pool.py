@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unistore.errors import CorruptionError
-from unistore.zarr3 import Array, gather
+from unistore.zarr3 import StoredArray, gather
 from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.gather import ChunkPool
 
@@ -44,8 +44,8 @@ def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def array(tmp_path: Path, write: Any) -> Array:
-    made: Array = write(tmp_path, VALUES, (16, 3), (320, 3))
+def array(tmp_path: Path, write: Any) -> StoredArray:
+    made: StoredArray = write(tmp_path, VALUES, (16, 3), (320, 3))
     return made
 
 
@@ -67,7 +67,9 @@ def test_rows_are_those_of_numpy(tmp_path_factory: Any, write: Any, data: st.Dat
         gather.POOL_BYTES = kept
 
 
-def test_chunks_stay_until_others_need_their_room(array: Array, read: list[int], small_pools: None) -> None:
+def test_chunks_stay_until_others_need_their_room(
+    array: StoredArray, read: list[int], small_pools: None
+) -> None:
     first = np.arange(0, 64 * 16, 16)
     for _ in range(3):
         np.testing.assert_array_equal(array.read_rows(first), VALUES[first])
@@ -81,7 +83,7 @@ def test_chunks_stay_until_others_need_their_room(array: Array, read: list[int],
     assert read == [100, 0]
 
 
-def test_rooms_are_taken_in_turn(array: Array, read: list[int], small_pools: None) -> None:
+def test_rooms_are_taken_in_turn(array: StoredArray, read: list[int], small_pools: None) -> None:
     first = np.arange(0, 64 * 16, 16)
     for rows in (first, [100 * 16], [101 * 16]):
         array.read_rows(rows)
@@ -90,13 +92,13 @@ def test_rooms_are_taken_in_turn(array: Array, read: list[int], small_pools: Non
     assert read == []
 
 
-def test_chunks_of_a_batch_are_read_once_each(array: Array, read: list[int], small_pools: None) -> None:
+def test_chunks_of_a_batch_are_read_once_each(array: StoredArray, read: list[int], small_pools: None) -> None:
     rows = np.random.default_rng(0).integers(0, 3200, 60)
     np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
     assert sorted(read) == sorted({row // 16 for row in rows.tolist()} - {10})
 
 
-def test_more_rows_than_there_is_room_for(array: Array, small_pools: None) -> None:
+def test_more_rows_than_there_is_room_for(array: StoredArray, small_pools: None) -> None:
     rows = np.random.default_rng(0).permutation(3200)
     for _ in range(2):
         np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
@@ -125,7 +127,7 @@ def test_pools_share_the_memory(tmp_path: Path, write: Any, monkeypatch: pytest.
     assert [int((each._pool._chunk_in >= 0).sum()) for each in kept] == [100] * 4
 
 
-def test_large_chunks_are_left_to_the_cache(array: Array, read: list[int], monkeypatch: Any) -> None:
+def test_large_chunks_are_left_to_the_cache(array: StoredArray, read: list[int], monkeypatch: Any) -> None:
     monkeypatch.setattr(gather, "POOL_BYTES", 63 * CHUNK)
     rows = np.array([0, 100, 3199])
     np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
@@ -133,7 +135,7 @@ def test_large_chunks_are_left_to_the_cache(array: Array, read: list[int], monke
 
 
 def test_a_damaged_chunk_is_named_and_others_are_read(
-    tmp_path: Path, array: Array, small_pools: None
+    tmp_path: Path, array: StoredArray, small_pools: None
 ) -> None:
     path = next(file for file in sorted((tmp_path / "a").rglob("0")) if file.is_file())
     raw = bytearray(path.read_bytes())
@@ -146,7 +148,7 @@ def test_a_damaged_chunk_is_named_and_others_are_read(
         np.testing.assert_array_equal(array.read_rows(good), VALUES[good])
 
 
-def test_threads_and_children_read_the_same(array: Array, small_pools: None) -> None:
+def test_threads_and_children_read_the_same(array: StoredArray, small_pools: None) -> None:
     wrong: list[int] = []
 
     def work(seed: int) -> None:
@@ -169,6 +171,6 @@ def test_threads_and_children_read_the_same(array: Array, small_pools: None) -> 
     assert [child.exitcode for child in children] == [0, 0, 0]
 
 
-def _child(array: Array, seed: int) -> None:
+def _child(array: StoredArray, seed: int) -> None:
     rows = np.random.default_rng(seed).integers(0, 3200, 500)
     assert np.array_equal(array.read_rows(rows), VALUES[rows])

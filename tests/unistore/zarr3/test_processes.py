@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import multiprocessing, sys, threading
 import numpy as np
-from unistore.zarr3 import Array, LocalStorage
+from unistore.zarr3 import LocalStorage, StoredArray
 
 
 def digest(array, start=0):
@@ -33,7 +33,7 @@ def child(array, pipe):
 
 if __name__ == "__main__":
     method, root, patience = sys.argv[1:]
-    arrays = [Array.open(LocalStorage(root), path) for path in ("rows", "tiles")]
+    arrays = [StoredArray.open(LocalStorage(root), path) for path in ("rows", "tiles")]
     expected = [digest(array) for array in arrays]
     stop = threading.Event()
 

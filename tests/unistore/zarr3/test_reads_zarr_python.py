@@ -16,7 +16,7 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Transpos
 
 import unistore
 from unistore.errors import StoreError, UnsupportedError
-from unistore.zarr3 import Array, LocalStorage
+from unistore.zarr3 import LocalStorage, StoredArray
 from unistore.zarr3.metadata import DTYPE_NAMES
 from unistore.zarr3.writer import array_metadata
 
@@ -78,7 +78,7 @@ def test_any_array_of_zarr_python(case: dict[str, Any], data: st.DataObject, sam
             written[...] = values
         expected = np.asarray(zarr.open_array(folder, path="g/x", mode="r")[...])
         np.testing.assert_array_equal(expected, values)
-        array = Array.open(LocalStorage(folder), "g/x")
+        array = StoredArray.open(LocalStorage(folder), "g/x")
         assert (array.shape, array.dtype) == (shape, dtype)
         same_bits(array.read_box([0] * len(shape), shape), expected)
         lo = [data.draw(st.integers(0, extent)) for extent in shape]
@@ -133,7 +133,7 @@ def test_other_arrays_are_left_to_zarr_python(tmp_path: Path, name: str) -> None
     foreign = zarr.create_array(tmp_path, name="x", shape=VALUES.shape, **options)
     foreign[...] = VALUES.astype(options["dtype"])
     with pytest.raises((UnsupportedError, StoreError)) as raised:
-        Array.open(LocalStorage(tmp_path), "x")
+        StoredArray.open(LocalStorage(tmp_path), "x")
     (line,) = str(raised.value).splitlines()
     assert message in line
     assert "zarr-python: unistore.open_zarr" in line
@@ -182,4 +182,4 @@ def test_tensorstore_arrays(tmp_path: Path, same_bits: Any) -> None:
             "store_data_equal_to_fill_value": True,
         }
         tensorstore.open(spec, open=True).result().write(values).result()
-        same_bits(Array.open(LocalStorage(tmp_path), str(number)).read(), values)
+        same_bits(StoredArray.open(LocalStorage(tmp_path), str(number)).read(), values)

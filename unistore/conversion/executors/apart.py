@@ -35,7 +35,9 @@ class Apart:
         threads: int | None = None,
         tell: Callable[[str], None] = NO_PROGRESS.tell,
     ) -> None:
-        self._memory, self._imports, self._tell = memory, imports, tell
+        self._memory = memory
+        self._imports = imports
+        self._tell = tell
         self._threads = encoding_threads() if threads is None else threads
         self._processes: Processes | None = None
 
@@ -45,7 +47,8 @@ class Apart:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        processes, self._processes = self._processes, None
+        processes = self._processes
+        self._processes = None
         if processes is not None:
             processes.stop(keep_one=kind is None)
 

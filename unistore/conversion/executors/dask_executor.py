@@ -75,16 +75,13 @@ class DaskCluster:
 
     They get no more steps than they can begin at once, and as many again. How often a step may lose its
     worker is the cluster's own setting (``distributed.scheduler.allowed-failures``).
-
-    Parameters
-    ----------
-    client
-        Connected to the scheduler (`distributed.Client`).
-    tell
-        Told, in a line, of workers that are lost or missing.
     """
 
-    def __init__(self, client: Any, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: Any,  # connected to the scheduler (`distributed.Client`)
+        tell: Callable[[str], None],  # told, in a line, of workers that are lost or missing
+    ) -> None:
         self._client = client
         self._tell = tell
         self._run = uuid.uuid4().hex
@@ -167,10 +164,11 @@ class _Step:
     """The future of a step."""
 
     def __init__(self, future: Any, look: Callable[[], None]) -> None:
-        self._future, self._look = future, look
+        self._future = future
+        self._look = look
 
     def result(self) -> Outcome:
-        """Outcome of the step; raises what it raised."""
+        """Return the outcome of the step; raises what it raised."""
         from concurrent.futures import CancelledError
 
         from distributed import KilledWorker
@@ -200,7 +198,7 @@ def _note_removed(gone: SimpleQueue[str], event: tuple[float, dict[str, Any]]) -
 
 
 def _same(job: Any) -> Any:
-    """The job, as a result that every step of a worker shares."""
+    """Return the job, as a result that every step of a worker shares."""
     return job
 
 
@@ -246,30 +244,18 @@ class Dask:
 
     The connection is made with the first step and ends when this is left. A step of a lost worker runs again
     on another; one that the cluster gives up is reported with what it was.
-
-    Parameters
-    ----------
-    scheduler
-        Address (``"tcp://host:8786"``, or ``"tls://…"`` with the certificates of dask's configuration), the
-        JSON file that ``dask scheduler --scheduler-file`` writes, or a `distributed.Client`, which is left
-        open: for certificates of its own. Its workers see the same files.
-    memory
-        Bytes that this process and the steps at work at once may hold; None: not bounded.
-    tell
-        Told, in a line, what happens to workers.
-
-    Raises
-    ------
-    InputError
-        If the address carries a user, a password or a query, or the client is not connected.
     """
 
     def __init__(
         self,
+        # address (``"tcp://host:8786"``, or ``"tls://…"`` with the certificates of dask's configuration), the
+        # JSON file that ``dask scheduler --scheduler-file`` writes, or a `distributed.Client`, which is left
+        # open: for certificates of its own. Its workers see the same files
         scheduler: str | Client,
         *,
+        # bytes that this process and the steps at work at once may hold; None: not bounded
         memory: int | None = None,
-        tell: Callable[[str], None] = NO_PROGRESS.tell,
+        tell: Callable[[str], None] = NO_PROGRESS.tell,  # told, in a line, what happens to workers
     ) -> None:
         from distributed import Client
 
@@ -302,15 +288,7 @@ class Dask:
         return len(self._connect().scheduler_info(n_workers=-1)["workers"])
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
-        """Yield every item with its outcome as it is done.
-
-        Raises
-        ------
-        ConversionError
-            If the cluster gave a step up (names the step), or the scheduler is gone.
-        InputError
-            If one step alone is more than `memory`, or the scheduler's address is none.
-        """
+        """Yield every item with its outcome as it is done."""
         todo = list(items)
         if not todo:
             return

@@ -126,8 +126,11 @@ class Processes:
             spare = self._idle.get()
             self._processes.remove(spare)
             keep_worker(spare)
-        processes, idle = self._processes, self._idle
-        self._processes, self._idle, self._lost = [], SimpleQueue(), SimpleQueue()
+        processes = self._processes
+        idle = self._idle
+        self._processes = []
+        self._idle = SimpleQueue()
+        self._lost = SimpleQueue()
         for process in processes:
             process.kill()
             idle.put(process)  # whoever waits for one learns that it is gone
@@ -137,7 +140,8 @@ class Processes:
             process.end()
 
     def _call(self, item: SentItem) -> Outcome:
-        idle, lost = self._idle, self._lost
+        idle = self._idle
+        lost = self._lost
         process = idle.get()
         try:
             outcome = process.call(self._job, item, dict(_damaged), self._most_bytes)

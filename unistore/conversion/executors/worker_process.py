@@ -37,7 +37,7 @@ SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 OUT_OF_MEMORY = "killed by SIGKILL"
 """How the kernel ends a process when memory runs out."""
 HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
-IMPORTS = ("unistore.conversion.executors.asking",)
+IMPORTS = ("unistore.conversion.executors.local",)
 """What every step needs."""
 CONVERSION = "unistore.conversion.job"
 """What writing shards needs, too."""
@@ -153,7 +153,8 @@ class WorkerProcess:
         elif code and (note := last_note(self._note)):  # 0: SIGCHLD is ignored here
             how = f"signal {-code}" if code < 0 else lost.cause
             what = "hangs {}" if -code == signal.SIGXCPU else f"crashes {{}} ({how})"
-            lost.note, lost.damage = note, what.format(library_of(note))
+            lost.note = note
+            lost.damage = what.format(library_of(note))
         return lost
 
     def _how_it_ended(self) -> str:
@@ -197,19 +198,20 @@ def start_early(
     It imports their libraries, the converter of the family (None: all of this package), and the modules.
     Images need none where they are not decoded.
     """
-    suffixes = {Path(name).suffix.lower() for path in paths for name in _names(path)}
+    names = chain.from_iterable(map(_names, paths))
+    suffixes = {Path(name).suffix.lower() for name in names}
     libraries = {LIBRARIES[suffix] for suffix in suffixes & LIBRARIES.keys()}
     if not decodes:
         libraries.discard(IMAGE_LIBRARIES)
     if _spare or not libraries:
         return
-    asked = own_families() if family is None else filter(None, [find_family(family)])
-    converters = (each.converter.partition(":")[0] for each in asked)
+    records = own_families() if family is None else filter(None, [find_family(family)])
+    converters = (record.converter.partition(":")[0] for record in records)
     _spare.append(WorkerProcess((*modules, *converters, *chain.from_iterable(libraries))))
 
 
 def _names(path: str | os.PathLike[str]) -> Iterable[str]:
-    below = (name for _, _, names in os.walk(path) for name in names)
+    below = chain.from_iterable(names for _, _, names in os.walk(path))
     return chain((os.fspath(path),), islice(below, LOOKED_AT))
 
 
@@ -229,13 +231,13 @@ os.register_at_fork(after_in_child=_leave_spare)
 
 
 def _surroundings() -> tuple[dict[str, str], Path]:
-    """Environment of a worker, with the path of modules, and the current folder."""
+    """Return the environment of a worker, with the path of modules, and the current folder."""
     folders = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
     return {**os.environ, **ENVIRONMENT, "PYTHONPATH": folders}, Path.cwd()
 
 
 def _shared_file() -> int:
-    """Descriptor of a file without a name."""
+    """Return the descriptor of a file without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("unistore-note")
     import tempfile

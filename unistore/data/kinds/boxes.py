@@ -16,7 +16,7 @@ from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
 from unistore.schemas.indices import Column, contradiction
 from unistore.store.reader import Store
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 
 IMAGE = "volumes/image"
 EXTENT = "volumes/extent"
@@ -56,7 +56,7 @@ class BoxSource(Protocol):
 class ImageBox:
     """Voxels of ``volumes/image`` or of a label, (V, D, H, W)."""
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: StoredArray) -> None:
         self._array = array
         self.dtype = array.dtype
 
@@ -70,7 +70,7 @@ class BitBox:
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: StoredArray) -> None:
         self._array = array
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:

@@ -26,7 +26,7 @@ from unistore.schemas.spike.fields import (
     voxelize,
 )
 from unistore.store.reader import Store
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 
 
 class Box(NamedTuple):
@@ -177,7 +177,7 @@ class _PackedSpikes:
     """Packed spikes ``frames/spike`` (F, T, H, ⌈W/8⌉)."""
 
     def __init__(self, store: Store) -> None:
-        self._array: Array = store.array(SPIKE)
+        self._array: StoredArray = store.array(SPIKE)
         self.extents = Column(store, SPIKE_EXTENT)
         self.steps = self._array.shape[1]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from unistore.order.shuffles import uniform_blocks
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.gather import POOL_BYTES
 
@@ -112,11 +112,11 @@ def samples_per_chunk(store: Store, samples: int) -> tuple[float, int]:
     return chunk_bytes * samples / max(1, _decoded_bytes(largest)), chunk_bytes
 
 
-def _largest(store: Store) -> Array:
+def _largest(store: Store) -> StoredArray:
     if not store.paths():
         raise contradiction(store, "zarr.json", "lists no array")
     return max((store.array(path) for path in store.paths()), key=_decoded_bytes)
 
 
-def _decoded_bytes(array: Array) -> int:
+def _decoded_bytes(array: StoredArray) -> int:
     return math.prod(array.shape) * array.dtype.itemsize

@@ -16,7 +16,7 @@ from unistore.order.permutation import subset
 from unistore.schemas.indices import Column, table_columns
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.zarr3.array import Array
+from unistore.zarr3.array import StoredArray
 
 # Ragged samples: ranges of rows of a table, or a random subset of each range.
 
@@ -60,7 +60,7 @@ class Spans:
         """Number of rows of the whole batch."""
         return int(self.offsets[-1])
 
-    def read(self, array: Array, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read(self, array: StoredArray, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read the values of these rows, ``(offsets[-1], …)``, into `out` if given."""
         if self.rows is None:
             return array.read_ranges(self.lo, self.hi, out)

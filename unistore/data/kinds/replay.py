@@ -21,7 +21,7 @@ from unistore.converters.formats.images import resize
 from unistore.data.collate import as_tensors
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.steps import Transitions
-from unistore.data.parts import Part, common_fields
+from unistore.data.parts import DatasetPart, common_fields
 from unistore.errors import InputError, Problem
 from unistore.memory.segments import Arena
 from unistore.memory.slabs import SlabRing
@@ -454,7 +454,9 @@ def _chosen_transitions(indices: Sequence[int] | NDArray[np.integer], count: int
     raise InputError(Problem("indices", message, kind="option"))
 
 
-def _check_drawable(parts: Sequence[Part], weights: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
+def _check_drawable(
+    parts: Sequence[DatasetPart], weights: NDArray[np.float64], counts: NDArray[np.int64]
+) -> None:
     """Raise an InputError if a store without transitions has a weight."""
     for part, weight, count in zip(parts, weights.tolist(), counts.tolist(), strict=True):
         if weight and not count:

@@ -42,7 +42,8 @@ class RowReader:
     def __init__(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> None:
         paths = _paths(store)
         self._arrays = {name: store.array(paths[name]) for name in fields if name in paths}
-        self._sources = SourceValues(store, fields)
+        # the walk of most batches has no sources in it
+        self._sources = SourceValues(store, fields) if set(fields) - set(paths) else None
         self._units = _rows_of(store, units)
         self._length = _row_count(store, paths) if self._units is None else len(self._units)
 
@@ -56,6 +57,8 @@ class RowReader:
         for name, array in self._arrays.items():
             out = allocate((len(rows), *array.shape[1:]), array.dtype)
             batch[name] = Packed(array.read_rows(rows, out))
+        if self._sources is None:
+            return batch
         return batch | self._sources.read(rows, allocate)
 
 

@@ -14,8 +14,7 @@ import pytest
 
 import unistore
 from unistore.conversion.convert import make_converter
-from unistore.conversion.executors.asking import Batch, asking
-from unistore.conversion.executors.local import SentItem, SentJob
+from unistore.conversion.executors.local import AskJob, SentItem, SentJob, asking
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.job import DeriveJob
 from unistore.conversion.keys import fingerprints_of, source_keys
@@ -75,7 +74,7 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     converter = make_converter("rows", {})
     scan = scan_sources(converter, [sources])
     parts = converter.find(list_files([sources]), _nothing()).parts
-    job = Batch(function=partial(scan_part, converter), items=parts)
+    job = AskJob(function=partial(scan_part, converter), items=parts)
     bare, sent = (
         cloudpickle.dumps(each)
         for each in (SentJob(job.bare()), SentItem(range(8, 10), job.slice(range(8, 10))))

@@ -24,9 +24,9 @@ from distributed import Client, LocalCluster
 import unistore
 from unistore.cli.main import main
 from unistore.conversion.convert import make_converter
+from unistore.conversion.dry_run import dry_run
 from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.local import Job, Outcome
-from unistore.conversion.preview import preview
 from unistore.errors import ConversionError, InputError
 from unistore.system.foreign import BYTES_PER_SECOND, SECONDS, begin_reading, opening
 
@@ -175,7 +175,7 @@ def test_on_a_cluster(folder: Path, tmp_path: Path) -> None:
 def test_every_command_tells_them(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert problems(folder) == WRONG
     with pytest.raises(InputError) as refused:
-        preview(make_converter("rows", {}), [folder])
+        dry_run(make_converter("rows", {}), [folder])
     assert [(each.location, each.message, each.kind) for each in refused.value.problems] == WRONG
     with pytest.raises(SystemExit) as ended:
         main(["convert", str(folder), str(tmp_path / "out.zarr"), "--dry-run"])
@@ -323,13 +323,13 @@ def test_the_parent_reads_no_hdf5(tmp_path: Path) -> None:
     code = """
 import pathlib, sys, unistore
 from unistore.conversion.convert import make_converter
-from unistore.conversion.preview import preview
+from unistore.conversion.dry_run import dry_run
 for workers in (0, 2):
     unistore.convert("a.h5", f"{workers}.zarr", workers=workers)
     assert unistore.verify("0.zarr", against="a.h5", workers=workers).receipt
     unistore.repair("0.zarr", "a.h5", workers=workers)
 unistore.inspect("a.h5")
-preview(make_converter("rows", {}), [pathlib.Path("a.h5")])
+dry_run(make_converter("rows", {}), [pathlib.Path("a.h5")])
 open("0.zarr/rows/x/c/0", "wb").close()
 assert unistore.repair("0.zarr", "a.h5").repaired
 print("h5py" in sys.modules)

@@ -1,13 +1,4 @@
-"""A folder of verified copies of objects, bounded in bytes, shared by the processes of one user on a machine.
-
-A copy is named by the checksum of its content: stores with the same shard share it, and a replaced store
-never uses copies of the old one. While an object is fetched, its ``.part`` file has its final size and is
-locked by the fetching process. So the limit is never exceeded, other processes wait for the result, and an
-unlocked part was left by a process that died.
-
-Folder and files must belong to this user and not be links: files planted by another user are refused. Files
-that are not named like a copy are left alone.
-"""
+"""`CachedStorage`: the storage of a sealed store with a cache of local copies."""
 
 from __future__ import annotations
 
@@ -18,15 +9,21 @@ import re
 import stat
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
 from unistore.errors import CorruptionError, StoreError
+from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
+from unistore.store.names import MANIFEST
 from unistore.system import own_files as file_locks
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage
 
 PART = ".part"
 TOUCH_INTERVAL = 60.0
@@ -54,7 +51,7 @@ class ShardCache:
         return type(self), (self.folder, self.limit)
 
     def path(self, checksum: str) -> str:
-        """Path of a copy below the folder."""
+        """Return the path of a copy below the folder."""
         return f"{checksum[:2]}/{checksum}"
 
     def ensure(
@@ -64,13 +61,6 @@ class ShardCache:
 
         `checksum` is the object's xxh3-128, hexadecimal, `size` its bytes (None: known once fetched, and
         held in memory then); ``fetch()`` returns the content in pieces; errors name the object as `what`.
-
-        Raises
-        ------
-        CorruptionError
-            If the fetched content has another size or checksum.
-        StoreError
-            If the folder cannot be used.
         """
         if time.monotonic() - self._verified_at.get(checksum, -math.inf) < TOUCH_INTERVAL:
             return True
@@ -115,7 +105,7 @@ class ShardCache:
         return True
 
     def _has_valid_copy(self, subfolder: int, checksum: str, size: int | None) -> bool:
-        """Whether there is a valid copy; the first check of this process reads all of it."""
+        """Return whether there is a valid copy; the first check of this process reads all of it."""
         try:
             copy = self._open_file(checksum, subfolder, checksum[:2])
         except FileNotFoundError:
@@ -191,14 +181,14 @@ class ShardCache:
             with self._open_folder(name, root) as subfolder:
                 for copy in filter(_COPY_NAME.fullmatch, os.listdir(subfolder)):  # noqa: PTH208 - a descriptor
                     with suppress(FileNotFoundError):  # renamed by the process that fetched it
-                        found = os.stat(copy, dir_fd=subfolder, follow_symlinks=False)
-                        if not stat.S_ISREG(found.st_mode):
+                        state = os.stat(copy, dir_fd=subfolder, follow_symlinks=False)
+                        if not stat.S_ISREG(state.st_mode):
                             continue
                         if copy.endswith(PART):
-                            total += 0 if self._remove_if_abandoned(copy, subfolder, name) else found.st_size
+                            total += 0 if self._remove_if_abandoned(copy, subfolder, name) else state.st_size
                         else:
-                            total += found.st_size
-                            copies.append((found.st_mtime, found.st_size, copy))
+                            total += state.st_size
+                            copies.append((state.st_mtime, state.st_size, copy))
         copies.sort()
         for _, nbytes, copy in copies:
             if total + size <= self.limit:
@@ -247,7 +237,8 @@ class ShardCache:
 
 
 def _write_verified(descriptor: int, checksum: str, size: int, pieces: Iterable[bytes], what: str) -> None:
-    digest, done = xxhash.xxh3_128(), 0
+    digest = xxhash.xxh3_128()
+    done = 0
     for piece in pieces:
         digest.update(piece)
         view = memoryview(piece)
@@ -263,7 +254,8 @@ def _write_verified(descriptor: int, checksum: str, size: int, pieces: Iterable[
 def _matches(copy: int, checksum: str, size: int | None) -> bool:
     if size is not None and os.fstat(copy).st_size != size:
         return False
-    digest, done = xxhash.xxh3_128(), 0
+    digest = xxhash.xxh3_128()
+    done = 0
     while block := os.pread(copy, _BLOCK, done):
         digest.update(block)
         done += len(block)
@@ -271,9 +263,119 @@ def _matches(copy: int, checksum: str, size: int | None) -> bool:
 
 
 def _is_current(descriptor: int, name: str, folder: int) -> bool:
-    """Whether a name in a folder still refers to an open file."""
+    """Return whether a name in a folder still refers to an open file."""
     try:
-        at = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        state = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return os.path.samestat(at, os.fstat(descriptor))
+    return os.path.samestat(state, os.fstat(descriptor))
+
+
+MAX_ATTEMPTS = 5
+"""Attempts to read a copy that other processes keep evicting; then the store is read instead."""
+
+
+class CachedStorage:
+    """Reads objects from local copies; an object is fetched whole and verified on first use.
+
+    Sizes and checksums come from the store's manifest, which is read on first use and kept like them. Objects
+    that do not fit into the cache are read from the store directly. `manifest` is the manifest's checksum,
+    from the seal.
+    """
+
+    def __init__(self, inner: Storage, cache: ShardCache, manifest: str) -> None:
+        self.fork_safe = inner.fork_safe
+        self._inner = inner
+        self._cache = cache
+        self._manifest_checksum = manifest
+        self._size_and_checksum: dict[str, tuple[int, str]] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._inner, self._cache, self._manifest_checksum)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
+        """Return the content of an object; see `Storage.get`."""
+        size = self._listed_size(key)
+        if size is None or size > limit:
+            return self._inner.get(key, limit)
+        return next(self.read_many([key], [0], [size]))
+
+    def size(self, key: str) -> int | None:
+        """Return the size of an object in bytes, or None; see `Storage.size`."""
+        size = self._listed_size(key)
+        return self._inner.size(key) if size is None else size
+
+    def read_into(self, key: str, offset: int, out: memoryview) -> None:
+        """Fill `out`; see `Storage.read_into`."""
+        for raw in self.read_many([key], [offset], [len(out)]):
+            out[:] = raw
+
+    def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
+        """Read many ranges; see `Storage.read_many`."""
+        local = LocalStorage(self._cache.folder)  # for this call only: an open copy keeps its disk space
+        for key, group in groupby(range(len(keys)), keys.__getitem__):
+            positions = list(group)
+            part = slice(positions[0], positions[-1] + 1)
+            yield from self._read(local, key, offsets[part], sizes[part])
+
+    def _read(
+        self, local: LocalStorage, key: str, offsets: Sequence[int], sizes: Sequence[int]
+    ) -> Iterator[bytes]:
+        entry = self._entries().get(key)
+        for _ in range(MAX_ATTEMPTS):
+            if entry is None:
+                break
+            size, checksum = entry
+            what = f"{self._inner!r}: {key}"
+            if not self._cache.ensure(checksum, size, partial(self._fetch, key, size), what):
+                break
+            copies = local.read_many([self._cache.path(checksum)] * len(sizes), offsets, sizes)
+            try:
+                first = next(copies)
+            except AbsentError:  # evicted by another process before it was opened
+                self._cache.invalidate(checksum)
+                continue
+            yield first
+            yield from copies
+            return
+        yield from self._inner.read_many([key] * len(sizes), offsets, sizes)
+
+    def _fetch(self, key: str, size: int) -> Iterable[bytes]:
+        """Return the content of an object in pieces of one request each."""
+        from unistore.remote.client import LIMIT
+
+        starts = range(0, size, LIMIT)
+        sizes = [min(LIMIT, size - start) for start in starts]
+        return self._inner.read_many([key] * len(starts), starts, sizes)
+
+    def _listed_size(self, key: str) -> int | None:
+        entry = self._entries().get(key)
+        return None if entry is None else entry[0]
+
+    def _entries(self) -> dict[str, tuple[int, str]]:
+        """Return the size and checksum of every object that the manifest lists."""
+        if self._size_and_checksum is None:
+            entries = parse_manifest(self._manifest(), repr(self._inner))
+            self._size_and_checksum = {entry.key: (entry.bytes, entry.checksum) for entry in entries}
+        return self._size_and_checksum
+
+    def _manifest(self) -> bytes:
+        """Return the manifest; fetched by one process of the machine, if there is room for a copy."""
+        fetched: list[bytes] = []
+
+        def fetch() -> list[bytes]:
+            raw = self._inner.get(MANIFEST, MANIFEST_LIMIT)
+            if xxhash.xxh3_128_hexdigest(raw) != self._manifest_checksum:
+                msg = f"{self._inner!r}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
+                raise CorruptionError(msg)
+            fetched.append(raw)
+            return fetched
+
+        checksum = self._manifest_checksum
+        if self._cache.ensure(checksum, None, fetch, MANIFEST) and not fetched:
+            with suppress(AbsentError):  # evicted by another process before it was opened
+                return LocalStorage(self._cache.folder).get(self._cache.path(checksum), MANIFEST_LIMIT)
+        return (fetched or fetch())[0]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.asking import asking
+from unistore.conversion.executors.local import asking
 from unistore.conversion.keys import fingerprints_of, sizes_of
 from unistore.conversion.memory import Estimate, Peak, estimate, provisional_tables
+from unistore.conversion.new_store import plan_of
 from unistore.conversion.plan import Plan, TablePlan
-from unistore.conversion.planning import plan_of
 from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import entry_of, scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
@@ -27,33 +27,19 @@ _MAX_NAMES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """The scan, and the plan as far as it is known before values are read.
+class DryRun:
+    """The scan, and the plan as far as it is known before values are read."""
 
-    Attributes
-    ----------
-    scan
-        Sources, options and notes.
-    plan
-        What would be written, except what depends on values: rows and dtypes of the tables in `estimated`,
-        tables that are counted while reading, and index arrays, which are missing.
-    estimated
-        Names of tables whose rows are estimated.
-    source_bytes, raw_bytes
-        Sizes of the source files, and of all arrays before compression.
-    estimate
-        Memory of the largest steps.
-    peak
-        Memory of all processes together.
-    """
-
-    scan: Scan
+    scan: Scan  # sources, options and notes
+    # what would be written, except what depends on values: rows and dtypes of the tables in `estimated`,
+    # tables that are counted while reading, and index arrays, which are missing
     plan: Plan
-    estimated: tuple[str, ...]
+    estimated: tuple[str, ...]  # names of tables whose rows are estimated
+    # sizes of the source files, and of all arrays before compression
     source_bytes: int
     raw_bytes: int
-    estimate: Estimate
-    peak: Peak
+    estimate: Estimate  # memory of the largest steps
+    peak: Peak  # memory of all processes together
 
     @property
     def tables(self) -> tuple[TablePlan, ...]:
@@ -61,11 +47,11 @@ class Preview:
         return self.plan.tables
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, deterministic for given sources and options."""
+        """Return plain JSON values, deterministic for given sources and options."""
         return {
             "family": self.scan.family,
             "notes": list(self.scan.notes),
-            "verdicts": [each.to_json() for each in counted_scan(self.scan)],
+            "verdicts": [count.to_json() for count in counted_scan(self.scan)],
             "options": dict(self.scan.options),
             "sources": [
                 {"name": source.name, "split": source.split, "rows": dict(source.rows)}
@@ -99,26 +85,16 @@ class Preview:
         }
 
 
-def preview(
+def dry_run(
     converter: Converter,
     paths: Sequence[Path],
+    # as in `run`; problems that only values show are not known yet
     settings: Settings = DEFAULTS,
     *,
     is_named: bool = False,
     claims: Claims | None = None,
-) -> Preview:
-    """Scan and plan without writing anything.
-
-    Parameters
-    ----------
-    settings, is_named, claims
-        As in `run`; problems that only values show are not known yet.
-
-    Raises
-    ------
-    InputError
-        With every problem of every source, or if the memory is too small.
-    """
+) -> DryRun:
+    """Scan and plan without writing anything."""
     with Apart(settings.limit) as executor:
         _, scan, problems = scan_valid_sources(
             converter,
@@ -131,15 +107,15 @@ def preview(
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
     rule = prepare_splits(settings.rule, paths, scan)
     plan = plan_of(scan, settings.codec, rule, provisional_tables(scan))
-    found = estimate(converter, scan, settings.budget)
-    return Preview(
+    steps = estimate(converter, scan, settings.budget)
+    return DryRun(
         scan=replace(scan, notes=(*scan.notes, *_split_notes(converter, scan, rule))),
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),
         source_bytes=int(sizes_of(fingerprints_of(scan)).sum()),
         raw_bytes=plan.raw_bytes,
-        estimate=found,
-        peak=found.peak(settings.limit, settings.wanted_workers),
+        estimate=steps,
+        peak=steps.peak(settings.limit, settings.wanted_workers),
     )
 
 

@@ -1,4 +1,4 @@
-"""From scan and facts to the plan: every array in its final form, and its attributes."""
+"""The new store: from scan and facts to every array in its final form, its codec, and the attributes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.conversion.columns import in_planes
-from unistore.conversion.executors.asking import asking
-from unistore.conversion.executors.local import Executor
-from unistore.conversion.finish import IndexArrays, root_attributes, shared_index
+from unistore.conversion.executors.local import Executor, asking
 from unistore.conversion.job import ShardJob, read_parts
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
+from unistore.conversion.seal import IndexArrays, root_attributes, shared_index
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes, assign_splits, column_values
@@ -48,29 +47,21 @@ Blocks = Mapping[str, NDArray[Any]]
 
 
 def choose_codecs(
-    job: ShardJob, executor: Executor, folder: Path, *, bad_sources: bool = False
+    job: ShardJob,  # reads the rows, which are kept for writing
+    # where rows are read, and where files of them are kept
+    executor: Executor,
+    folder: Path,
+    *,
+    # whether to leave out row ranges whose sources cannot be read: writing the shards reports all of these
+    # sources, and plans again without them. Not those that could not be read, as they may be read then, and
+    # written as no undisturbed conversion would
+    bad_sources: bool = False,
 ) -> dict[str, str]:
-    """Codec of every column of the tables of a plan, by the path of its array.
-
-    Parameters
-    ----------
-    job
-        Reads the rows; its row cache keeps them for writing.
-    executor, folder
-        Where rows are read, and where files of them are kept.
-    bad_sources
-        Whether to leave out row ranges whose sources cannot be read: writing the shards reports all of
-        these sources, and plans again without them. Not those that could not be read, as they may be read
-        then, and written as no undisturbed conversion would.
-
-    Raises
-    ------
-    InputError
-        If sources cannot be read: all that the trial meets.
-    """
+    """Return the codec of every column of the tables of a plan, by the path of its array."""
     ranges = {table.name: _ranges(table) for table in job.plan.tables}
     in_rows = [table.name for table in job.plan.tables if not in_planes(job.converter, table)]
-    missing = [task for name in in_rows for task in ranges[name] if job.cached(task) is None]
+    sampled = chain.from_iterable(ranges[name] for name in in_rows)
+    missing = [task for task in sampled if job.cached(task) is None]
     problems = read_parts(job, executor, folder, missing)
     chosen: dict[str, str] = {}
     for table in job.plan.tables:
@@ -101,13 +92,14 @@ def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
 
     def size(codec: str) -> int:
         encode = encoder(compressor_of(codec, dtype, array.chunk))
-        return sum(len(buffer) for chunk in chunks for buffer in encode(chunk))
+        buffers = chain.from_iterable(map(encode, chunks))
+        return sum(map(len, buffers))
 
     return choose_codec(dtype, array.chunk, size)
 
 
 def _ranges(table: TablePlan) -> list[ShardTask]:
-    """Ranges of rows to sample, evenly spaced."""
+    """Return ranges of rows to sample, evenly spaced."""
     sampled = max(
         max(array.chunk[0], SAMPLE // MAX_RANGES // max(1, array.field.row_bytes)) for array in table.arrays
     )
@@ -120,7 +112,7 @@ def _ranges(table: TablePlan) -> list[ShardTask]:
 
 
 def _layers(job: ShardJob, executor: Executor, task: ShardTask) -> tuple[Blocks, Sequence[Problem]]:
-    """Middle chunks of the first row of a task, by column; none, and problems, if it is unreadable."""
+    """Return middle chunks of the first row of a task, by column; none, and problems, if it is unreadable."""
     alone = replace(job.bare(), **job.slice(task))
     (answer,) = asking(executor)(_read_layers, [(alone, task)])
     return answer
@@ -128,7 +120,8 @@ def _layers(job: ShardJob, executor: Executor, task: ShardTask) -> tuple[Blocks,
 
 def _read_layers(question: tuple[ShardJob, ShardTask]) -> tuple[Blocks, Sequence[Problem]]:
     job, task = question
-    source, blocks = job.pieces_of(task)[0].source, {}
+    source = job.pieces_of(task)[0].source
+    blocks = {}
     try:
         for array in job.plan.table(task.table).arrays:
             layer = array.chunk[1]
@@ -143,16 +136,16 @@ def _read_layers(question: tuple[ShardJob, ShardTask]) -> tuple[Blocks, Sequence
 
 
 def _some_chunks(array: ArrayPlan, block: NDArray[Any], least: int, nbytes: int) -> Iterator[NDArray[Any]]:
-    """Chunks of at least so many rows, evenly spaced in a block: `nbytes` of them, or one."""
+    """Yield chunks of at least so many rows, evenly spaced in a block: `nbytes` of them, or one."""
     blank = np.full(array.chunk, array.field.fill, array.field.dtype)
     every = [
         box
         for box in chunk_slices(block.shape, array.chunk)
         if min(box[0].stop, len(block)) - box[0].start >= least
     ]
-    wanted = max(1, nbytes // blank.nbytes)
-    chunks = (pad_chunk(block[box], blank) for box in every[:: max(1, len(every) // wanted)])
-    return islice((chunk for chunk in chunks if (chunk != blank).any()), wanted)
+    count = max(1, nbytes // blank.nbytes)
+    chunks = (pad_chunk(block[box], blank) for box in every[:: max(1, len(every) // count)])
+    return islice((chunk for chunk in chunks if (chunk != blank).any()), count)
 
 
 def unique_dimension_names(
@@ -175,7 +168,8 @@ class _Names:
         self._used: dict[str, dict[str, int]] = defaultdict(dict)
 
     def renamed(self, array: ArrayPlan) -> ArrayPlan:
-        path, axes = array.field.path, list(array.field.axes)
+        path = array.field.path
+        axes = list(array.field.axes)
         group = path.rpartition("/")[0]
         table = path.removesuffix(f"/{array.column}")
         for number, extent in enumerate(array.shape):
@@ -193,76 +187,41 @@ class _Names:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A planned conversion, ready to be written.
+class NewStore:
+    """A store that is about to be written: its plan, attributes and index arrays."""
 
-    Attributes
-    ----------
-    scan, plan
-        The scan, and the plan made from it.
-    verdicts
-        Number of files by verdict and reason (JSON).
-    attributes
-        From `root_attributes`.
-    groups
-        Attributes of groups below the root, by path.
-    codes
-        Split code of each sample, (samples,) uint8.
-    sizes
-        Bytes of the files of each source, (sources,).
-    arrays
-        The converter's own index arrays.
-    spilled
-        Final form of the spilled tables, by name.
-    notes
-        One-line remarks for the user.
-    """
-
+    # the scan, and the plan made from it
     scan: Scan
     plan: Plan
-    verdicts: tuple[dict[str, Any], ...]
-    attributes: Mapping[str, Any]
-    groups: Mapping[str, Mapping[str, Any]]
-    codes: Codes
-    sizes: NDArray[np.int64]
-    arrays: IndexArrays
-    spilled: Mapping[str, Table]
-    notes: tuple[str, ...] = ()
+    verdicts: tuple[dict[str, Any], ...]  # number of files by verdict and reason (JSON)
+    attributes: Mapping[str, Any]  # from `root_attributes`
+    groups: Mapping[str, Mapping[str, Any]]  # attributes of groups below the root, by path
+    codes: Codes  # split code of each sample, (samples,) uint8
+    sizes: NDArray[np.int64]  # bytes of the files of each source, (sources,)
+    arrays: IndexArrays  # the converter's own index arrays
+    spill: Spill  # spilled rows and facts of the sources
+    spilled: Mapping[str, Table]  # final form of the spilled tables, by name
+    notes: tuple[str, ...] = ()  # one-line remarks for the user
 
     def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
-        """Every index array; `digests` are the content digests of the sources, (sources, 16) uint8."""
+        """Return every index array; `digests` are the content digests of the sources, (sources, 16) uint8."""
         main_rows = _rows_of(self.scan.main_table, self.plan.tables)
         return [*self.arrays, *shared_index(self.scan, main_rows, self.sizes, digests, self.codes)]
 
 
-def plan_conversion(
-    converter: Converter,
+def plan_store(
+    converter: Converter,  # reads the column that splits are grouped by
     scan: Scan,
     finalized: Finalized,
-    codec: str,
-    split: SplitRule | None,
-    spill: Spill,
-    sizes: NDArray[np.int64],
+    codec: str,  # as given to `run`
+    split: SplitRule | None,  # the prepared rule; None: splits come from the sources
+    spill: Spill,  # spilled rows and facts of the sources
+    sizes: NDArray[np.int64],  # bytes of the files of each source, (sources,)
+    # ``choose(plan, spilled)`` returns the codec of each column by path; called if `codec` is ``"auto"``,
+    # with the final form of the spilled tables by name
     choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
-) -> Planned:
-    """Plan a conversion once its sources are derived.
-
-    Parameters
-    ----------
-    converter
-        Reads the column that splits are grouped by.
-    codec
-        As given to `run`.
-    split
-        The prepared rule; None: splits come from the sources.
-    spill
-        Spilled rows and facts of the sources.
-    sizes
-        Bytes of the files of each source, (sources,).
-    choose
-        ``choose(plan, spilled)`` returns the codec of each column by path; called if `codec` is ``"auto"``,
-        with the final form of the spilled tables by name.
-    """
+) -> NewStore:
+    """Plan a conversion once its sources are derived."""
     assigned = assign_splits(scan, finalized, split, partial(column_values, converter, scan, finalized))
     codes = assigned.codes
     tables = _tables(scan, finalized, spill)
@@ -275,8 +234,8 @@ def plan_conversion(
     plan = plan_of(scan, codec, split, tables, forms, assigned.found)
     if codec == "auto":
         plan = _with_codecs(plan, choose(plan, spilled))
-    verdicts = tuple(each.to_json() for each in counted_scan(scan))
-    return Planned(
+    verdicts = tuple(count.to_json() for count in counted_scan(scan))
+    return NewStore(
         scan=scan,
         plan=plan,
         verdicts=verdicts,
@@ -285,6 +244,7 @@ def plan_conversion(
         codes=codes,
         sizes=sizes,
         arrays=finalized.arrays,
+        spill=spill,
         spilled=spilled,
         notes=(*finalized.notes, *assigned.notes),
     )
@@ -322,22 +282,22 @@ def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
         replace(table, arrays=tuple(replace(a, codec=codecs.get(a.field.path, "fast")) for a in table.arrays))
         for table in plan.tables
     )
-    found = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
-    return replace(plan, tables=tables, options={**plan.options, "found": found})
+    found_in_values = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
+    return replace(plan, tables=tables, options={**plan.options, "found": found_in_values})
 
 
 def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> dict[str, Any]:
-    """Every option that decides a store's content."""
+    """Return every option that decides a store's content."""
     return {**scan.options, "codec": codec, **({"split": None} if split is None else split.to_json())}
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that encode."""
+    """Return versions of the libraries that encode."""
     return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
 def _tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
-    """Plans of direct tables of the scan, of spilled tables, and of tables whose rows were counted."""
+    """Return plans of direct tables of the scan, of spilled tables, and of tables whose rows were counted."""
     final = {table.name: table for table in finalized.direct}
     direct = [
         plan_table(final.pop(table.name, table), scan.sources.rows(table.name))
@@ -350,7 +310,7 @@ def _tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, 
 
 
 def _rows_of(name: str, tables: Sequence[TablePlan]) -> Sequence[int]:
-    """Rows of each source in a table."""
+    """Return rows of each source in a table."""
     for table in tables:
         if table.name == name:
             return table.source_rows

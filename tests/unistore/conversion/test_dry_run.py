@@ -10,7 +10,7 @@ import pytest
 
 from unistore.cli.main import main
 from unistore.conversion.convert import convert, make_converter
-from unistore.conversion.preview import preview
+from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.store.reader import Store
@@ -29,7 +29,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_it_is_the_plan_that_is_carried_out(tmp_path: Path, family: str) -> None:
     sources, options = FAMILIES[family]
     converter = make_converter(family, options)
-    shown = preview(
+    shown = dry_run(
         converter, [DATA / sources], Settings(codec="small", split=SplitRule(shares={"train": 1.0}))
     ).to_json()
     convert(DATA / sources, tmp_path / "out", family, codec="small", split="train=1", **options)

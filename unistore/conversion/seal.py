@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -33,24 +33,12 @@ IndexArrays = Sequence[tuple[Field, IndexValues]]
 
 def shared_index(
     scan: Scan,
-    plan_rows: Sequence[int],
-    sizes: NDArray[np.int64],
-    digests: NDArray[np.uint8],
-    codes: Codes,
+    plan_rows: Sequence[int],  # rows of each source in the main table
+    sizes: NDArray[np.int64],  # bytes of the files of each source, (sources,)
+    digests: NDArray[np.uint8],  # (sources, 16) uint8: content digest of each source
+    codes: Codes,  # (samples,) uint8: split code of each sample
 ) -> IndexArrays:
-    """Index arrays of every family: ``sources/`` and ``splits/``.
-
-    Parameters
-    ----------
-    plan_rows
-        Rows of each source in the main table.
-    sizes
-        Bytes of the files of each source, (sources,).
-    digests
-        (sources, 16) uint8: content digest of each source.
-    codes
-        (samples,) uint8: split code of each sample.
-    """
+    """Index arrays of every family: ``sources/`` and ``splits/``."""
     rows = np.array(plan_rows, np.int64)
 
     def column(
@@ -88,18 +76,18 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[
     digest = np.frombuffer(b"".join(pieces[task.id] for task in plan.tasks()), "S32")
     by_source = np.argsort(source, kind="stable")
     bounds = np.searchsorted(source, range(len(plan.sources) + 1), sorter=by_source)
-    found = bytearray()
+    digests = bytearray()
     for lo, hi in pairwise(bounds.tolist()):
-        found += source_digest([digest[piece].decode() for piece in by_source[lo:hi].tolist()])
-    return np.frombuffer(bytes(found), np.uint8).reshape(-1, 16)
+        digests += source_digest([digest[piece].decode() for piece in by_source[lo:hi].tolist()])
+    return np.frombuffer(bytes(digests), np.uint8).reshape(-1, 16)
 
 
 def root_attributes(
     scan: Scan, finalized: Finalized, plan: Plan, verdicts: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The root's ``unistore`` object without statistics and seal, which are known at the end."""
+    """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
     skipped = len(skipped_sources(plan.options.get("skipped", ())))
-    is_reported = skipped > 0 or any(each["verdict"] != TAKEN for each in verdicts)
+    is_reported = skipped > 0 or any(count["verdict"] != TAKEN for count in verdicts)
     return {
         "format_version": FORMAT_VERSION,
         "family": plan.family,
@@ -115,29 +103,14 @@ def root_attributes(
 
 
 def seal(
-    target: Target,
+    target: Target,  # where the shards were written
     plan: Plan,
     journal: Journal,
     index: IndexArrays,
-    attributes: Mapping[str, Any],
-    groups: Mapping[str, Mapping[str, Any]],
+    attributes: Mapping[str, Any],  # from `root_attributes`
+    groups: Mapping[str, Mapping[str, Any]],  # attributes of groups below the root, by path
 ) -> dict[str, Any]:
-    """Write index arrays, metadata and manifest, and the root last; returns the seal.
-
-    Parameters
-    ----------
-    target
-        Where the shards were written.
-    attributes
-        From `root_attributes`.
-    groups
-        Attributes of groups below the root, by path.
-
-    Raises
-    ------
-    ConversionError
-        If a shard is missing or has another size than recorded.
-    """
+    """Write index arrays, metadata and manifest, and the root last; returns the seal."""
     entries = _shard_entries(target, plan, journal)
     planned = {array.field.path: array for array in plan.index}
     with target.together() as together:
@@ -161,7 +134,7 @@ def root_document(
     sealed: Mapping[str, Any],
     documents: Mapping[str, bytes],
 ) -> bytes:
-    """The root's ``zarr.json``, signed: consolidated metadata, attributes, and the seal last."""
+    """Return the root's ``zarr.json``, signed: consolidated metadata, attributes, and the seal last."""
     unistore = {**attributes, "statistics": statistics, "seal": sealed}
     own = _json({"attributes": {"zarr_conventions": [CONVENTION], "unistore": unistore}})
     return sign_root(root_head(documents) + own.removeprefix(b"{\n"))
@@ -169,7 +142,8 @@ def root_document(
 
 def _shard_entries(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     recorded = {record["task"]: record["files"] for record in journal.each("shard")}
-    entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]]
+    files = chain.from_iterable(recorded[task.id] for task in plan.tasks())
+    entries = [Entry.from_json(file) for file in files]
     sizes = target.sizes()
     for entry in entries:
         if sizes.get(entry.key) != entry.bytes:
@@ -192,17 +166,11 @@ def _write_metadata(files: Files, documents: Mapping[str, bytes]) -> list[Entry]
 
 
 def metadata_documents(
-    plan: Plan, attributes: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
+    plan: Plan,
+    attributes: Mapping[str, Any],  # from `root_attributes`
+    groups: Mapping[str, Mapping[str, Any]],  # attributes of groups below the root, by path
 ) -> dict[str, bytes]:
-    """``zarr.json`` of every array and group except the root, and the report, by key.
-
-    Parameters
-    ----------
-    attributes
-        From `root_attributes`.
-    groups
-        Attributes of groups below the root, by path.
-    """
+    """Return ``zarr.json`` of every array and group except the root, and the report, by key."""
     documents: dict[str, bytes] = {}
     axes = {array.field.path: array.field.axes for array in plan.arrays()}
     related = relations(axes, get_family(plan.family).part("specs"))
@@ -214,14 +182,18 @@ def metadata_documents(
     for path in sorted({*_parents(axes), *groups}):
         own = dict(groups.get(path, {}))
         documents[path] = _json({"zarr_format": 3, "node_type": "group", "attributes": own})
-    found = {f"{path}/{ROOT}": document for path, document in documents.items()}
+    files = {f"{path}/{ROOT}": document for path, document in documents.items()}
     if verdicts := attributes.get("verdicts"):
-        found[REPORT] = report_document(plan.options.get("skipped", ()), verdicts)
-    return found
+        files[REPORT] = report_document(plan.options.get("skipped", ()), verdicts)
+    return files
 
 
 def _parents(paths: Iterable[str]) -> set[str]:
-    return {"/".join(path.split("/")[:n]) for path in paths for n in range(1, path.count("/") + 1)}
+    parents = set[str]()
+    for path in paths:
+        names = path.split("/")
+        parents.update("/".join(names[:depth]) for depth in range(1, len(names)))
+    return parents
 
 
 def _json(document: Mapping[str, Any]) -> bytes:
@@ -241,7 +213,7 @@ def _fields(plan: Plan) -> dict[str, Any]:
 
 
 def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Statistics of the columns that have them, merged in row order from the journal's records."""
+    """Return the statistics of the columns that have them, merged in row order from the journal's records."""
     recorded = {record["task"]: record["statistics"] for record in records}
     moments: dict[str, Moments] = {}
     for task in plan.tasks():
