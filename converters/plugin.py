@@ -488,6 +488,12 @@ class Column:
         Smallest value that is allowed.
     statistics
         Whether mean, standard deviation, minimum and maximum are computed while converting.
+    spatial
+        Whether the axes are depth, height and width: each row is a volume. Files may differ in extent; the
+        store pads rows to the largest, ``<table>/extent`` says how far each reaches, samples are volumes.
+    dtype, shape
+        Of a column that `Family.derive` computes: its dtype, and the shape of a row. An empty dtype: the
+        column is an array of the file.
     """
 
     kinds: str = "biuf"
@@ -498,6 +504,9 @@ class Column:
     field: str = ""
     least: int | None = None
     statistics: bool = False
+    spatial: bool = False
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -517,6 +526,10 @@ class Schema:
         Numbers of each sample, by name.
     per_source
         Numbers of each file, taken from its facts, by name.
+    tables
+        Further tables, by name: the columns of each. A file has any number of rows in each of them, and
+        ``sources/<table>/offsets`` says which. If its columns have a `Column.dtype`, `Family.derive` computes
+        them; else they are arrays of the file, which are stored as they are.
     """
 
     table: str
@@ -524,10 +537,40 @@ class Schema:
     samples: str = ""
     per_sample: Mapping[str, Column] = field(default_factory=dict)
     per_source: Mapping[str, Column] = field(default_factory=dict)
+    tables: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
+
+    @property
+    def spatial(self) -> Sequence[str]:
+        """Those of `columns` whose rows are volumes."""
+        return [name for name, column in self.columns.items() if column.spatial]
+
+    @property
+    def direct(self) -> Mapping[str, Mapping[str, Column]]:
+        """Those of `tables` whose columns are arrays of the file."""
+        return {name: table for name, table in self.tables.items() if not is_derived(table)}
+
+    @property
+    def derived(self) -> Mapping[str, Mapping[str, Column]]:
+        """Those of `tables` that `Family.derive` computes."""
+        return {name: table for name, table in self.tables.items() if is_derived(table)}
 
     def source_of(self, column: str) -> str:
-        """Return the name that a column has in a file."""
-        return self.columns[column].source or column
+        """Return the name that a column has in a file; of further tables, the column is ``table/name``."""
+        if column in self.columns:
+            return self.columns[column].source or column
+        table, _, name = column.partition("/")
+        return self.tables[table][name].source or name
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """Names of the arrays of a file that are stored, those of further tables included."""
+        further = [f"{table}/{name}" for table, columns in self.direct.items() for name in columns]
+        return [self.source_of(column) for column in (*self.columns, *further)]
+
+
+def is_derived(columns: Mapping[str, Column]) -> bool:
+    """Whether the columns of a table are computed, not read."""
+    return any(column.dtype for column in columns.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -586,12 +629,15 @@ class Chosen(NamedTuple):
         Remarks on the file; the same remark on several is printed once.
     problems
         What is wrong with the file.
+    tables
+        Columns of further tables, by their names.
     """
 
     columns: Mapping[str, Column]
     left_out: Mapping[str, str] = {}
     notes: Sequence[str] = ()
     problems: Sequence[Problem] = ()
+    tables: Mapping[str, Mapping[str, Column]] = {}
 
 
 class Cut(NamedTuple):
@@ -656,15 +702,12 @@ class Family(Options, ABC):
 
         A family is as sure of a file as its format, but of bytes without a header as sure as it says.
         """
-        missing = [
-            self.schema.source_of(column)
-            for column in self.schema.columns
-            if self.schema.source_of(column) not in head.arrays
-        ]
+        sources = self.schema.sources
+        missing = [name for name in sources if name not in head.arrays]
         if missing:
             return no(f"holds no {', '.join(missing)}")
         claim = maybe if head.format == "raw" else sure
-        return claim(f"holds {', '.join(map(self.schema.source_of, self.schema.columns))}")
+        return claim(f"holds {', '.join(sources)}")
 
     def group(
         self, files: Sequence[SourceFile]
@@ -683,9 +726,8 @@ class Family(Options, ABC):
         Asked in any process, once a file. dtypes of the same column in several files are reconciled: the
         smallest that holds all values exactly.
         """
-        sources = set(map(self.schema.source_of, self.schema.columns))
-        problems = [problem for problem in head.problems if problem.dataset in sources]
-        return Chosen(self.schema.columns, problems=problems)
+        problems = [problem for problem in head.problems if problem.dataset in self.schema.sources]
+        return Chosen(self.schema.columns, problems=problems, tables=self.schema.direct)
 
     def plan(self, columns: Mapping[str, Column]) -> Schema:
         """Return the schema of a store with these columns, which all files together have."""
@@ -711,8 +753,18 @@ class Family(Options, ABC):
         """Read rows ``lo:hi`` of a file, one array a column; by default slices of the file's arrays."""
         return {column: opened.arrays[self.schema.source_of(column)][lo:hi] for column in self.schema.columns}
 
+    def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, NDArray[Any]]]]:
+        """Compute the tables of `Schema.derived` for a file, which is read once for it.
+
+        Yields the name of a table and some rows of all its columns, in their order, as often as it takes.
+        """
+        raise NotImplementedError
+
     def restore(self, columns: Mapping[str, Array], facts: Facts) -> Restored:
-        """Return a file's arrays from its columns in a store: the inverse of `rows`."""
+        """Return a file's arrays from its columns in a store: the inverse of `rows`.
+
+        Columns of further tables are called ``table/name``; those that were derived are not among them.
+        """
         return Restored({self.schema.source_of(name): column for name, column in columns.items()}, facts)
 
     def draw(self, sample: Mapping[str, NDArray[Any]], axes: Axes) -> None:

@@ -11,10 +11,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column as Form
 from unistore.converters.common.columns import length_table, storable
-from unistore.converters.plugin import Chosen, Column, Head
+from unistore.converters.plugin import Chosen, Column, Family, Head, Schema
+from unistore.converters.seam.faults import fault
 from unistore.errors import Problem, location_of, printable
 from unistore.schemas.tables import name_problem
 
@@ -65,6 +67,8 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
         forms[name] = form = _form_of(dtype, row_shape, column.field)
         wrong = (*_schema_problems(column, dtype, row_shape), *_store_problems(name, form))
         problems += [(column.source or name, problem) for problem in wrong]
+        if column.spatial:  # volumes of any extent are rows of one form
+            forms[name] = Form(form.dtype, ())
     return Picked(
         columns={pick.name: pick.column for pick in picks},
         forms=forms,
@@ -91,6 +95,37 @@ def check_columns(chosen: Chosen, head: Head, picked: Picked, *, has_map: bool) 
     if not has_map:
         problems = [replace(problem, cure=_CURE) for problem in problems]
     return rows, [*chosen.problems, *problems]
+
+
+def check_extents(columns: Mapping[str, Column], head: Head) -> tuple[tuple[int, ...], list[Problem]]:
+    """Extent of the volumes of a source, empty if it has none, and the problem of columns that differ."""
+    shapes = {
+        name: head.arrays[column.source or name][0] for name, column in columns.items() if column.spatial
+    }
+    extents = {name: shape[1:] for name, shape in shapes.items()}
+    if len(set(extents.values())) > 1:
+        message = f"volumes differ in extent: {extents}"
+        return (), [Problem(head.file.name, message, "resample them to one grid", "shape")]
+    return next(iter(extents.values()), ()), []
+
+
+def check_derived(
+    plugin: Family, schema: Schema, source: str, table: str, given: Mapping[str, NDArray[Any]]
+) -> int:
+    """Number of rows that `Family.derive` gave, which must be as the schema declares them."""
+    declared = schema.derived.get(table, {})
+    if given.keys() != declared.keys():
+        message = f"gave columns {sorted(given)} of {table}, declared are {sorted(declared)}"
+        raise fault(plugin, "derive", source, message)
+    for name, column in declared.items():
+        rows = given[name]
+        if rows.dtype != np.dtype(column.dtype) or rows.shape[1:] != column.shape:
+            message = f"gave {table}/{name} as {rows.dtype} with rows {rows.shape[1:]}, declared are "
+            raise fault(plugin, "derive", source, f"{message}{column.dtype} with rows {column.shape}")
+    counts = {name: len(rows) for name, rows in given.items()}
+    if len(set(counts.values())) != 1:
+        raise fault(plugin, "derive", source, f"gave columns of {table} that differ in length: {counts}")
+    return next(iter(counts.values()))
 
 
 def how_to_take(names: Iterable[str]) -> str:

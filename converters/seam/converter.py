@@ -23,12 +23,14 @@ from unistore.converters.formats.raw import Raw
 from unistore.converters.plugin import (
     BLOCK_BYTES,
     Array,
+    Chosen,
     Claim,
     Family,
     Format,
     Group,
     Head,
     Opened,
+    Schema,
     SourceFile,
     maybe,
     no,
@@ -36,7 +38,7 @@ from unistore.converters.plugin import (
 )
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
-from unistore.converters.seam.columns import Place, check_columns, picked_of
+from unistore.converters.seam.columns import Place, check_columns, check_derived, check_extents, picked_of
 from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_of, open_file
 from unistore.converters.seam.gather import gather_sources
@@ -44,6 +46,7 @@ from unistore.converters.seam.indices import facts_of, finalize_sources
 from unistore.converters.seam.sources import (
     Origin,
     Origins,
+    PickedTable,
     Planned,
     ScannedSource,
     further_files,
@@ -282,13 +285,24 @@ class SeamConverter(Converter):
             memory = plugin.memory(head)
         picked = picked_of(picks_of(group, opened, whole, chosen.columns))
         rows, problems = check_columns(chosen, head, picked, has_map=hasattr(plugin, "map"))
+        tables = {}
+        for table, columns in chosen.tables.items():
+            picked_of_table = picked_of(picks_of(group, opened, whole, columns))
+            count, wrong = check_columns(Chosen(columns), head, picked_of_table, has_map=False)
+            tables[table] = PickedTable(picked_of_table, count)
+            problems += wrong
         if plugin.schema.per_source:
             problems += problems_of_facts(plugin.schema.per_source, head)
         if not chosen.columns and not problems:
             problems.append(Problem(part.name, "holds no arrays", kind="missing"))
+        extent: tuple[int, ...] = ()
+        if not problems:
+            extent, problems = check_extents(chosen.columns, head)
         if problems:
             raise InputError(problems)
         wanted = [column.source or name for name, column in chosen.columns.items()]
+        for columns in chosen.tables.values():
+            wanted += [column.source or name for name, column in columns.items()]
         notes = chosen.notes
         if whole.notes:
             notes = (*dict.fromkeys(whole.notes[name] for name in wanted if name in whole.notes), *notes)
@@ -299,6 +313,8 @@ class SeamConverter(Converter):
             picked=picked,
             formats=tuple([opening.name for opening in openings]),
             rows=rows,
+            tables=tables,
+            extent=extent,
             facts={} if plugin.keeps_attributes else whole.facts,
             attributes=attributes,
             left_out=(*chosen.left_out.items(), *whole.left_out.items()),
@@ -320,8 +336,7 @@ class SeamConverter(Converter):
         return gather_sources(self.plugin, self.formats, parts, scanned)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Cut a source into samples; of a forward-only one, all rows are emitted meanwhile."""
-        table = scan.tables[0]
+        """Cut a source into samples, derive tables; of a forward-only one, all rows are emitted meanwhile."""
         planned: Planned = scan.shared["planned"]
         schema = planned.schema
         origin: Origin = scan.sources.details[source]
@@ -333,21 +348,42 @@ class SeamConverter(Converter):
                 with calling(self.plugin, name):
                     cuts = list(self.plugin.cut(opened))
                 facts = facts_of(cuts, self.plugin, schema, name, origin.rows)
-            if table.spilled:
-                self._emit(opened, name, origin, table, emit)
+            for table in scan.tables:
+                if table.spilled and table.name not in schema.derived:
+                    self._emit(opened, name, origin, table, emit)
+            if schema.derived:
+                facts |= self._derive(opened, name, schema, emit)
         return facts
+
+    def _derive(self, opened: Opened, name: str, schema: Schema, emit: Emit) -> Facts:
+        """Emit the tables that the family computes; an author whose rows are not as declared is told."""
+        begin_reading()
+        counts = dict.fromkeys(schema.derived, 0)
+        with calling(self.plugin, name):
+            for table, given in self.plugin.derive(opened):
+                count = check_derived(self.plugin, schema, name, table, given)
+                counts[table] += count
+                for column, rows in given.items():
+                    emit(table, column, rows)
+        return {f"derived/{table}": np.array([count]) for table, count in counts.items()}
 
     def _emit(self, opened: Opened, name: str, origin: Origin, table: Table, emit: Emit) -> None:
         columns = table.columns()
+        is_main = table.name not in origin.tables
+        count, places = (origin.rows, origin.places) if is_main else origin.tables[table.name]
+        if origin.arrays:  # the files are read as one, in which their arrays have other names
+            places = {key: place._replace(array=origin.arrays[place.file]) for key, place in places.items()}
         row_bytes = sum(field.row_bytes for field in table.fields)
         step = max(1, BLOCK_BYTES // max(1, row_bytes))
-        for lo in range(0, origin.rows, step):
-            hi = min(origin.rows, lo + step)
-            out = {key: np.empty((hi - lo, *form.row_shape), form.dtype) for key, form in columns.items()}
-            if self._reads_itself:
+        for lo in range(0, count, step):
+            hi = min(count, lo + step)
+            out = {key: np.zeros((hi - lo, *form.row_shape), form.dtype) for key, form in columns.items()}
+            if is_main and self._reads_itself:
                 self._copy_rows(opened, origin, name, lo, hi, out)
             else:
-                fill(opened.arrays, out, origin.places, lo, hi)
+                for column in out.keys() - places.keys():
+                    out[column][...] = missing_value(out[column].dtype.name)
+                fill(opened.arrays, out, places, lo, hi)
             for column, rows in out.items():
                 emit(table.name, column, rows)
 
@@ -364,14 +400,16 @@ class SeamConverter(Converter):
     ) -> None:
         """Read rows of a source, from the files alone that have columns of `out`."""
         origin: Origin = scan.sources.details[source]
-        if self._reads_itself:
+        is_main = table not in origin.tables
+        if is_main and self._reads_itself:
             with self.reopened(scan, source) as opened:
                 self._copy_rows(opened, origin, scan.sources.names[source], lo, hi, out)
             return
+        known = origin.places if is_main else origin.tables[table].places
         paths = scan.sources.paths(source)
         by_file: dict[int, dict[str, Place]] = {}
         for column, target in out.items():
-            place = origin.places.get(column)
+            place = known.get(column)
             if place is None:
                 target[...] = missing_value(target.dtype.name)
             else:
@@ -401,7 +439,7 @@ class SeamConverter(Converter):
             if column not in block or len(block[column]) != hi - lo:
                 given = f"{len(block[column])} rows" if column in block else "no rows"
                 raise fault(self.plugin, "rows", name, f"gave {given} of {column}, expected {hi - lo}")
-            target[...] = block[column]
+            within(target, block[column].shape)[...] = block[column]
 
     @contextmanager
     def reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
@@ -441,10 +479,16 @@ def fill(
             targets = {column: out[column][first - lo :][:step] for column in fields}
             is_plain = set(fields.values()) == {""}
             whole = next(iter(targets.values())) if is_plain else None
+            if whole is not None and whole.shape[1:] != array.shape[1:]:
+                whole = None
             rows = array.read(first, min(first + step, hi), whole)
             for column, field in fields.items():
                 if rows is not targets[column]:
-                    np.copyto(targets[column], rows[field] if field else rows, casting="same_kind")
+                    np.copyto(
+                        within(targets[column], rows.shape),
+                        rows[field] if field else rows,
+                        casting="same_kind",
+                    )
 
 
 class Neighbours:
@@ -466,3 +510,10 @@ class Neighbours:
             if is_unreadable(error):
                 raise
             return None
+
+
+def within(target: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The part of rows that smaller volumes take; other rows are as they are."""
+    if len(shape) != target.ndim or target.shape[1:] == shape[1:]:
+        return target
+    return target[(slice(None), *map(slice, shape[1:]))]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from unistore.converters.common.columns import Column as Form
@@ -16,7 +18,7 @@ from unistore.converters.scan import Parts
 from unistore.converters.seam.columns import Place
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import format_by_ending
-from unistore.converters.seam.sources import Origin, Planned, ScannedSource
+from unistore.converters.seam.sources import Origin, Planned, ScannedSource, TableRows
 from unistore.converters.seam.specs import field_of
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.tables import Field, Table
@@ -32,7 +34,10 @@ class _Seen:
 
     def __init__(self) -> None:
         self.columns: dict[str, Column] = {}
+        self.tables: dict[str, dict[str, Column]] = {}
+        self.extent: tuple[int, ...] = ()
         self.rows = 0
+        self.table_rows: Counter[str] = Counter()
         self.sample_rows = 1
         self.forward_only = False
         self.left_out: dict[tuple[str, str], None] = {}
@@ -48,11 +53,25 @@ class _Seen:
                 self._add(name, one, one.picked.columns)
                 yield name, one.picked.forms
 
+    def table_forms(
+        self, table: str, parts: Parts, scanned: Sequence[ScannedSource]
+    ) -> Iterator[tuple[str, Mapping[str, Form]]]:
+        """Name and columns of each source of the family in a further table."""
+        for name, one in zip(parts.names, scanned, strict=True):
+            if one.picked is not None:
+                found = one.tables.get(table)
+                yield name, {} if found is None else found.picked.forms
+
     def _add(self, name: str, one: ScannedSource, columns: Mapping[str, Column]) -> None:
         if not self.columns:
             self.sample_rows = max(1, one.sample_rows)
         if columns.keys() - self.columns.keys():
             self.columns = {**columns, **self.columns}
+        for table, picked in one.tables.items():
+            self.tables[table] = {**picked.picked.columns, **self.tables.get(table, {})}
+            self.table_rows[table] += picked.rows
+        if one.extent:
+            self.extent = tuple(map(max, one.extent, self.extent or one.extent))
         self.has_facts = self.has_facts or bool(one.facts)
         self.rows += one.rows
         self.forward_only = self.forward_only or one.forward_only
@@ -72,7 +91,8 @@ def gather_sources(
         If there is none, if their columns differ, or if none has rows.
     """
     seen = _Seen()
-    merged, problems = reconcile(seen.forms(parts, scanned), getattr(plugin, "columns", "exact"))
+    mode = getattr(plugin, "columns", "exact")
+    merged, problems = reconcile(seen.forms(parts, scanned), mode)
     if not seen.columns:
         reasons = first_few([one.reason for one in scanned])
         raise InputError(Problem("files", f"are none of {plugin.name}: {reasons}", kind="missing"))
@@ -80,23 +100,37 @@ def gather_sources(
         problems.append(Problem(first_few(parts.names), "no rows", "check what wrote it", "empty"))
     if not problems and not merged:
         problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
+    further: dict[str, dict[str, Merged]] = {}
+    for table in seen.tables:
+        further[table], wrong = reconcile(seen.table_forms(table, parts, scanned), mode)
+        problems += wrong
     if problems:
         raise InputError(problems)
     with calling(plugin, count_of(len(parts), "source")):
         schema = plugin.plan({name: seen.columns[name] for name in merged})
+    direct = {table: {name: seen.tables[table][name] for name in further[table]} for table in further}
+    schema = replace(schema, tables={**direct, **schema.derived})
     attributes = AttributeCollector()
-    sources, files = _sources(schema, formats, parts, scanned, merged, seen, attributes)
+    sources, files = _sources(schema, formats, parts, scanned, merged, further, seen, attributes)
     planned = Planned(schema, seen.has_facts, seen.has_attributes, seen.has_formats)
-    fields = tuple(_field(schema, name, merged[name], seen.sample_rows) for name in schema.columns)
+    fields = tuple(
+        _field(schema.table, name, column, _in_space(merged[name], column, seen.extent), seen.sample_rows)
+        for name, column in schema.columns.items()
+    )
+    tables = [Table(name=schema.table, fields=fields, spilled=seen.forward_only)]
+    tables += _further_tables(schema, further, spilled=seen.forward_only)
+    estimated = {table: max(seen.rows, *seen.table_rows.values(), 0) for table in schema.derived}
+    if seen.forward_only:
+        estimated |= {schema.table: seen.rows, **seen.table_rows}
     return Scan(
         family=plugin.name,
         sources=sources,
-        tables=(Table(name=schema.table, fields=fields, spilled=seen.forward_only),),
+        tables=tuple(tables),
         sample_table=schema.samples or schema.table,
         main_table=schema.table,
         options=plugin.recorded(),
         units=_units(parts, scanned) if seen.has_units else (),
-        estimated_rows={schema.table: seen.rows} if seen.forward_only else {},
+        estimated_rows=estimated,
         needs_facts=bool(schema.samples),
         notes=(
             f"{_what(plugin)}: {_counted(seen, schema)} from {count_of(files, 'file')}",
@@ -115,13 +149,14 @@ def _sources(
     parts: Parts,
     scanned: Sequence[ScannedSource],
     merged: Mapping[str, Merged],
+    further: Mapping[str, Mapping[str, Merged]],
     seen: _Seen,
     attributes: AttributeCollector,
 ) -> tuple[Sources, int]:
     """All sources, and the number of their files."""
     sources = Sources()
     count = 0
-    is_derived = bool(schema.samples) or seen.forward_only
+    is_derived = bool(schema.samples) or seen.forward_only or bool(schema.derived)
     stored = lru_cache(_ALIKE)(lambda items: {key: place for key, place in items if key in merged})
     columns = parts.names, parts.files(), parts.details, scanned
     for name, files, group, one in zip(*columns, strict=True):
@@ -137,15 +172,27 @@ def _sources(
         if one.attributes is not None:
             text = attributes.text(name, one.attributes, _Stored(known, places))
             seen.has_attributes = seen.has_attributes or text != NO_ATTRIBUTES
+        tables = {table: _rows_in(table, columns, one) for table, columns in further.items()}
+        counts = {table: found.rows for table, found in tables.items()}
         if format_by_ending(formats, group.names[0]).name != one.formats[0]:
             seen.has_formats = True
         seen.has_units = seen.has_units or bool(group.unit)
         sources.add(
             name=name,
             files=(*files, *one.further),
-            rows={} if seen.forward_only else {schema.table: one.rows},
+            rows={} if seen.forward_only else {schema.table: one.rows, **counts},
             split=split_of(name),
-            detail=Origin(group.names, one.formats, group.arrays, one.rows, places, one.facts, text),
+            detail=Origin(
+                files=group.names,
+                formats=one.formats,
+                arrays=group.arrays,
+                rows=one.rows,
+                places=places,
+                facts=one.facts,
+                attributes=text,
+                tables=tables,
+                extent=one.extent,
+            ),
             memory=one.memory + _DERIVING if is_derived else 0,
             reading=one.memory,
         )
@@ -168,10 +215,36 @@ class _Stored:
         return path not in self._left_out
 
 
-def _field(schema: Schema, name: str, merged: Merged, run: int) -> Field:
-    axis = schema.table.removesuffix("s")
-    path = f"{schema.table}/{name}"
-    column = schema.columns[name]
+def _rows_in(table: str, columns: Mapping[str, Merged], one: ScannedSource) -> TableRows:
+    """Rows of a source in a further table, of which it may have none."""
+    found = one.tables.get(table)
+    if found is None:
+        return TableRows(0, {})
+    places = {name: place for name, place in found.picked.places.items() if name in columns}
+    return TableRows(found.rows, places)
+
+
+def _further_tables(
+    schema: Schema, further: Mapping[str, Mapping[str, Merged]], *, spilled: bool
+) -> Iterator[Table]:
+    """Tables beside the main one: those of the files, and those that are computed."""
+    for table, columns in schema.direct.items():
+        fields = [_field(table, name, column, further[table][name]) for name, column in columns.items()]
+        yield Table(name=table, fields=tuple(fields), spilled=spilled)
+    for table, columns in schema.derived.items():
+        forms = {name: Merged(column.dtype, column.shape, {}) for name, column in columns.items()}
+        fields = [_field(table, name, column, forms[name]) for name, column in columns.items()]
+        yield Table(name=table, fields=tuple(fields), spilled=True)
+
+
+def _in_space(merged: Merged, column: Column, extent: tuple[int, ...]) -> Merged:
+    """A column; one of volumes has rows of the largest extent."""
+    return merged._replace(row_shape=extent) if column.spatial else merged
+
+
+def _field(table: str, name: str, column: Column, merged: Merged, run: int = 1) -> Field:
+    axis = table.removesuffix("s")
+    path = f"{table}/{name}"
     return field_of(path, column, axis, merged.dtype, merged.row_shape, run, merged.attributes)
 
 

@@ -13,7 +13,7 @@ from unistore.converters.plugin import Cut, Family, Schema
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.seam.faults import fault
 from unistore.converters.seam.sources import Origin, Planned
-from unistore.converters.seam.specs import FACTS, FORMAT, field_of, is_number, number_dtype
+from unistore.converters.seam.specs import FACTS, FORMAT, field_of, is_number, number_dtype, table_offsets
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, IndexValues, bounds_field, lazy_text_arrays, offsets_of
 from unistore.system.packed import view
@@ -59,6 +59,9 @@ def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
         samples = np.array([origin.rows for origin in scan.sources.details], np.int64)
     else:
         samples = np.array(scan.sources.rows(schema.table), np.int64)
+    arrays += _table_offsets(schema, scan, facts)
+    if schema.spatial:
+        arrays.append(_extents(schema, scan.sources.details))
     return Finalized(
         arrays=[*arrays, *_origin_arrays(planned, scan.sources.details)],
         spilled=tuple(table for table in scan.tables if table.spilled),
@@ -86,6 +89,30 @@ def _sample_arrays(
     for name, column in schema.per_sample.items():
         values = np.concatenate([np.asarray(one[f"number/{name}"]) for one in facts])
         yield field_of(f"{schema.samples}/{name}", column, axis, values.dtype.name), values
+
+
+def _extents(schema: Schema, origins: Sequence[Origin]) -> tuple[Field, IndexValues]:
+    """How far each volume reaches."""
+    extents = np.array([origin.extent or (0, 0, 0) for origin in origins], np.int32)
+    described = Field(
+        path=f"{schema.table}/extent",
+        dtype="int32",
+        row_shape=(3,),
+        axes=(schema.table.removesuffix("s"), "extent_axis"),
+        description="Depth, height and width of the volume; behind it is padding",
+    )
+    return described, np.repeat(extents, [origin.rows for origin in origins], axis=0)
+
+
+def _table_offsets(schema: Schema, scan: Scan, facts: Sequence[Facts]) -> Iterator[tuple[Field, IndexValues]]:
+    """Where the rows of each source begin in further tables."""
+    for table in schema.tables:
+        if table in schema.derived:
+            lengths = [int(one[f"derived/{table}"][0]) for one in facts]
+        else:
+            lengths = [origin.tables[table].rows for origin in scan.sources.details]
+        what = f"{table} of source i are rows offsets[i] to offsets[i + 1] - 1"
+        yield bounds_field(table_offsets(table), "source", what), offsets_of(lengths)
 
 
 def _origin_arrays(planned: Planned, origins: Sequence[Origin]) -> Iterator[tuple[Field, IndexValues]]:

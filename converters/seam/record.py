@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import Field, dataclass
 from typing import Any
 
 from unistore.converters.options import declared
-from unistore.converters.plugin import API, Family
+from unistore.converters.plugin import API, Column, Family, Schema, is_derived
 from unistore.converters.registry import Family as Record
 from unistore.converters.registry import resolve
 from unistore.converters.seam.specs import specs_of
@@ -30,7 +31,8 @@ class PluginRecord(Record):
         """See `Record.part`."""
         family = self.kind_of_family
         # These are asked for by commands that read no store.
-        light = {"options": family, "converter": ConverterOf(family), "rules": (), "kind": _kind}
+        kind = _volumes if family.schema.spatial else _kind
+        light = {"options": family, "converter": ConverterOf(family), "rules": (), "kind": kind}
         if key is None and name in light:
             return light[name]
         if key is None and name == "specs":
@@ -63,6 +65,11 @@ def _kind(store: StoreView) -> Any:
     """Rows, or ragged samples where the samples are ranges of rows."""
     ragged = store.attributes["samples"]["table"] != store.attributes["main_table"]
     return resolve(f"unistore.data.kinds.defaults:{'ragged' if ragged else 'rows'}")(store)
+
+
+def _volumes(store: StoreView) -> Any:
+    """Volumes, where the rows are."""
+    return resolve("unistore.data.kinds.defaults:volumes")(store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,16 @@ def record_of(family: object) -> PluginRecord:
         raise _incomplete(family, "has options and is no dataclass: @dataclass(frozen=True, kw_only=True)")
     if family.schema.samples and family.cut is Family.cut:
         raise _incomplete(family, f"has a table of {family.schema.samples}, and no method cut")
+    if family.schema.derived and family.derive is Family.derive:
+        raise _incomplete(family, f"has tables {', '.join(family.schema.derived)}, and no method derive")
+    for name in family.schema.spatial:
+        axes = family.schema.columns[name].axes
+        if family.schema.samples or axes is None or len(axes) != 3:
+            raise _incomplete(family, f"has volumes {name!r}: each is a sample, of three axes")
+    for table, columns in family.schema.tables.items():
+        reason = _wrong_table(family.schema, table, columns)
+        if reason:
+            raise _incomplete(family, f"has a table {table!r} {reason}")
     return PluginRecord(
         name=family.name,
         summary=family.summary,
@@ -115,6 +132,17 @@ def record_of(family: object) -> PluginRecord:
         follows_links=family.follows_links,
         kind_of_family=family,
     )
+
+
+def _wrong_table(schema: Schema, name: str, columns: Mapping[str, Column]) -> str:
+    """Say what is wrong with a further table; empty: nothing."""
+    if name in (schema.table, schema.samples, "sources", "splits", "path") or "/" in name:
+        return "of a name that is taken"
+    if not columns:
+        return "without columns"
+    if is_derived(columns) and not all(column.dtype for column in columns.values()):
+        return "of which some columns have a dtype: all are derived, or none"
+    return ""
 
 
 def _incomplete(family: type[Family], message: str) -> InputError:

@@ -37,6 +37,20 @@ class Origins(Protocol):
         ...
 
 
+class TableRows(NamedTuple):
+    """Rows of a source in a further table, and where they come from."""
+
+    rows: int
+    places: Mapping[str, Place]  # by column
+
+
+class PickedTable(NamedTuple):
+    """Columns of a source in a further table."""
+
+    picked: Picked
+    rows: int
+
+
 class Origin(NamedTuple):
     """Where the rows of a source come from: the ``detail`` of the source."""
 
@@ -47,6 +61,8 @@ class Origin(NamedTuple):
     places: Mapping[str, Place]  # by column
     facts: Facts
     attributes: str  # of its HDF5 file, JSON
+    tables: Mapping[str, TableRows]  # further ones
+    extent: tuple[int, ...]  # of its volumes
 
 
 class Planned(NamedTuple):
@@ -66,6 +82,8 @@ class ScannedSource(Scanned):
     reason: str = ""
     formats: tuple[str, ...] = ()
     rows: int = 0
+    tables: Mapping[str, PickedTable] = field(default_factory=dict)
+    extent: tuple[int, ...] = ()
     facts: Facts = field(default_factory=dict)
     attributes: Attributes | None = None
     left_out: tuple[tuple[str, str], ...] = ()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from unistore.converters.plugin import Column, Schema
-from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
+from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, Limit
 from unistore.schemas.tables import Field, own_axes
 
 FACTS = "sources/facts"
 FORMAT = "sources/format"
+_TILE = (32, 32, 32)
+"""Chunks of volumes, which samples read as boxes."""
 _SOURCES = ("sources/path/offsets", -1)
 
 
@@ -36,12 +39,49 @@ def specs_of(schema: Schema) -> ArraySpecs:
             arrays[f"{schema.samples}/{name}"] = _spec(column, samples)
     for name, column in schema.per_source.items():
         arrays[f"sources/{name}"] = _spec(column, _SOURCES)
+    if schema.spatial:
+        limits = tuple(Limit(f"{schema.table}/{name}", (1, 2, 3)) for name in schema.spatial)
+        arrays[f"{schema.table}/extent"] = ArraySpec(
+            dtypes=("int32",), row_shape=(3,), rows=(SAMPLES, 0), least=0, limits=limits
+        )
+    for table, columns in schema.tables.items():
+        arrays |= _table_specs(table, columns)
 
-    def other(path: str, _paths: Collection[str]) -> ArraySpec:
+    def other(path: str, paths: Collection[str]) -> ArraySpec:
+        for table in stored_tables(paths):
+            columns = sorted(column for column in paths if column.startswith(f"{table}/"))
+            found = _table_specs(table, {column.removeprefix(f"{table}/"): Column() for column in columns})
+            if path in found:
+                return replace(found[path], kinds="", row_shape=() if path == table_offsets(table) else None)
         is_column = path.startswith(f"{schema.table}/") and not schema.columns
         return ArraySpec(rows=(main_rows, 0)) if is_column else ArraySpec()
 
     return ArraySpecs(arrays=arrays, main_rows=main_rows, others=other)
+
+
+def _table_specs(table: str, columns: Mapping[str, Column]) -> dict[str, ArraySpec]:
+    """What the arrays of a further table must be: its columns, and the offsets of the sources."""
+    first = f"{table}/{next(iter(columns))}"
+    specs = {}
+    for name, column in columns.items():
+        path = f"{table}/{name}"
+        specs[path] = _spec(column, None if path == first else (first, 0))
+    specs[table_offsets(table)] = ArraySpec(
+        dtypes=("int64",), row_shape=(), rows=("sources/path/offsets", 0), offsets_of=first
+    )
+    return specs
+
+
+def table_offsets(table: str) -> str:
+    """Path of the offsets that divide the rows of a further table by source."""
+    return f"sources/{table}/offsets"
+
+
+def stored_tables(paths: Collection[str]) -> list[str]:
+    """Further tables of a store, by the paths of its arrays; offsets beside ``data`` are those of texts."""
+    groups = [path.removesuffix("/offsets") for path in paths if path.endswith("/offsets")]
+    found = [group for group in groups if group.startswith("sources/") and f"{group}/data" not in paths]
+    return [group.removeprefix("sources/") for group in found]
 
 
 def _spec(column: Column, rows: tuple[str, int] | None) -> ArraySpec:
@@ -83,6 +123,7 @@ def field_of(
         unit=column.unit,
         description=column.description,
         run=run,
+        tile=_TILE if column.spatial else None,
         statistics=column.statistics,
         attributes=attributes or {},
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import OWN, format_by_ending, formats_of, open_file
-from unistore.converters.seam.specs import FACTS, FORMAT
+from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_offsets
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import ArrayView, StoreView
 
@@ -39,14 +39,17 @@ class _StoredRows:
     lo: int
     hi: int
     dtype: np.dtype[Any]
+    row_shape: tuple[int, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.hi - self.lo, *self.array.shape[1:])
+        return (self.hi - self.lo, *self.row_shape)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         lo, hi, step = rows.indices(self.hi - self.lo)
         values = self.array.read(self.lo + lo, self.lo + max(lo, hi))
+        if values.shape[1:] != self.row_shape:  # volumes that are padded
+            values = values[(slice(None), *map(slice, self.row_shape))]
         return values[::step].astype(self.dtype, copy=False)
 
 
@@ -62,15 +65,31 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
     """The arrays and facts of a source, from a store."""
     schema = family.schema
     facts: Facts = json.loads(store.text(FACTS)[source.number]) if store.has(f"{FACTS}/data") else {}
+    columns = _columns_of(store, schema.table, column_names(schema, store), source)
+    if schema.spatial and source.hi > source.lo:
+        extent = tuple(store.array(f"{schema.table}/extent").read(source.lo, source.lo + 1)[0].tolist())
+        for name in schema.spatial:
+            columns[name].values = replace(columns[name].values, row_shape=extent)
+    for table in stored_tables(store.paths()):
+        if table not in schema.derived:
+            lo, hi = store.array(table_offsets(table)).read(source.number, source.number + 2).tolist()
+            names = [path.removeprefix(f"{table}/") for path in store.paths() if path.startswith(f"{table}/")]
+            found = _columns_of(store, table, names, source._replace(lo=lo, hi=hi))
+            columns |= {f"{table}/{name}": array for name, array in found.items()}
+    with calling(family, source.name):
+        return family.restore(columns, facts)
+
+
+def _columns_of(store: StoreView, table: str, names: Sequence[str], source: SourceRows) -> dict[str, Array]:
+    """Rows of a source in columns of a table; those that it lacks are left out."""
     columns = {}
-    for name in column_names(schema, store):
-        array = store.array(f"{schema.table}/{name}")
+    for name in names:
+        array = store.array(f"{table}/{name}")
         if source.number not in array.attributes.get("missing_in", ()):
             dtype = source_dtype(array.attributes, source.number, array.dtype)
             unit = array.attributes.get("units")
-            columns[name] = Array(_StoredRows(array, source.lo, source.hi, dtype), unit)
-    with calling(family, source.name):
-        return family.restore(columns, facts)
+            columns[name] = Array(_StoredRows(array, source.lo, source.hi, dtype, array.shape[1:]), unit)
+    return columns
 
 
 def exported_files(family: Family, store: StoreView) -> Iterator[File]:

@@ -18,6 +18,8 @@ ENTRY_POINTS = """\
 audio = unistore_audio:Audio
 bytes = unistore_native:Bytes
 events = unistore_events:Events
+robot = unistore_robot:Robot
+scans = unistore_scans:Scans
 sensors = unistore_sensors:Sensors
 
 [unistore.formats]

@@ -503,6 +503,26 @@ def test_columns_that_depend_on_files_in_groups(logs: Path, tmp_path: Path) -> N
     assert not unistore.Store(tmp_path / "b.zarr").has("readings/rain")
 
 
+@pytest.mark.usefixtures("in_this_process")
+def test_columns_that_a_forward_only_file_lacks_are_filled(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore.converters.formats.arrays import Npy
+
+    whole = Npy.open
+
+    @contextmanager
+    def forward(self: Npy, file: Any) -> Iterator[plugin.Opened]:
+        with whole(self, file) as opened:
+            yield plugin.Opened(opened.arrays, forward_only=True, file=file)
+
+    monkeypatch.setattr(Npy, "open", forward)
+    monkeypatch.setattr(np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype))
+    unistore.convert(logs, tmp_path / "a.zarr", "sensors", columns="union")
+    rain = unistore.Store(tmp_path / "a.zarr").array("readings/rain").read()
+    assert rain.tolist() == [*np.load(logs / "a.values.npy")["rain"], *[0] * 5]
+
+
 def test_a_group_that_is_not_whole_is_a_problem(logs: Path, tmp_path: Path) -> None:
     (logs / "b.time.npy").unlink()
     with pytest.raises(InputError, match=r"b\.values\.npy: has no time beside it"):

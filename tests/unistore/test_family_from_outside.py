@@ -192,6 +192,8 @@ def test_commands_and_code_of_the_page(installed: Installed) -> None:
     assert page.count("<img") == (4 if importlib.util.find_spec("matplotlib") else 0)
     assert "pings: 64, the largest" in page or "unistore[plot]" in page
     assert tree(installed.folder / "again") == tree(installed.folder / "pings")
+    windows = "import unistore\nprint(unistore.Dataset('pings.zarr', 'Window(pings=1)')[0]['echoes'].shape)"
+    assert installed.script(windows) == "torch.Size([1, 50])\n"
     low = zarr.open_group(installed.folder / "low.zarr", mode="r")["sources/rate"]
     assert low[:].tolist() == [96, 96]
 

@@ -14,13 +14,14 @@ from unistore.data.kinds.protocol import INDEX, SOURCE
 from unistore.errors import InputError
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
-from unistore.schemas.indices import Column, contradiction
+from unistore.schemas.indices import Column, contradiction, table_columns
 from unistore.store.reader import Store
 from unistore.zarr3.array import StoredArray
 
 IMAGE = "volumes/image"
 EXTENT = "volumes/extent"
 _COLUMNS = ("spacing", "origin", "direction")
+_IMAGE_AXES = 4
 _PLANES = 32
 """Planes that are read at once where only some voxels are taken."""
 _RESERVED = frozenset(
@@ -171,6 +172,12 @@ def read_padded(
     copy_padded(inside, out, pad, fill)
 
 
+def _order(path: str) -> int:
+    """Order of the values of a volume: geometry first."""
+    name = path.rpartition("/")[2]
+    return _COLUMNS.index(name) if name in _COLUMNS else len(_COLUMNS)
+
+
 def window_limits(store: Store, name: str) -> tuple[float, float]:
     """Lowest and highest value of a window of the store, of a preset, or of ``"name:width:level"``.
 
@@ -201,8 +208,8 @@ def window_limits(store: Store, name: str) -> tuple[float, float]:
 
 def box_source(store: Store, group: str) -> BoxSource:
     """Reader of ``volumes/image``, or of the window, mask or label in a group."""
-    if group == IMAGE:
-        return ImageBox(store.array(IMAGE))
+    if store.has(group):
+        return ImageBox(store.array(group))
     if store.has(f"{group}/label"):
         return ImageBox(store.array(f"{group}/label"))
     if store.has(f"{group}/mask"):
@@ -212,7 +219,10 @@ def box_source(store: Store, group: str) -> BoxSource:
 
 def box_sources(store: Store) -> dict[str, str]:
     """Path of the image, and group of each window, mask and label, by sample key."""
-    found = {"image": IMAGE} if store.has(IMAGE) else {}
+    found = {}
+    for path in image_paths(store):
+        name = path.rpartition("/")[2]
+        found[path.replace("/", ".") if name in _RESERVED and path != IMAGE else name] = path
     for family in ("windows", "masks", "labels"):
         groups = {path.rpartition("/")[0] for path in store.paths() if path.startswith(f"{family}/")}
         for group in sorted(groups):
@@ -221,9 +231,27 @@ def box_sources(store: Store) -> dict[str, str]:
     return found
 
 
+def extent_path(store: Store) -> str:
+    """Path of the extents of the volumes: beside them, in the table of samples."""
+    path = f"{store.sample_table}/extent"
+    return path if store.has(path) else EXTENT
+
+
+def image_paths(store: Store) -> list[str]:
+    """Paths of the images of volumes: the columns of their table with three axes of space."""
+    table = extent_path(store).rpartition("/")[0]
+    paths = table_columns(store, table) if store.has(f"{table}/extent") else []
+    return [path for path in paths if len(store.array(path).shape) == _IMAGE_AXES]
+
+
 def volume_columns(store: Store) -> dict[str, str]:
     """Path of each value per volume, by sample key: spacing, origin, …, and ``<mask>_present``."""
-    found = {name: f"volumes/{name}" for name in _COLUMNS if store.has(f"volumes/{name}")}
+    extent = extent_path(store)
+    table = extent.rpartition("/")[0]
+    images = image_paths(store)
+    columns = table_columns(store, table) if store.has(extent) else []
+    numbers = [path for path in columns if path not in images and path != extent]
+    found = {path.removeprefix(f"{table}/"): path for path in sorted(numbers, key=_order)}
     for key, group in box_sources(store).items():
         if store.has(f"{group}/present"):
             found[f"{key}_present"] = f"{group}/present"

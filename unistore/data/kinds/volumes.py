@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.boxes import (
-    EXTENT,
-    IMAGE,
     BoxSource,
     SteppedBox,
     WindowedBox,
     box_source,
     box_sources,
+    extent_path,
     read_padded,
     volume_columns,
     window_limits,
@@ -99,7 +98,7 @@ class Volumes:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require_arrays(store, self, EXTENT)
+        require_arrays(store, self, extent_path(store))
         if self.window is not None:
             window_limits(store, self.window)
         return select_keys([*box_sources(store), *volume_columns(store)], fields, on_request(store))
@@ -120,7 +119,7 @@ class VolumeReader:
         units: NDArray[np.int64] | None,
     ) -> None:
         self._kind = kind
-        stored = whole(store, EXTENT).astype(np.int64)
+        stored = whole(store, extent_path(store)).astype(np.int64)
         self._extents = -(-stored // kind.step)
         self._units = np.arange(len(self._extents)) if units is None else units
         self._labels = VolumeMetadata(store, fields)
@@ -134,7 +133,7 @@ class VolumeReader:
         if kind.step > 1:
             self._boxes = {key: SteppedBox(box, kind.step, stored) for key, box in self._boxes.items()}
         self._fills = fill_values(
-            kind.pad, {key: box.dtype for key, box in self._boxes.items() if groups[key] == IMAGE}
+            kind.pad, {key: box.dtype for key, box in self._boxes.items() if store.has(groups[key])}
         )
         if kind.size is not None:
             self._check_size(store)
@@ -195,7 +194,7 @@ class VolumeMetadata:
     """
 
     def __init__(self, store: Store, fields: Sequence[str]) -> None:
-        paths = volume_columns(store) | {"extent": EXTENT}
+        paths = volume_columns(store) | {"extent": extent_path(store)}
         self._columns = {key: Column(store, paths[key]) for key in fields if key in paths}
         texts = [key for key in _TEXTS if key in fields]
         self._texts = {key: store.text(f"volumes/{key}") for key in texts}
@@ -266,7 +265,7 @@ class Patches:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require_arrays(store, self, EXTENT)
+        require_arrays(store, self, extent_path(store))
         known = [*box_sources(store), "corner", *volume_columns(store)]
         known += ["valid_extent"] if self.pad == "valid" else []
         return select_keys(known, fields, (*on_request(store), "valid", "valid_extent"))
@@ -284,7 +283,7 @@ class PatchReader:
     ) -> None:
         self._kind = kind
         self._shape = np.array(kind.shape)
-        column = Column(store, EXTENT)
+        column = Column(store, extent_path(store))
         units = np.arange(len(column)) if units is None else units
         extents = column.take(units).astype(np.int64)
         self._reach, kept = _reach(kind, extents)
@@ -294,7 +293,7 @@ class PatchReader:
         self._masks = "valid" in fields
         groups = box_sources(store)
         self._boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
-        images = {key: box.dtype for key, box in self._boxes.items() if groups[key] == IMAGE}
+        images = {key: box.dtype for key, box in self._boxes.items() if store.has(groups[key])}
         self._fills = fill_values(kind.pad, images)
         cells = np.full(len(self._units), kind.per_volume)
         self._cells = -(-self._extents // self._shape)

@@ -1,0 +1,245 @@
+"""Families with several tables a source: those of sensors with rates of their own, and computed ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import jsonschema
+import numpy as np
+import pytest
+
+import unistore
+from unistore import plugin
+from unistore.converters.registry import families
+from unistore.converters.seam.record import record_of
+from unistore.errors import InputError
+from unistore.testing import check_family
+
+pytestmark = pytest.mark.timeout(400)
+READINGS = {"a.h5": (30, 500), "b.h5": (20, 0), "c.h5": (10, 170)}
+
+
+def episode(path: Path, seed: int, frames: int, readings: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    values = {
+        "camera/t": np.arange(frames) * 33_000_000,
+        "camera/image": rng.integers(0, 255, (frames, 4, 6)).astype("u1"),
+        "force/t": np.arange(readings) * 2_000_000 + 5,
+        "force/value": rng.normal(0, 1, (readings, 3)).astype("f4"),
+    }
+    with h5py.File(path, "w") as file:
+        for name, array in values.items():
+            file[name] = array
+    return values
+
+
+@pytest.fixture(scope="module")
+def robots(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, np.ndarray]]]:
+    folder = tmp_path_factory.mktemp("robots")
+    found = [episode(folder / name, number, *READINGS[name]) for number, name in enumerate(READINGS)]
+    return folder, found
+
+
+def touches(values: dict[str, np.ndarray], least: float) -> list[tuple[int, int]]:
+    """Touches, one reading after the other."""
+    found: list[tuple[int, int]] = []
+    is_touched = False
+    for time, xyz in zip(values["force/t"].tolist(), values["force/value"], strict=True):
+        was_touched, is_touched = is_touched, bool(np.sqrt((xyz**2).sum()) > least)
+        if is_touched and not was_touched:
+            found.append((time, 0))
+        if is_touched:
+            found[-1] = found[-1][0], found[-1][1] + 1
+    return found
+
+
+def joined(episodes: list[dict[str, np.ndarray]], name: str) -> np.ndarray:
+    return np.concatenate([values[name] for values in episodes])
+
+
+def test_a_family_of_several_tables_keeps_every_promise(
+    robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path
+) -> None:
+    folder, episodes = robots
+    computed = [touches(values, 1.5) for values in episodes]
+    times, counts = zip(*(touch for found in computed for touch in found), strict=True)
+    oracle = {
+        "frames/image": joined(episodes, "camera/image"),
+        "forces/t": joined(episodes, "force/t"),
+        "forces/value": joined(episodes, "force/value"),
+        "sources/forces/offsets": np.array([0, 500, 500, 670]),
+        "touches/t": np.array(times),
+        "touches/count": np.array(counts),
+        "sources/touches/offsets": np.cumsum([0, *map(len, computed)]),
+    }
+    check_family("robot", folder, tmp_path, oracle, {"least": 1.5})
+
+
+@pytest.fixture
+def store(robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path) -> Path:
+    unistore.convert(robots[0], tmp_path / "r.zarr", "robot")
+    return tmp_path / "r.zarr"
+
+
+def test_attributes_say_which_rows_are_of_a_source(store: Path) -> None:
+    schema = json.loads((Path(__file__).parents[2] / "docs/format/schema.json").read_text())
+    root = json.loads((store / "zarr.json").read_text())
+    jsonschema.validate(root, schema)
+    documents = root["consolidated_metadata"]["metadata"]
+    for table, name in (("forces", "t"), ("forces", "value"), ("touches", "t"), ("touches", "count")):
+        ragged = documents[f"{table}/{name}"]["attributes"]["ragged"]
+        assert ragged == {"offsets": f"sources/{table}/offsets"}
+    assert documents["sources/forces/offsets"]["attributes"]["offsets_of"] == "forces/t"
+
+
+def test_an_exported_episode_has_all_arrays_of_the_file(
+    store: Path, robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path
+) -> None:
+    unistore.export(store, tmp_path / "again")
+    for name, values in zip(READINGS, robots[1], strict=True):
+        with h5py.File(tmp_path / "again" / name) as file:
+            for path, expected in values.items():
+                assert file[path].dtype == expected.dtype
+                assert np.array_equal(file[path][...], expected)
+            assert "touches" not in file
+
+
+@pytest.mark.parametrize("path", ["sources/forces/offsets", "sources/touches/offsets"])
+def test_offsets_that_do_not_end_with_the_table_are_found(store: Path, path: str) -> None:
+    (shard,) = (store / path).glob("c/*")
+    shard.write_bytes(shard.read_bytes()[::-1])
+    assert not unistore.verify(store).ok
+
+
+def test_a_changed_reading_is_found(
+    store: Path, robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path
+) -> None:
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    for number, name in enumerate(READINGS):
+        episode(changed / name, number, *READINGS[name])
+    assert unistore.verify(store, against=changed).ok
+    with h5py.File(changed / "c.h5", "r+") as file:
+        file["force/value"][169, 2] += 1
+    found = unistore.verify(store, against=changed)
+    assert "forces/value" in [problem.location for problem in found.problems]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"force/t": None}, r"r\.h5: holds no force/t"),
+        ({"force/t": np.zeros(9, int)}, r"arrays do not share axis 0; their lengths:\n +force/t +9\n"),
+        ({"force/value": np.zeros(8)}, r"force/value: is float64 \(n\), expected 2 axes of kind f"),
+    ],
+)
+def test_tables_that_the_schema_does_not_fit(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    values = episode(tmp_path / "r.h5", 0, 5, 8) | change
+    with h5py.File(tmp_path / "r.h5", "w") as file:
+        for name, array in values.items():
+            if array is not None:
+                file[name] = array
+    with pytest.raises(InputError, match=message):
+        unistore.convert(tmp_path / "r.h5", tmp_path / "r.zarr", "robot")
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"t": np.zeros(2, int)},
+            r"Robot\.derive gave columns \['t'\] of touches, declared are \['count', 't'\]",
+        ),
+        (
+            {"t": np.zeros(2), "count": np.zeros(2, "i4")},
+            r"gave touches/t as float64 with rows \(\), declared",
+        ),
+        (
+            {"t": np.zeros(2, int), "count": np.zeros((2, 1), "i4")},
+            r"gave touches/count as int32 with rows \(1,\)",
+        ),
+        (
+            {"t": np.zeros(2, int), "count": np.zeros(3, "i4")},
+            r"that differ in length: \{'t': 2, 'count': 3\}",
+        ),
+    ],
+)
+def test_a_computed_table_that_is_not_as_declared_names_the_plugin(
+    given: Mapping[str, np.ndarray],
+    message: str,
+    robots: tuple[Path, list[dict[str, np.ndarray]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from unistore_robot import Robot
+
+    monkeypatch.setattr(Robot, "derive", lambda *_: iter([("touches", given)]))
+    with pytest.raises(InputError, match=message):
+        unistore.convert(robots[0], tmp_path / "r.zarr", "robot")
+    assert not (tmp_path / "r.zarr").exists()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_tables_of_forward_only_files_are_the_same(
+    store: Path,
+    robots: tuple[Path, list[dict[str, np.ndarray]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from unistore.converters.formats.hdf5 import Hdf5
+
+    whole = Hdf5.open
+
+    @contextmanager
+    def forward(self: Hdf5, file: Any) -> Iterator[plugin.Opened]:
+        with whole(self, file) as opened:
+            yield plugin.Opened(opened.arrays, opened.facts, forward_only=True, file=file)
+
+    monkeypatch.setattr(Hdf5, "open", forward)
+    unistore.convert(robots[0], tmp_path / "f.zarr", "robot")
+    one, other = unistore.Store(store), unistore.Store(tmp_path / "f.zarr")
+    assert one.paths() == other.paths()
+    for path in one.paths():
+        assert np.array_equal(one.array(path).read(), other.array(path).read())
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"frames": {"t": plugin.Column()}}, "has a table 'frames' of a name that is taken"),
+        ({"a/b": {"t": plugin.Column()}}, "has a table 'a/b' of a name that is taken"),
+        ({"forces": {}}, "has a table 'forces' without columns"),
+        ({"forces": {"t": plugin.Column(), "n": plugin.Column(dtype="int8")}}, "all are derived, or none"),
+    ],
+)
+def test_a_family_whose_tables_cannot_be(tables: Mapping[str, Any], message: str) -> None:
+    from unistore_robot import Robot
+
+    wrong = type("Wrong", (Robot,), {"schema": replace(Robot.schema, tables=tables)})
+    with pytest.raises(InputError, match=message):
+        record_of(wrong)
+
+
+def test_a_family_that_forgets_derive() -> None:
+    from unistore_robot import Robot
+
+    wrong = type("Wrong", (Robot,), {"derive": plugin.Family.derive})
+    with pytest.raises(InputError, match="has tables touches, and no method derive"):
+        record_of(wrong)
+
+
+def test_rows_and_kinds_read_the_store_when_its_package_is_gone(
+    store: Path, robots: tuple[Path, list[dict[str, np.ndarray]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    families.cache_clear()
+    assert unistore.verify(store).ok
+    sample = unistore.Dataset(store, samples="Rows")[31]
+    assert np.array_equal(sample["image"].numpy(), robots[1][1]["camera/image"][1])
