@@ -245,11 +245,11 @@ def _check_export(family: str, store: Path, folder: Path, options: Mapping[str, 
     unistore.export(store, folder / "exported")
     again = folder / "again.zarr"
     unistore.convert(folder / "exported", again, family, **options)
-    one = unistore.Store(store)
+    first = unistore.Store(store)
     other = unistore.Store(again)
-    assert one.paths() == other.paths(), "an exported source converts to other arrays"
-    for path in one.paths():
-        equal = path == "sources/bytes" or np.array_equal(one.array(path).read(), other.array(path).read())
+    assert first.paths() == other.paths(), "an exported source converts to other arrays"
+    for path in first.paths():
+        equal = path == "sources/bytes" or np.array_equal(first.array(path).read(), other.array(path).read())
         assert equal, f"{path} differs after an export"
 
 

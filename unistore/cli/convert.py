@@ -54,26 +54,26 @@ def _detect_command(sources: Sequence[str]) -> str:
     return get_family(_detect(sources).family).command
 
 
-def _convert(family: str | None, **given: Any) -> int:
+def _convert(family: str | None, **arguments: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
-    given_paths = [*given["sources"], *given.get("follow_links_to", ())]
-    start_early(given_paths, family, [CONVERSION], decodes=not given["dry_run"])
+    given_paths = [*arguments["sources"], *arguments.get("follow_links_to", ())]
+    start_early(given_paths, family, [CONVERSION], decodes=not arguments["dry_run"])
     from unistore.conversion.convert import convert_with, make_converter, source_paths
     from unistore.conversion.settings import Settings
 
-    sources = given.pop("sources")
-    destination = given.pop("destination")
-    as_json = given.pop("as_json")
-    dry_run = given.pop("dry_run")
-    settings = Settings(**{field.name: given.pop(field.name) for field in fields(Settings)})
-    paths = source_paths([*sources, *given.pop("follow_links_to", ())])
+    sources = arguments.pop("sources")
+    destination = arguments.pop("destination")
+    as_json = arguments.pop("as_json")
+    dry_run = arguments.pop("dry_run")
+    settings = Settings(**{field.name: arguments.pop(field.name) for field in fields(Settings)})
+    paths = source_paths([*sources, *arguments.pop("follow_links_to", ())])
     chosen: str | Detection = family or _detect(sources)
     claims = None if isinstance(chosen, str) else chosen.claims
     family = chosen if isinstance(chosen, str) else chosen.family
     if dry_run:
         from unistore.conversion.dry_run import dry_run
 
-        converter = make_converter(family, given)
+        converter = make_converter(family, arguments)
         shown = dry_run(converter, paths, settings, is_named=claims is None, claims=claims)
         if as_json:
             say_json(shown.to_json(), indent=1)
@@ -81,14 +81,14 @@ def _convert(family: str | None, **given: Any) -> int:
             say(preview_text(shown, destination, settings))
         return SKIPPED if shown.scan.options.get("skipped") else 0
     again = settings.overwrite or settings.restart
-    if not again and _is_up_to_date(family, given, paths, destination, settings, claims):
+    if not again and _is_up_to_date(family, arguments, paths, destination, settings, claims):
         if as_json:
             say_json({"destination": destination, "up_to_date": True})
         else:
             say_done(f"{destination}: up to date: {SAME}")
         return 0
     with progress_bar() as bar:
-        report = convert_with(settings, paths, destination, chosen, given, bar)
+        report = convert_with(settings, paths, destination, chosen, arguments, bar)
     if as_json:
         say_json(asdict(report))
     else:
@@ -132,9 +132,9 @@ def convert() -> None:
 
 @convert.command(DETECT, cls=ConvertCommand, hidden=True)
 @add_common_options
-def detect(**given: Any) -> int:
+def detect(**arguments: Any) -> int:
     """Detect the family of SRC... and convert it with default options."""
-    return _convert(None, **given)
+    return _convert(None, **arguments)
 
 
 def preview_text(shown: DryRun, destination: str, settings: Settings) -> str:

@@ -228,7 +228,7 @@ class FamilyGroup(click.Group):
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line per family, without importing their options."""
-        listed_families = sorted(families().values(), key=lambda each: each.command)
+        listed_families = sorted(families().values(), key=lambda family: family.command)
         with formatter.section("Families"):
             formatter.write_dl([(family.command, family.summary) for family in listed_families])
 

@@ -15,12 +15,9 @@ from typing import Any
 
 import click
 
+from unistore.cli.commands import doctor, export, inspect, verify
 from unistore.cli.convert import convert
-from unistore.cli.doctor import command as doctor
-from unistore.cli.export import command as export
-from unistore.cli.inspect import command as inspect
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
-from unistore.cli.verify import command as verify
 from unistore.errors import InputError, UnistoreError
 
 MAX_PROBLEMS = 50

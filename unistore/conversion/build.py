@@ -266,12 +266,12 @@ class Build(ABC):
         if not begun:
             absolute_paths = [str(Path(path).absolute()) for path in paths]
             states = iter(sources)
-            while some := dict(islice(states, SOURCES_PER_RECORD)):
-                self.journal.append({"step": "sources", "of": some})
+            while states_of_record := dict(islice(states, SOURCES_PER_RECORD)):
+                self.journal.append({"step": "sources", "of": states_of_record})
             self.journal.append({"step": "begin", "identity": identity, "paths": absolute_paths})
             return
         pairs = zip_longest(self._recorded_sources(), sources)
-        if begun[0]["identity"] == identity and all(one == other for one, other in pairs):
+        if begun[0]["identity"] == identity and all(recorded == other for recorded, other in pairs):
             return
         before = {**begun[0]["identity"], "sources": dict(self._recorded_sources())}
         differences = _differences(before, {**identity, "sources": dict(sources)})

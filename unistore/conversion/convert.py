@@ -307,22 +307,22 @@ def _unknown_options(family: Family, unknown: Sequence[str], own: Sequence[str])
     return f"{has_none}; it has: {', '.join(own)}; every conversion has: {', '.join(common)}"
 
 
-def _classes(found: Family) -> tuple[Any, type[Options]]:
+def _classes(family: Family) -> tuple[Any, type[Options]]:
     """Return the converter and options classes of a family, checked to match."""
-    converter: Any = found.part("converter")
-    options = found.part("options")
+    converter: Any = family.part("converter")
+    options = family.part("options")
     if not issubclass(options, Options):
-        message = f"{found.options} does not inherit Options"
+        message = f"{family.options} does not inherit Options"
     elif not hasattr(converter, "__mro__"):  # what makes the converter of a class of a package
         return converter, options
     elif not issubclass(converter, options):
-        message = f"{found.converter} does not inherit {found.options}"
-    elif converter.family != found.name:
-        message = f"{found.converter} has the family {converter.family!r}"
+        message = f"{family.converter} does not inherit {family.options}"
+    elif converter.family != family.name:
+        message = f"{family.converter} has the family {converter.family!r}"
     else:
         return converter, options
     cure = "tell who wrote its package; docs/write-a-family.md says what belongs together"
-    raise InputError(Problem(f"family {found.command}", message, cure, "family"))
+    raise InputError(Problem(f"family {family.command}", message, cure, "family"))
 
 
 def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:

@@ -128,8 +128,8 @@ def _split_notes(converter: Converter, scan: Scan, rule: SplitRule | None) -> Se
         return assign_splits(scan, finalized, rule).notes
     if rule.by != SOURCE:
         return ("the shares of the splits are known once the samples are read",)
-    one = np.arange(len(scan.sources))
-    by_source = Finalized(arrays=(), samples=len(one), sample_source=one)
+    single = np.arange(len(scan.sources))
+    by_source = Finalized(arrays=(), samples=len(single), sample_source=single)
     return tuple(
         f"{note}; by samples: once they are counted" for note in assign_splits(scan, by_source, rule).notes
     )

@@ -327,8 +327,8 @@ class ShardJob(Job[ShardTask]):
         digests = np.empty((len(pieces), len(blocks)), "S32")
         is_read = self.rows_read.fill(table.name, task.lo, task.hi, blocks)
 
-        def read(at: int) -> tuple[Problem, ...]:
-            piece = pieces[at]
+        def read(number: int) -> tuple[Problem, ...]:
+            piece = pieces[number]
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
             if is_read:
                 check_unchanged(self.fingerprints[piece.source])
@@ -344,7 +344,7 @@ class ShardJob(Job[ShardTask]):
                 broken = broken_rows(self.plan, self.bounded, name, table.name, piece.lo, out)
                 if problems := list(broken):
                     return tuple(with_source(name, problems))
-            digests[at] = [content_digest(rows) for rows in out.values()]
+            digests[number] = [content_digest(rows) for rows in out.values()]
             return ()
 
         turns = ordered_map if self.converter.thread_safe and not table.spilled else serial_map

@@ -211,11 +211,11 @@ def check_plain(
 
 def check_own(
     folder: Path,
-    made: Path,  # a file that was just made in it; its owner is this user as the file system maps it
+    new_file: Path,  # a file that was just made in it; its owner is this user as the file system maps it
 ) -> None:
     """Refuse a folder of another user, whose files would become part of the result."""
     owner = folder.stat().st_uid
-    user = made.stat().st_uid
+    user = new_file.stat().st_uid
     if owner != user:
         msg = f"{folder}: belongs to another user (uid {owner}, not {user}): {_CURE}"
         raise ConversionError(msg)

@@ -45,13 +45,13 @@ def check_fits(
     limit: int | None,  # bytes of all processes together; None: no limit
     # bytes of the largest step beyond `PROCESS`, and its description
     need: int,
-    what: str,
+    step: str,
 ) -> None:
     """Refuse a limit that is too small for one process with its largest step."""
     total = PROCESS + need
     if limit is not None and total > limit:
         message = (
-            f"{size(limit)} is too little: {size(PROCESS)} for the process + {size(need)} for {what} = "
+            f"{size(limit)} is too little: {size(PROCESS)} for the process + {size(need)} for {step} = "
             f"{size(total)}"
         )
         raise InputError(Problem("--memory", message, f"give at least {size(total * 1.005)}", "memory"))
@@ -189,8 +189,8 @@ def estimate(converter: Converter, scan: Scan, budget: int) -> Estimate:
         need = scan_memory(scan) + shard_memory(converter, table, reading_memory(scan))
         bounds.append((need, f"a shard of table {table.name!r}"))
         shards += -(-table.rows // table.shard_rows)
-    step, what = max(bounds, key=lambda bound: bound[0])
-    return Estimate(step, max(steps, shards), what)
+    step, description = max(bounds, key=lambda bound: bound[0])
+    return Estimate(step, max(steps, shards), description)
 
 
 def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:

@@ -476,7 +476,10 @@ def _identity(
 
 def _source_states(scan: Scan, fingerprints: Fingerprints) -> Sequence[tuple[str, str | dict[str, str]]]:
     """Name of each source, and size and time of its files."""
-    return view(range(len(fingerprints)), lambda at: (scan.sources.names[at], _file_states(fingerprints[at])))
+    return view(
+        range(len(fingerprints)),
+        lambda number: (scan.sources.names[number], _file_states(fingerprints[number])),
+    )
 
 
 def _file_states(fingerprint: Fingerprint) -> str | dict[str, str]:

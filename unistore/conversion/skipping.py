@@ -136,7 +136,9 @@ class Skipping:
         problems = _recorded_problems(self._journal)
         # Two sources may have the same problem of one file, and such problems are equal.
         distinct = {(problem, problem.source): problem for problem in problems}.values()
-        return sorted(distinct, key=lambda each: (natural_key(each.source), each.location, each.message))
+        return sorted(
+            distinct, key=lambda problem: (natural_key(problem.source), problem.location, problem.message)
+        )
 
     def add(self, problems: Iterable[Problem]) -> None:
         """Leave out the sources of more problems."""

@@ -239,10 +239,10 @@ class Spill(Items[Facts]):
     def __len__(self) -> int:
         return len(self._batch)
 
-    def add(self, batch: str, sources: Sequence[int], at: Sequence[int]) -> None:
-        """Register the sources of a batch folder; `at` are their numbers inside the batch."""
+    def add(self, batch: str, sources: Sequence[int], numbers: Sequence[int]) -> None:
+        """Register the sources of a batch folder; `numbers` are their numbers inside the batch."""
         self._batch[list(sources)] = len(self._batches)
-        self._at[list(sources)] = at
+        self._at[list(sources)] = numbers
         self._batches.append(batch)
 
     @property

@@ -116,7 +116,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     ) -> None:
         check = Arguments()
         paths = [path] if isinstance(path, (str, os.PathLike)) else path
-        if not isinstance(paths, Sequence) or not all(isinstance(one, (str, os.PathLike)) for one in paths):
+        if not isinstance(paths, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in paths):
             check.refuse("path", f"must be a path, or a list of paths, got {path!r}")
         check.names("fields", fields)
         check.names("split", split)

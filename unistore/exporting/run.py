@@ -299,8 +299,8 @@ class FileNames:
         parts = tuple(name.split("/"))
         parents = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
         if name in self._files or name in self._folders or self._files.intersection(parents):
-            two = f"two files {name!r}, or one inside another"
-            msg = f"{self._store}: the store names {two}: only one can be written"
+            clash = f"two files {name!r}, or one inside another"
+            msg = f"{self._store}: the store names {clash}: only one can be written"
             raise StoreError(msg)
         self._files.add(name)
         self._folders.update(parents)

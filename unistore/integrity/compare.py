@@ -300,18 +300,18 @@ class _Comparison:
 
 
 def _compare_block(
-    store: Store, path: str, corner: tuple[int, ...], expected: IndexValues, found: _Found
+    store: Store, path: str, corner: tuple[int, ...], expected: IndexValues, findings: _Found
 ) -> bool:
     """Return whether an array has the expected values from `corner` on; compares some rows at a time."""
     step = max(1, _BLOCK_BYTES // max(1, expected[:1].nbytes))
     return all(
-        _compare_box(store, path, (corner[0] + start, *corner[1:]), expected[start : start + step], found)
+        _compare_box(store, path, (corner[0] + start, *corner[1:]), expected[start : start + step], findings)
         for start in range(0, len(expected), step)
     )
 
 
 def _compare_box(
-    store: Store, path: str, corner: tuple[int, ...], expected: NDArray[Any], found: _Found
+    store: Store, path: str, corner: tuple[int, ...], expected: NDArray[Any], findings: _Found
 ) -> bool:
     """Whether an array has the expected values from `corner` on; axes that it does not name begin at 0."""
     low = [*corner, *(0 for _ in expected.shape[len(corner) :])]
@@ -319,18 +319,18 @@ def _compare_box(
     array = store.array(path)
     if high[0] > array.shape[0]:
         message = f"has {array.shape[0]} rows, the sources make {high[0]}"
-        found.problems.append(Problem(path, message, _CURE, "source"))
+        findings.problems.append(Problem(path, message, _CURE, "source"))
         return False
     try:
         stored = array.read_box(low, high)
     except StoreError as error:
-        found.problems.append(Problem(path, str(error), kind="unreadable"))
+        findings.problems.append(Problem(path, str(error), kind="unreadable"))
         return False
-    found.stored_values += stored.size
+    findings.stored_values += stored.size
     differing = difference(stored, expected, low[0])
     if differing is not None:
         planes = f"planes {low[1]}:{high[1]} of " if len(corner) > 1 else ""
-        found.problems.append(Problem(path, f"{planes}{differing} (store, sources)", _CURE, "source"))
+        findings.problems.append(Problem(path, f"{planes}{differing} (store, sources)", _CURE, "source"))
     return differing is None
 
 

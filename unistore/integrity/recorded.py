@@ -211,10 +211,10 @@ def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:
     try:
         later = later_arrays(store, new_store)
         lines = []
-        for name, one, two in zip(names, before, after, strict=True):
-            if one == two:
+        for name, old, new in zip(names, before, after, strict=True):
+            if old == new:
                 continue
-            for path, attribute in _differing(_by_path_and_name(one), _by_path_and_name(two)):
+            for path, attribute in _differing(_by_path_and_name(old), _by_path_and_name(new)):
                 if attribute != VALUE or not later:
                     lines.append(f"source {name}: {attribute_label(path, attribute)}")
     except (ValueError, TypeError, AttributeError):
@@ -231,6 +231,6 @@ def _by_path_and_name(text: str) -> dict[tuple[str, str], Any]:
     return values
 
 
-def _differing(one: Mapping[T, Any], two: Mapping[T, Any]) -> list[T]:
+def _differing(before: Mapping[T, Any], after: Mapping[T, Any]) -> list[T]:
     """Return keys whose values differ; a missing one is None."""
-    return [key for key in dict.fromkeys([*one, *two]) if one.get(key) != two.get(key)]
+    return [key for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]

@@ -288,49 +288,51 @@ class _Repair:
             document = (new_files / ROOT).read_bytes()
         return self._move(new_files, damaged, document)
 
-    def _continue(self, recorded: RecordedConversion, known: CheckedFiles) -> None:
+    def _continue(self, recorded: RecordedConversion, checked: CheckedFiles) -> None:
         """Convert again, but for the tasks of which every shard is sound."""
         conversion = recorded.conversion
         new_store = recorded.new_store
         journal = recorded.build.journal
         plan = new_store.plan
         job = recorded.job()
-        digests = {key for key in known.entries if key.startswith("sources/digest/c/")}
+        digests = {key for key in checked.entries if key.startswith("sources/digest/c/")}
         sound = SoundShards(
             folder=self.folder,
             job=job,
-            entries=known.entries,
+            entries=checked.entries,
             # What a damaged manifest or root says no more of the values is read from the values.
-            are_read=not (known.manifest_intact and digests <= known.sound),
+            are_read=not (checked.manifest_intact and digests <= checked.sound),
         )
-        recorded.build.sound.update({key: known.entries[key].bytes for key in known.sound})
-        done = [task for task in plan.tasks() if known.sound.issuperset(shard_keys(plan, task))]
+        recorded.build.sound.update({key: checked.entries[key].bytes for key in checked.sound})
+        done = [task for task in plan.tasks() if checked.sound.issuperset(shard_keys(plan, task))]
         keys = task_keys(plan, conversion.keys)
         conversion.run_steps("checking", sound, done, plan.task_bytes, lambda task: {"of": keys[task.id]})
         conversion.write_shards(new_store, job)
         index = new_store.index(source_digests(plan, journal.each("shard")))
         seal(recorded.build.target, plan, journal, index, new_store.attributes, new_store.groups)
 
-    def _damaged_files(self, known: CheckedFiles, made: Path) -> list[str]:
+    def _damaged_files(self, checked: CheckedFiles, new_files: Path) -> list[str]:
         """Keys of the files to replace, the manifest last; refuses files that are not those of the store."""
-        manifest = (made / MANIFEST).read_bytes()
+        manifest = (new_files / MANIFEST).read_bytes()
         digest = xxhash.xxh3_128_hexdigest(manifest)
-        entries = {entry.key: entry for entry in parse_manifest(manifest, str(made))}
+        entries = {entry.key: entry for entry in parse_manifest(manifest, str(new_files))}
         # A store of an older unistore has not all files that one has now.
-        keys = [key for key in entries if key in known.entries or not known.manifest_intact]
-        damaged = [key for key in keys if key not in known.sound]
-        if known.manifest_intact:
-            differing = [key for key in damaged if entries[key] != known.entries[key]]
-        elif known.root.intact:
-            differing = [] if digest == known.root.seal["digest"] else damaged
+        keys = [key for key in entries if key in checked.entries or not checked.manifest_intact]
+        damaged = [key for key in keys if key not in checked.sound]
+        if checked.manifest_intact:
+            differing = [key for key in damaged if entries[key] != checked.entries[key]]
+        elif checked.root.intact:
+            differing = [] if digest == checked.root.seal["digest"] else damaged
         else:
-            before = known.entries
+            before = checked.entries
             differing = [
-                key for key in known.sound if key in entries and entries[key].checksum != before[key].checksum
+                key
+                for key in checked.sound
+                if key in entries and entries[key].checksum != before[key].checksum
             ]
         if differing:
             raise _values_differ(differing)
-        if not known.manifest_intact:
+        if not checked.manifest_intact:
             entries[MANIFEST] = Entry(key=MANIFEST, bytes=len(manifest), checksum=digest)
             damaged.append(MANIFEST)
         storage = LocalStorage(self.folder)
@@ -357,9 +359,9 @@ class _Repair:
         repaired = replace(root, document=document, attributes=attributes, intact=True)
         return replace(self.checked, root=repaired, manifest_intact=intact)
 
-    def _recorded_conversion(self, known: CheckedFiles, sources: Sequence[Path]) -> RecordedConversion:
+    def _recorded_conversion(self, checked: CheckedFiles, sources: Sequence[Path]) -> RecordedConversion:
         """Return the conversion that made the store; refuses sources that would give another store."""
-        attributes = known.root.attributes or {}
+        attributes = checked.root.attributes or {}
         if not isinstance(attributes.get("plan_digest"), str):
             msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
             raise StoreError(msg)
@@ -370,7 +372,7 @@ class _Repair:
                 lines += differences(Store(self.folder), recorded.new_store)
             # Without a difference, an older unistore described the same arrays in other words: what is
             # written again is compared with the manifest.
-            if lines or not (self.checked.root.intact and known.manifest_intact):
+            if lines or not (self.checked.root.intact and checked.manifest_intact):
                 reasons = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
                 msg = (
                     f"{self.folder}: these sources, read by this unistore, would not become it:\n  {reasons}"
@@ -378,7 +380,7 @@ class _Repair:
                 raise InputError(msg)
         return recorded
 
-    def _move(self, made: Path, keys: Sequence[str], document: bytes | None) -> list[str]:
+    def _move(self, new_files: Path, keys: Sequence[str], document: bytes | None) -> list[str]:
         """Move files into the store, and write the root last. Returns the keys."""
         storage = LocalStorage(self.folder)
         for key in keys:
@@ -386,7 +388,7 @@ class _Repair:
         for key in keys:
             target = self.folder / key
             target.parent.mkdir(parents=True, exist_ok=True)
-            (made / key).replace(target)
+            (new_files / key).replace(target)
         parents = set(chain.from_iterable(Path(key).parents for key in keys))
         for parent in sorted(parents, reverse=True):
             sync_folder(self.folder / parent)

@@ -52,9 +52,9 @@ class Placement:
     prefetch: int  # batches made ahead for each worker
 
 
-def refuse_torch_options(check: Arguments, given: Mapping[str, Any]) -> None:
+def refuse_torch_options(check: Arguments, options: Mapping[str, Any]) -> None:
     """Note options of torch's DataLoader that have no meaning here, unless they are torch's defaults."""
-    for name, value in given.items():
+    for name, value in options.items():
         default, cure = _TORCH_OPTIONS[name]
         if not (value is default or (type(value) in (int, float, str) and value == default)):
             check.refuse(name, f"is {value!r}, and has no meaning here", cure)

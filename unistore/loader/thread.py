@@ -186,7 +186,7 @@ def thread_helps(
 
 
 def _make_batches(
-    maker: _MakerThread, requests: queue.SimpleQueue[Request | None], made: queue.SimpleQueue[_Made]
+    maker: _MakerThread, requests: queue.SimpleQueue[Request | None], arrivals: queue.SimpleQueue[_Made]
 ) -> None:
     while (request := requests.get()) is not None:
-        made.put((request, maker.make(request)))
+        arrivals.put((request, maker.make(request)))

@@ -328,8 +328,8 @@ class ObjectClient:
                     return None
                 elapsed = time.monotonic() - started
                 late = elapsed + delay > RETRY_TIMEOUT
-                often = attempt >= MAX_FIRST_ATTEMPTS
-                if not fault.transient or (late if bucket in _responsive_buckets else often):
+                exhausted = attempt >= MAX_FIRST_ATTEMPTS
+                if not fault.transient or (late if bucket in _responsive_buckets else exhausted):
                     attempts = f" (tried {attempt} times in {elapsed:.1f} s)" if attempt > 1 else ""
                     raise self.error(key, fault, attempts) from redacted_error(error)
             else:
@@ -483,7 +483,7 @@ def coalesce(
     for position, key in enumerate(keys):
         first.setdefault(key, position)
     requests: list[RangeRequest] = []
-    for position in sorted(range(len(keys)), key=lambda at: (first[keys[at]], offsets[at])):
+    for position in sorted(range(len(keys)), key=lambda number: (first[keys[number]], offsets[number])):
         key = keys[position]
         begin = offsets[position]
         end = offsets[position] + sizes[position]

@@ -85,11 +85,11 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     return _URL_START.match(text) is not None
 
 
-def require_local_path(path: str | os.PathLike[str], what: str) -> str:
-    """Return a path as text; `InputError`, which names the argument as `what`, if it is a URL."""
+def require_local_path(path: str | os.PathLike[str], argument: str) -> str:
+    """Return a path as text; `InputError`, which names the argument as `argument`, if it is a URL."""
     text = os.fspath(path)
     if _URL_START.match(text) or _COLLAPSED.match(text):
-        raise _refused(text, f"{what} must be on this machine: give a path, not a URL")
+        raise _refused(text, f"{argument} must be on this machine: give a path, not a URL")
     return text
 
 

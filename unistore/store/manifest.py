@@ -30,58 +30,58 @@ class GrammarError(ValueError):
     """A member of a document violates the store format."""
 
 
-def parse_digest(value: object, what: str) -> str:
+def parse_digest(value: object, member: str) -> str:
     """Parse xxh3-128: 32 lower-case hexadecimal digits."""
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        raise _violation(what, value, "32 lower-case hexadecimal digits")
+        raise _violation(member, value, "32 lower-case hexadecimal digits")
     return value
 
 
-def parse_count(value: object, what: str) -> int:
+def parse_count(value: object, member: str) -> int:
     """Parse a number of bytes, files, rows or samples."""
     if type(value) is not int or not 0 <= value <= _MAX_COUNT:
-        raise _violation(what, value, "an integer from 0 to 2**63 - 1")
+        raise _violation(member, value, "an integer from 0 to 2**63 - 1")
     return value
 
 
-def parse_rows(value: object, what: str) -> tuple[int, int]:
+def parse_rows(value: object, member: str) -> tuple[int, int]:
     """Parse ``[lo, hi]``: rows of axis 0, ``lo <= row < hi``."""
     pair = list(value) if isinstance(value, list | tuple) else None
     if not is_list_of(pair, int) or len(pair) != 2 or not 0 <= pair[0] <= pair[1] <= _MAX_COUNT:
-        raise _violation(what, value, "two integers, 0 <= lo <= hi < 2**63")
+        raise _violation(member, value, "two integers, 0 <= lo <= hi < 2**63")
     return pair[0], pair[1]
 
 
-def parse_path(value: object, what: str) -> str:
+def parse_path(value: object, member: str) -> str:
     """Parse the path of an array or group: valid names joined by ``/``."""
     if not isinstance(value, str) or len(value) > _MAX_KEY_LENGTH or _DRIVE.match(value):
-        raise _violation(what, value, f"a relative path of at most {_MAX_KEY_LENGTH} characters")
+        raise _violation(member, value, f"a relative path of at most {_MAX_KEY_LENGTH} characters")
     if (reason := name_problem(value)) is not None:
-        raise _violation(what, value, f"a path inside the store: {reason}")
+        raise _violation(member, value, f"a path inside the store: {reason}")
     return value
 
 
-def parse_key(value: object, what: str) -> str:
+def parse_key(value: object, member: str) -> str:
     """Parse the path of a file of the store: a valid path, with or without ``/zarr.json``."""
     if not isinstance(value, str):
-        raise _violation(what, value, "a path inside the store")
-    parse_path(value.removesuffix(f"/{ROOT}"), what)
+        raise _violation(member, value, "a path inside the store")
+    parse_path(value.removesuffix(f"/{ROOT}"), member)
     if value == MANIFEST:
-        raise _violation(what, value, "a file that the manifest lists; it does not list itself")
+        raise _violation(member, value, "a file that the manifest lists; it does not list itself")
     return value
 
 
-def parse_object(value: object, what: str) -> dict[str, Any]:
+def parse_object(value: object, member: str) -> dict[str, Any]:
     """Parse a JSON object."""
     if not isinstance(value, dict):
-        raise _violation(what, value, "an object")
+        raise _violation(member, value, "an object")
     return value
 
 
-def parse_split_names(value: object, what: str) -> list[str]:
+def parse_split_names(value: object, member: str) -> list[str]:
     """Parse different names of splits, by code."""
     if not is_list_of(value, str) or len(value) > _MAX_SPLITS or len(set(value)) != len(value):
-        raise _violation(what, value, f"at most {_MAX_SPLITS} different names")
+        raise _violation(member, value, f"at most {_MAX_SPLITS} different names")
     return value
 
 
@@ -113,12 +113,12 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _check_field(field: dict[str, Any], what: str) -> None:
+def _check_field(field: dict[str, Any], member: str) -> None:
     if not is_list_of(axes := field.get("axes", []), str):
-        raise _violation(what, axes, "a list of names as its axes")
+        raise _violation(member, axes, "a list of names as its axes")
     for name in ("unit", "description"):
         if not isinstance(field.get(name), str | None):
-            raise _violation(what, field[name], f"a text as its {name}")
+            raise _violation(member, field[name], f"a text as its {name}")
 
 
 def _check_seal(seal: dict[str, Any]) -> None:
@@ -130,8 +130,8 @@ def _check_seal(seal: dict[str, Any]) -> None:
         parse_count(seal.get(name), f"seal {name}")
 
 
-def _violation(what: str, value: object, rule: str) -> GrammarError:
-    return GrammarError(f"{what} is {shown(value)}, expected {rule}")
+def _violation(member: str, value: object, rule: str) -> GrammarError:
+    return GrammarError(f"{member} is {shown(value)}, expected {rule}")
 
 
 MANIFEST_LIMIT = 1 << 30

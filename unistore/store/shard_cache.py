@@ -55,19 +55,19 @@ class ShardCache:
         return f"{checksum[:2]}/{checksum}"
 
     def ensure(
-        self, checksum: str, size: int | None, fetch: Callable[[], Iterable[bytes]], what: str
+        self, checksum: str, size: int | None, fetch: Callable[[], Iterable[bytes]], name: str
     ) -> bool:
         """Make sure that there is a copy, fetching it if needed; False if there is no room for it.
 
         `checksum` is the object's xxh3-128, hexadecimal, `size` its bytes (None: known once fetched, and
-        held in memory then); ``fetch()`` returns the content in pieces; errors name the object as `what`.
+        held in memory then); ``fetch()`` returns the content in pieces; errors name the object as `name`.
         """
         if time.monotonic() - self._verified_at.get(checksum, -math.inf) < TOUCH_INTERVAL:
             return True
         if not file_locks.available:
             raise StoreError("cache_dir needs file locks that this system lacks; leave it out")
         try:
-            return self._ensure(checksum, size, fetch, what)
+            return self._ensure(checksum, size, fetch, name)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 warnings.warn(
@@ -84,7 +84,7 @@ class ShardCache:
         self._verified_at.pop(checksum, None)
 
     def _ensure(
-        self, checksum: str, size: int | None, fetch: Callable[[], Iterable[bytes]], what: str
+        self, checksum: str, size: int | None, fetch: Callable[[], Iterable[bytes]], name: str
     ) -> bool:
         with self._subfolder(checksum) as subfolder:
             if self._has_valid_copy(subfolder, checksum, size):
@@ -98,7 +98,7 @@ class ShardCache:
                 size = sum(map(len, pieces)) if size is None else size
                 if size > self.limit or not self._reserve(part, size):
                     return False
-                _write_verified(part, checksum, size, pieces or fetch(), what)
+                _write_verified(part, checksum, size, pieces or fetch(), name)
                 part_name = checksum + PART
                 os.replace(part_name, checksum, src_dir_fd=subfolder, dst_dir_fd=subfolder)  # the lock stays
         self._verified_at[checksum] = time.monotonic()
@@ -236,7 +236,7 @@ class ShardCache:
             file_locks.close(descriptor)
 
 
-def _write_verified(descriptor: int, checksum: str, size: int, pieces: Iterable[bytes], what: str) -> None:
+def _write_verified(descriptor: int, checksum: str, size: int, pieces: Iterable[bytes], name: str) -> None:
     digest = xxhash.xxh3_128()
     done = 0
     for piece in pieces:
@@ -247,7 +247,7 @@ def _write_verified(descriptor: int, checksum: str, size: int, pieces: Iterable[
             done += written
             view = view[written:]
     if done != size or digest.hexdigest() != checksum:
-        msg = f"{what}: does not match its checksum in the manifest ({done} bytes of {size}); restore it"
+        msg = f"{name}: does not match its checksum in the manifest ({done} bytes of {size}); restore it"
         raise CorruptionError(msg)
 
 
@@ -329,8 +329,8 @@ class CachedStorage:
             if entry is None:
                 break
             size, checksum = entry
-            what = f"{self._inner!r}: {key}"
-            if not self._cache.ensure(checksum, size, partial(self._fetch, key, size), what):
+            name = f"{self._inner!r}: {key}"
+            if not self._cache.ensure(checksum, size, partial(self._fetch, key, size), name):
                 break
             copies = local.read_many([self._cache.path(checksum)] * len(sizes), offsets, sizes)
             try:

@@ -76,7 +76,7 @@ class Arguments:
         """`count` integers of at least 1, or one for all of them."""
         numbers = [value] * count if is_integer(value) else value
         several = numbers if isinstance(numbers, (list, tuple)) and len(numbers) == count else [None]
-        right = all(is_integer(one, 1, MAX_COUNT) for one in several)
+        right = all(is_integer(number, 1, MAX_COUNT) for number in several)
         return self.expect(name, value, right, f"one or {count} whole numbers of at least 1", none=none)
 
     def number(self, name: str, value: object, *, none: bool = False) -> bool:
@@ -88,10 +88,10 @@ class Arguments:
         """Expect true or False."""
         return self.expect(name, value, matches_type(value, bool), "True or False", none=none)
 
-    def one_of(self, name: str, value: object, known: Collection[str]) -> bool:
+    def one_of(self, name: str, value: object, choices: Collection[str]) -> bool:
         """Expect one of some strings."""
-        right = isinstance(value, str) and value in known
-        return self.expect(name, value, right, f"one of {', '.join(map(repr, known))}")
+        right = isinstance(value, str) and value in choices
+        return self.expect(name, value, right, f"one of {', '.join(map(repr, choices))}")
 
     def text(self, name: str, value: object, *, none: bool = False) -> bool:
         """Expect a string."""

@@ -10,10 +10,10 @@ _UNITS = ("", "k", "m", "g", "t")
 _SIZE = re.compile(r"([0-9_]*\.?[0-9]+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-def parse_bytes(text: str | int, what: str) -> int:
+def parse_bytes(text: str | int, option: str) -> int:
     """Parse a size: powers of 1000 (``"4GB"``), of 1024 (``"4GiB"``), or plain bytes.
 
-    Raises `InputError` if it is not a size of at least one byte; names the option as `what`.
+    Raises `InputError` if it is not a size of at least one byte; names the option as `option`.
     """
     match = _SIZE.fullmatch(str(text).strip())
     size = 0.0
@@ -21,7 +21,7 @@ def parse_bytes(text: str | int, what: str) -> int:
         size = float(match[1]) * (1024 if match[3] else 1000) ** _UNITS.index(match[2].lower())
     if size < 1:
         message = f"is {text!r}, expected a size as in 4GB, 800MB or 2GiB"
-        raise InputError(Problem(what, message, kind="option"))
+        raise InputError(Problem(option, message, kind="option"))
     return int(size)
 
 

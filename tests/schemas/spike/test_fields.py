@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.converters.registry import get_family
-from unistore.errors import Problem
-from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.spike.fields import (
     even_tile,
     file_table,
@@ -20,95 +14,6 @@ from unistore.schemas.spike.fields import (
     voxel_field,
     voxel_path,
 )
-
-GOOD = {
-    "frames/spike": ArrayInfo((3, 88, 360, 80), "uint8"),
-    "frames/spike_length": ArrayInfo((3,), "int32"),
-    "frames/spike_extent": ArrayInfo((3, 2), "int32"),
-    "frames/voxel/5": ArrayInfo((3, 5, 360, 640), "uint8"),
-    "frames/blur": ArrayInfo((3, 720, 1280, 3), "uint8"),
-    "frames/sharp_file/data": ArrayInfo((999,), "uint8"),
-    "frames/sharp_file/offsets": ArrayInfo((4,), "int64"),
-    "frames/image_extent": ArrayInfo((3, 2), "int32"),
-    "sequences/offsets": ArrayInfo((3,), "int64"),
-    "sequences/name/data": ArrayInfo((9,), "uint8"),
-    "sequences/name/offsets": ArrayInfo((3,), "int64"),
-    "sources/path/data": ArrayInfo((9,), "uint8"),
-    "sources/path/offsets": ArrayInfo((4,), "int64"),
-    "sources/bytes": ArrayInfo((3,), "int64"),
-}
-
-
-SAMPLES = "(the root's count of samples"
-
-
-def validate(arrays: dict[str, ArrayInfo], samples: int = 3) -> list[Problem]:
-    found: list[Problem] = get_family("spike").part("specs").problems(arrays, samples)
-    return found
-
-
-def test_a_whole_store_has_no_problem() -> None:
-    assert validate(GOOD) == []
-    only_voxels = {
-        path: info for path, info in GOOD.items() if path not in {"frames/spike", "frames/spike_length"}
-    }
-    assert validate(only_voxels) == []
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in GOOD if not path.startswith("sources") and "voxel" not in path]
-)
-def test_a_missing_array_is_named(path: str) -> None:
-    problems = validate({key: info for key, info in GOOD.items() if key != path})
-    told = {"is missing", f"needs the array {path}"}
-    assert {problem.message for problem in problems} <= told
-    assert bool(problems) == (path not in {"frames/spike", "frames/blur"})  # which some stores do without
-
-
-@pytest.mark.parametrize(
-    ("path", "shape", "dtype", "said"),
-    [
-        ("frames/spike", (3, 88, 360, 80), "bool", "is bool, expected uint8"),
-        ("frames/spike", (3, 88, 360), "uint8", "has shape (3, 88, 360), expected (n, n, n, n)"),
-        ("frames/voxel/5", (3, 4, 360, 640), "uint8", "has shape (3, 4, 360, 640), expected (n, 5, n, n)"),
-        (
-            "frames/spike",
-            (3, 88, 396, 80),
-            "uint8",
-            (
-                "has shape (3, 88, 396, 80), expected (360, 80) at its end, "
-                "as frames/voxel/5 has (3, 5, 360, 640)"
-            ),
-        ),
-        ("frames/voxel/5", (3, 5, 360, 640), "bool", "is bool, expected numbers"),
-        ("frames/voxel/5", (2, 5, 360, 640), "uint8", f"has 2 rows, expected 3 {SAMPLES})"),
-        ("frames/blur", (3, 720, 1280, 4), "uint8", "has shape (3, 720, 1280, 4), expected (n, n, n, 3)"),
-        ("frames/spike_length", (4,), "int32", f"has 4 rows, expected 3 {SAMPLES})"),
-        ("frames/sharp_file/offsets", (3,), "int64", f"has 3 rows, expected 4 {SAMPLES} +1)"),
-        ("frames/image_extent", (3, 3), "int32", "has shape (3, 3), expected (n, 2)"),
-        ("sequences/name/offsets", (4,), "int64", "has 4 rows, expected 3 (the rows of sequences/offsets)"),
-    ],
-)
-def test_every_contradiction_is_found(path: str, shape: tuple[int, ...], dtype: str, said: str) -> None:
-    (problem,) = validate({**GOOD, path: replace(GOOD[path], shape=shape, dtype=dtype)})
-    assert (problem.location, problem.message) == (path, said)
-
-
-def test_another_count_of_samples() -> None:
-    every = [path for path in GOOD if path.startswith("frames/") and not path.endswith("/data")]
-    assert [str(problem) for problem in validate(GOOD, samples=4)] == [
-        f"{path}: has 4 rows, expected 5 {SAMPLES} +1)"
-        if path.endswith("/offsets")
-        else f"{path}: has 3 rows, expected 4 {SAMPLES})"
-        for path in every
-    ]
-
-
-def test_nothing_at_all() -> None:
-    assert {problem.message for problem in validate({})} == {"is missing"}
-    required = ("frames/spike_extent", "sequences/offsets", "sequences/name/data", "sequences/name/offsets")
-    (problem,) = validate({path: GOOD[path] for path in required})
-    assert "neither frames/spike nor frames/voxel" in problem.message
 
 
 def test_paths_of_voxel_sets() -> None:

@@ -102,10 +102,10 @@ def _count_death(job: Job[T], step: Step[T], error: WorkerLostError) -> None:
     """Raise if a step has lost its worker too often."""
     step.deaths += error.blamed
     if error.final or step.deaths == MAX_DEATHS:
-        often = "again and again" if error.final else f"{MAX_DEATHS} times"
+        how_often = "again and again" if error.final else f"{MAX_DEATHS} times"
         cause = ": ".join(filter(None, (error.cause, error.hint)))
         msg = (
-            f"{job.describe(step.item)}: its worker died {often} ({cause}); what was done is kept: "
+            f"{job.describe(step.item)}: its worker died {how_often} ({cause}); what was done is kept: "
             "the same command continues"
         )
         raise ConversionError(msg)

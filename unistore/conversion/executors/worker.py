@@ -91,11 +91,11 @@ def _exit_at_hangup(descriptor: int) -> None:
     os._exit(1)
 
 
-def _limit(what: int, value: int | None) -> None:
-    hard = resource.getrlimit(what)[1]
+def _limit(kind: int, value: int | None) -> None:
+    hard = resource.getrlimit(kind)[1]
     if value is None or (hard != resource.RLIM_INFINITY and hard < value):
         value = hard
-    resource.setrlimit(what, (value, hard))
+    resource.setrlimit(kind, (value, hard))
 
 
 def main(numbers: list[int], modules: list[str]) -> None:

@@ -152,9 +152,9 @@ class WorkerProcess:
             lost.hint = "out of memory? fewer --workers hold less"
         elif code and (note := last_note(self._note)):  # 0: SIGCHLD is ignored here
             how = f"signal {-code}" if code < 0 else lost.cause
-            what = "hangs {}" if -code == signal.SIGXCPU else f"crashes {{}} ({how})"
+            fate = "hangs {}" if -code == signal.SIGXCPU else f"crashes {{}} ({how})"
             lost.note = note
-            lost.damage = what.format(library_of(note))
+            lost.damage = fate.format(library_of(note))
         return lost
 
     def _how_it_ended(self) -> str:

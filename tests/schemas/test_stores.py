@@ -1,0 +1,330 @@
+"""What the store of a family must hold: sound stores, and every fault of one array, for all families."""
+
+from __future__ import annotations
+
+import pytest
+
+from unistore.converters.registry import get_family
+from unistore.schemas.array_specs import ArrayInfo
+from unistore.schemas.point_cloud.fields import (
+    column_field,
+    scale_fields,
+    segment_fields,
+    source_row_field,
+    voxel_fields,
+    voxel_offsets_field,
+    xyz_field,
+)
+from unistore.schemas.tables import name_problem
+
+
+def info(text: str) -> ArrayInfo:
+    """An array by its type and shape: ``int16 2 8 9``."""
+    dtype, *shape = text.split()
+    return ArrayInfo(tuple(map(int, shape)), dtype)
+
+
+def cloud() -> dict[str, str]:
+    """A cloud of 10 points in 3 segments, 6 voxels and 2 files, of the fields that a converter writes."""
+    fields = [(xyz_field("int32", 3, "m"), 10), (column_field("points", "rgb", "uint8", (3,), run=3), 10)]
+    fields += [(source_row_field(3), 10)]
+    fields += [(field, 3 + (name == "offsets")) for name, field in segment_fields("m").items()]
+    fields += [(field, 2) for field in scale_fields()]
+    fields += [*zip(voxel_fields(0.5, 2, 3, "m"), (6, 6, 10), strict=True), (voxel_offsets_field(0.5), 4)]
+    arrays = {"sources/path/data": "uint8 9", "sources/path/offsets": "int64 3"}
+    for field, rows in fields:
+        arrays[field.path] = " ".join(map(str, (field.dtype, rows, *field.row_shape)))
+    return arrays
+
+
+CLOUD = cloud()
+STORES = {
+    "ct": {
+        "volumes/image": "int16 2 8 9 10",
+        "volumes/extent": "int32 2 3",
+        "volumes/name/data": "uint8 9",
+        "volumes/name/offsets": "int64 3",
+        "windows/lung/coords": "uint16 5 3",
+        "windows/lung/values": "int16 5",
+        "windows/lung/offsets": "int64 3",
+        "windows/lung/present": "bool 2",
+        "windows/bone/mask": "uint8 2 8 9 2",
+        "windows/bone/offsets": "int64 3",
+        "windows/bone/present": "bool 2",
+        "masks/1/mask": "uint8 2 8 9 2",
+        "masks/1/present": "bool 2",
+        "sdf/lung/coords": "int32 7 3",
+        "sdf/lung/values": "float32 7",
+        "sdf/lung/offsets": "int64 3",
+        "sdf/lung/present": "bool 2",
+    },
+    "point_cloud": CLOUD,
+    "rows": {"rows/data": "float32 5 3", "rows/a/b": "int64 5"},
+    "spike": {
+        "frames/spike": "uint8 3 88 360 80",
+        "frames/spike_length": "int32 3",
+        "frames/spike_extent": "int32 3 2",
+        "frames/voxel/5": "uint8 3 5 360 640",
+        "frames/blur": "uint8 3 720 1280 3",
+        "frames/sharp_file/data": "uint8 999",
+        "frames/sharp_file/offsets": "int64 4",
+        "frames/image_extent": "int32 3 2",
+        "sequences/offsets": "int64 3",
+        "sequences/name/data": "uint8 9",
+        "sequences/name/offsets": "int64 3",
+        "sources/path/data": "uint8 9",
+        "sources/path/offsets": "int64 4",
+        "sources/bytes": "int64 3",
+    },
+    "trajectory": {
+        "steps/action": "float32 9 7",
+        "steps/terminated": "bool 9",
+        "steps/truncated": "bool 9",
+        "steps/next_valid": "bool 9",
+        "steps/observation/cam": "uint8 9 4 5 3",
+        "steps/observation/top_jpeg/data": "uint8 1234",
+        "steps/observation/top_jpeg/offsets": "int64 10",
+        "steps/next_observation/joint": "float32 9 3",
+        "episodes/offsets": "int64 4",
+        "episodes/source": "int32 3",
+        "episodes/name/data": "uint8 21",
+        "episodes/name/offsets": "int64 4",
+        "episodes/final_observation/cam": "uint8 3 4 5 3",
+        "sources/path/data": "uint8 4",
+        "sources/path/offsets": "int64 2",
+    },
+}
+"""Type and shape of each array of a sound store."""
+SAMPLES = {"ct": 2, "point_cloud": 2, "rows": 5, "spike": 3, "trajectory": 3}
+COUNT = "(the root's count of samples"
+
+
+def problems(family: str, changes: dict[str, str | None], samples: int | None = None) -> list[str]:
+    """What is said of a sound store whose arrays are changed, or gone."""
+    arrays = {path: info(text) for path, text in {**STORES[family], **changes}.items() if text is not None}
+    found = get_family(family).part("specs").problems(arrays, SAMPLES[family] if samples is None else samples)
+    return [str(problem) for problem in found]
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        *((family, {}) for family in STORES),
+        ("ct", {"volumes/image": None}),
+        ("spike", {"frames/spike": None, "frames/spike_length": None}),
+        ("point_cloud", {"sources/note/data": "uint8 99", "sources/note/offsets": "int64 3"}),
+        ("point_cloud", {"points/xyz": "float64 10 3", "sources/scale": None, "sources/offset": None}),
+    ],
+)
+def test_sound_stores(family: str, changes: dict[str, str | None]) -> None:
+    assert problems(family, changes) == []
+    assert [name_problem(path) for path in STORES[family]] == [None] * len(STORES[family])
+
+
+FREE = {
+    "spike": {"frames/spike", "frames/blur", "frames/voxel/5", "sources/bytes", "sources/path/data"},
+    "point_cloud": {"points/rgb", "sources/path/data"},
+    "trajectory": set(),
+}
+"""Arrays that a store may do without."""
+
+
+NEEDED = [
+    *(("spike", path) for path in STORES["spike"]),
+    *(("point_cloud", path) for path in CLOUD),
+    *(("trajectory", f"steps/{name}") for name in ("next_valid", "terminated", "truncated")),
+    ("trajectory", "episodes/offsets"),
+]
+
+
+@pytest.mark.parametrize(("family", "path"), NEEDED)
+def test_an_array_that_is_missing_is_named(family: str, path: str) -> None:
+    found = problems(family, {path: None})
+    needs = [problem for problem in found if problem.endswith(f": needs the array {path}")]
+    missing = [problem for problem in found if problem.endswith(": is missing")]
+    assert sorted(needs + missing) == sorted(found)
+    assert bool(found) == (path not in FREE[family])
+    if family == "trajectory":
+        assert missing == [f"{path}: is missing"]
+        assert len(needs) == (7 if path == "steps/next_valid" else 0)
+
+
+SPIKE_REQUIRED = [
+    "frames/spike_extent",
+    *(f"sequences/{name}" for name in ("offsets", "name/data", "name/offsets")),
+]
+WIDE = "has shape (3, 88, 396, 80), expected (360, 80) at its end, as frames/voxel/5 has (3, 5, 360, 640)"
+CUT = "has shape (2, 8, 9, 2), expected (8, 2) at its end, as volumes/image has (2, 8, 9)"
+BOTH = "coords, offsets, values or mask, offsets"
+
+
+@pytest.mark.parametrize(
+    ("family", "path", "changed", "said"),
+    [
+        ("ct", "volumes/extent", None, "is missing"),
+        ("ct", "volumes/extent", "int32 2 2", "has shape (2, 2), expected (n, 3)"),
+        ("ct", "volumes/image", "complex64 2 8 9 10", "is complex64, expected numbers"),
+        ("ct", "volumes/image", "int16 3 8 9 10", f"has 3 rows, expected 2 {COUNT})"),
+        ("ct", "volumes/name/offsets", None, "is missing"),
+        ("ct", "volumes/name/offsets", "int64 4", f"has 4 rows, expected 3 {COUNT} +1)"),
+        ("ct", "windows/lung/coords", "uint16 5 2", "has shape (5, 2), expected (n, 3)"),
+        ("ct", "windows/lung/coords", "int64 5 3", "is int64, expected uint16 or int32"),
+        ("ct", "windows/lung/values", "int16 4", "has 4 rows, expected 5 (the rows of windows/lung/coords)"),
+        ("ct", "windows/bone/offsets", "int64 2", f"has 2 rows, expected 3 {COUNT} +1)"),
+        (
+            *("ct", "windows/bone/mask", "uint8 2 8 9 10"),
+            "has shape (2, 8, 9, 10), expected (8, 9, 2) at its end, as volumes/image has (2, 8, 9, 10)",
+        ),
+        ("ct", "masks/1/present", "uint8 2", "is uint8, expected bool"),
+        ("ct", "sdf/lung/values", "float32 8", "has 8 rows, expected 7 (the rows of sdf/lung/coords)"),
+        ("rows", "rows/c", "int64 4", f"has 4 rows, expected 5 {COUNT})"),
+        ("rows", "rows/d", "int64", "has no axis, expected rows on axis 0"),
+        ("point_cloud", "points/xyz", "int16 10 2", "is int16, expected int32 or float64 or float32"),
+        ("point_cloud", "segments/origin", "float32 3 3", "is float32, expected float64"),
+        ("spike", "frames/spike", "bool 3 88 360 80", "is bool, expected uint8"),
+        ("spike", "frames/spike", "uint8 3 88 360", "has shape (3, 88, 360), expected (n, n, n, n)"),
+        (
+            *("spike", "frames/voxel/5", "uint8 3 4 360 640"),
+            "has shape (3, 4, 360, 640), expected (n, 5, n, n)",
+        ),
+        (
+            *("spike", "frames/spike", "uint8 3 88 396 80"),
+            WIDE,
+        ),
+        ("spike", "frames/voxel/5", "bool 3 5 360 640", "is bool, expected numbers"),
+        ("spike", "frames/voxel/5", "uint8 2 5 360 640", f"has 2 rows, expected 3 {COUNT})"),
+        ("spike", "frames/blur", "uint8 3 720 1280 4", "has shape (3, 720, 1280, 4), expected (n, n, n, 3)"),
+        ("spike", "frames/spike_length", "int32 4", f"has 4 rows, expected 3 {COUNT})"),
+        ("spike", "frames/sharp_file/offsets", "int64 3", f"has 3 rows, expected 4 {COUNT} +1)"),
+        ("spike", "frames/image_extent", "int32 3 3", "has shape (3, 3), expected (n, 2)"),
+        (
+            *("spike", "sequences/name/offsets", "int64 4"),
+            "has 4 rows, expected 3 (the rows of sequences/offsets)",
+        ),
+        (
+            "trajectory",
+            "steps/action",
+            "float32 8 7",
+            "has 8 rows, expected 9 (the rows of steps/next_valid)",
+        ),
+        ("trajectory", "steps/terminated", "uint8 9", "is uint8, expected bool"),
+        ("trajectory", "steps/next_valid", "bool 9 1", "has shape (9, 1), expected (n)"),
+        (
+            *("trajectory", "steps/observation/top_jpeg/offsets", "int64 9"),
+            "has 9 rows, expected 10 (the rows of steps/next_valid +1)",
+        ),
+        ("trajectory", "episodes/offsets", "int32 4", "is int32, expected int64"),
+        ("trajectory", "episodes/source", "int32 4", f"has 4 rows, expected 3 {COUNT})"),
+        (
+            *("trajectory", "episodes/final_observation/cam", "uint8 9 4 5 3"),
+            f"has 9 rows, expected 3 {COUNT})",
+        ),
+        ("trajectory", "episodes/name/offsets", "int64 3", f"has 3 rows, expected 4 {COUNT} +1)"),
+    ],
+)
+def test_a_fault_of_one_array_is_said_of_it_alone(
+    family: str, path: str, changed: str | None, said: str
+) -> None:
+    assert problems(family, {path: changed}) == [f"{path}: {said}"]
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "said"),
+    [
+        (
+            *("ct", {"volumes/image": "int16 2 8 9"}),
+            [
+                "volumes/image: has shape (2, 8, 9), expected (n, n, n, n)",
+                f"windows/bone/mask: {CUT}",
+                f"masks/1/mask: {CUT}",
+            ],
+        ),
+        *(
+            (
+                *("ct", {f"{group}/coords": None}),
+                [
+                    f"{group}/values: needs the array {group}/coords",
+                    f"{group}/offsets: needs the array {group}/mask",
+                ],
+            )
+            for group in ("windows/lung", "sdf/lung")
+        ),
+        ("ct", {"windows/lung/values": None}, [f"windows/lung: holds coords, offsets, expected {BOTH}"]),
+        (
+            *("ct", {"windows/lung/mask": "uint8 2 8 9 2"}),
+            [f"windows/lung: holds coords, mask, offsets, values, expected {BOTH}"],
+        ),
+        ("ct", {"masks/1/mask": None}, ["masks/1: holds neither, expected mask or label"]),
+        (
+            *("ct", dict.fromkeys(["windows/lung/offsets", "masks/1/mask", "sdf/lung/values"])),
+            [
+                f"windows/lung: holds coords, values, expected {BOTH}",
+                "masks/1: holds neither, expected mask or label",
+                "sdf/lung: holds coords, offsets, expected coords, offsets, values",
+            ],
+        ),
+        (
+            *("trajectory", {"steps/action": "float32 8", "episodes/source": "int32 9"}),
+            [
+                "steps/action: has 8 rows, expected 9 (the rows of steps/next_valid)",
+                f"episodes/source: has 9 rows, expected 3 {COUNT})",
+            ],
+        ),
+        (
+            *("spike", dict.fromkeys(STORES["spike"])),
+            [f"{path}: is missing" for path in SPIKE_REQUIRED],
+        ),
+        ("rows", dict.fromkeys(STORES["rows"]), ["rows: holds no array"]),
+    ],
+)
+def test_all_problems_are_told_at_once(family: str, changes: dict[str, str | None], said: list[str]) -> None:
+    assert problems(family, changes) == said
+
+
+ROWS_OF = {
+    "points/xyz": {"points/rgb", "points/source_row", "voxels/0.5/point_voxel"},
+    "segments/number": {
+        *("segments/offsets", "segments/origin", "segments/bounds", "segments/source"),
+        "voxels/0.5/offsets",
+    },
+    "voxels/0.5/coords": {"voxels/0.5/counts"},
+}
+"""Arrays that have the rows of another, and where it is only known by them that one has others."""
+
+
+@pytest.mark.parametrize("path", [path for path in CLOUD if not path.startswith("sources/path")])
+def test_each_array_of_a_cloud_has_its_rows(path: str) -> None:
+    dtype, rows, *shape = CLOUD[path].split()
+    found = problems("point_cloud", {path: " ".join([dtype, str(int(rows) + 1), *shape])})
+    expected = set()
+    for location in ROWS_OF.get(path, {path}):
+        right = int(CLOUD[location].split()[1])
+        has, wants = (right + 1, right) if location == path else (right, right + 1)
+        expected.add(f"{location}: has {has} rows, expected {wants} (the rows of ")
+    assert {problem.partition("(")[0] + "(the rows of " for problem in found} == expected
+
+
+@pytest.mark.parametrize("family", ["spike", "trajectory"])
+def test_another_count_of_samples(family: str) -> None:
+    of_samples = {
+        "spike": [path for path in STORES["spike"] if path.startswith("frames/") and path[-5:] != "/data"],
+        "trajectory": [
+            *("episodes/offsets", "episodes/source", "episodes/name/offsets"),
+            "episodes/final_observation/cam",
+        ],
+    }[family]
+    assert problems(family, {}, 9) == [
+        f"{path}: has 4 rows, expected 10 {COUNT} +1)"
+        if path.endswith("/offsets")
+        else f"{path}: has 3 rows, expected 9 {COUNT})"
+        for path in of_samples
+    ]
+
+
+def test_voxels_of_points_are_numbered_in_32_bits() -> None:
+    assert CLOUD["voxels/0.5/point_voxel"] == "int32 10"
+
+
+def test_a_spike_store_has_spikes_or_voxels() -> None:
+    (problem,) = problems("spike", {path: None for path in STORES["spike"] if path not in SPIKE_REQUIRED})
+    assert "neither frames/spike nor frames/voxel" in problem
