@@ -159,7 +159,7 @@ def test_kinds_of_unistore_have_the_names_that_it_exports() -> None:
         for name, module in unistore._HOME.items()
         if module.startswith("data.kinds.") and name != "ReplayBuffer"  # which reads a store by itself
     }
-    assert named.OWN == exported
+    assert exported == named.OWN
 
 
 def test_the_seam_has_few_names_and_is_light() -> None:
