@@ -248,7 +248,7 @@ def test_a_wrong_option_of_a_converter_is_told_by_its_name(family: str, option: 
 
 def test_options_of_numpy_are_options() -> None:
     made: Any = make_converter("point_cloud", {"voxel_size": np.array([0.5, 2]), "min_points": np.int32(1)})
-    assert list(made.voxel_size) == [0.5, 2.0]
+    assert list(made.plugin.voxel_size) == [0.5, 2.0]
 
 
 def test_all_wrong_arguments_are_told_at_once(store: Path) -> None:
