@@ -287,14 +287,14 @@ def test_many_readings_are_no_hang(tmp_path: Path) -> None:
     """The limit is for one reading, not for all of a file, and not for what is done afterwards."""
 
     def readings(first: Path, _: Path) -> None:
-        for _ in range(6):
+        for _ in range(4):
             work(0.6)
             begin_reading(first)
 
     class Lasting(Reading):
         def __call__(self, item: str) -> Outcome:
             outcome = super().__call__(item)
-            work(3)
+            work(2.2)
             return outcome
 
     assert read(tmp_path, readings).record == {"item": "one"}
