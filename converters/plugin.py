@@ -117,7 +117,7 @@ def no(reason: str) -> Claim:
 class Near(Protocol):
     """What lies near a file, among the paths that the user gave."""
 
-    def has(self, path: Path) -> bool:
+    def has(self, path: str) -> bool:
         """Whether there is a file."""
         ...
 

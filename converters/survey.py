@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.asking import Ask, ask_here
+from unistore.converters.common.exclusion import folders_of
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending, is_about, unread_format, why_left_out
@@ -332,12 +333,29 @@ class Claims:
     def general_only(self, family: str) -> list[str]:
         """Return names of files with the family's suffixes that only a general family takes.
 
-        They are refused where the user names the family.
+        They are refused where the user names the family. A folder without files of the family, and without
+        unreadable ones, stands for all that lie in it.
         """
         suffixes = _default_converter(get_family(family)).suffixes
-        others = self.is_general[self.takers] & (self.takers != self.number(family))
-        paths = [Path(self.paths[row]) for row in np.flatnonzero(others).tolist()]
-        return [name_below(path, self.roots) for path in paths if has_ending(path, suffixes)]
+        is_own = self.takers == self.number(family)
+        is_other = self.is_general[self.takers] & ~is_own
+        is_refused = (self.takers == 0) & (self.refusers > 0)
+        own_folders = {folder for name, _ in self._named(is_own | is_refused) for folder in folders_of(name)}
+        names: dict[str, None] = {}
+        for name, path in self._named(is_other):
+            if has_ending(path, suffixes):
+                free = (folder for folder in folders_of(name) if folder not in own_folders)
+                names[next(free, name)] = None
+        return list(names)
+
+    def _named(self, is_wanted: NDArray[np.bool_]) -> Iterator[tuple[str, str]]:
+        """Yield the names of files, below the given folder that holds each, and their paths."""
+        folders = [f"{root.resolve()}{os.sep}" for root in self.roots if root.is_dir()]
+        for row in np.flatnonzero(is_wanted).tolist():
+            path = self.paths[row]
+            start = next((len(folder) for folder in folders if path.startswith(folder)), None)
+            name = Path(path).name if start is None else path[start:].replace(os.sep, "/")
+            yield printable(name), path
 
     def refused(self) -> list[Problem]:
         """Return the problems of refused files and of unreadable folders."""

@@ -30,7 +30,7 @@ class Exclusion:
         """Whether a name, or a folder above it, is left out."""
         if not self._names:
             return False
-        for each in (name, *_folders(name)):
+        for each in (name, *folders_of(name)):
             if each in self._names:
                 self._found[each] = None
                 return True
@@ -54,7 +54,7 @@ class Exclusion:
         absent = sorted({name.rstrip("/") for name in expected} - set(self._found))
         if not absent:
             return []
-        names = list(dict.fromkeys(each for name in existing for each in (name, *_folders(name))))
+        names = list(dict.fromkeys(each for name in existing for each in (name, *folders_of(name))))
         return [_not_found(name, names) for name in absent]
 
 
@@ -84,7 +84,8 @@ def with_source(source: str, problems: Iterable[Problem]) -> list[Problem]:
     return [replace(problem, source=problem.source or source) for problem in problems]
 
 
-def _folders(name: str) -> list[str]:
+def folders_of(name: str) -> list[str]:
+    """Return the folders above a name, the outermost first."""
     return [name[:index] for index, letter in enumerate(name) if letter == "/"]
 
 

@@ -12,7 +12,9 @@ import numpy as np
 from unistore.converters.common.columns import promote
 from unistore.converters.common.left_out import NO_COLUMN, left_out_notes
 from unistore.converters.ct.names import METADATA, suffix_of
+from unistore.converters.ct.points import Points
 from unistore.converters.ct.scan import ScannedVolume
+from unistore.converters.ct.source import Voxels
 from unistore.converters.files.paths import natural_key
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct import fields as schema
@@ -86,20 +88,22 @@ def agree(
         if image is not None:
             values[name] = image
             continue
-        points = [v.sparse[name] for v in volumes if name in v.sparse and name not in v.windows]
-        files = [v.windows[name].dtype for v in volumes if name in v.windows]
-        kinds = [np.dtype(np.uint8) for _ in files] + [np.dtype(each.dtype) for each in points]
+        window = f"windows/{name}"
+        files = _dtypes(volumes, window)
+        points = _dtypes([volume for volume in volumes if window not in volume.arrays], f"sparse/{name}")
+        kinds = [np.dtype(np.uint8) for _ in files] + points
         problems += _check_window(name, found, sparse if points else "auto")
         values[name] = promoted(kinds, f"window {name!r}")
-        if floats := [dtype for dtype in files if dtype.kind == "f"]:
+        floats = [dtype for dtype in files if dtype.kind == "f"]
+        if floats:
             scaled[name] = promoted(kinds + floats, f"window {name!r}")
-    for name in sorted_names(name for volume in volumes for name in volume.sdf):
-        kinds = [np.dtype(volume.sdf[name].dtype) for volume in volumes if name in volume.sdf]
-        values[f"{schema.SDF}/{name}"] = promoted(kinds, f"sdf {name!r}")
+    for name in names_of(volumes, schema.SDF):
+        group = f"{schema.SDF}/{name}"
+        values[group] = promoted(_dtypes(volumes, group), f"sdf {name!r}")
     labels: dict[str, str] = {}
-    for name in sorted_names(name for volume in volumes for name in volume.labels):
-        given = [volume.labels[name].dtype for volume in volumes if name in volume.labels]
-        whole = [np.dtype(np.bool_) if each.kind == "f" else each for each in given]
+    for name in names_of(volumes, schema.LABELS):
+        dtypes = _dtypes(volumes, f"{schema.LABELS}/{name}")
+        whole = [np.dtype(np.bool_) if dtype.kind == "f" else dtype for dtype in dtypes]
         labels[name] = promoted(whole, f"label {name!r}")
     if problems:
         raise InputError(problems)
@@ -113,6 +117,11 @@ def agree(
         scaled=scaled,
         labels=labels,
     )
+
+
+def _dtypes(volumes: Sequence[ScannedVolume], array: str) -> list[np.dtype[Any]]:
+    """Dtypes of an array in the volumes that have it."""
+    return [volume.arrays[array].dtype for volume in volumes if array in volume.arrays]
 
 
 def _first(volumes: Sequence[ScannedVolume], names: Sequence[str], dtype: np.dtype[Any]) -> str:
@@ -161,11 +170,17 @@ def sorted_names(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=natural_key)
 
 
+def names_of(volumes: Sequence[ScannedVolume], kind: str) -> list[str]:
+    """Names of the arrays of a kind that any volume has."""
+    return sorted_names(name for volume in volumes for name in volume.names(kind))
+
+
 def _left_out(volumes: Sequence[ScannedVolume]) -> Iterator[tuple[str, str]]:
     """Yield arrays of files of points that are not stored, with the reason."""
     for volume in volumes:
-        for points in (*volume.sparse.values(), *volume.sdf.values()):
-            yield from ((f"{points.file.path.name}: {name}", NO_COLUMN) for name in points.others)
+        for points in volume.arrays.values():
+            if isinstance(points, Points):
+                yield from ((f"{points.file.path.name}: {name}", NO_COLUMN) for name in points.others)
 
 
 def notes_of(
@@ -182,9 +197,10 @@ def notes_of(
         notes.append(f"case folders, one volume each: {cases}")
     endings = Counter(map(suffix_of, files))
     notes += [f"{ending} files outside case folders, one volume each: {n}" for ending, n in endings.items()]
-    alone = [volume for volume in volumes if volume.image is None and volume.windows]
+    windows = [_windows(volume) for volume in volumes]
+    alone = [files for files, volume in zip(windows, volumes, strict=True) if files and not volume.image]
     if alone:
-        first = printable(next(iter(alone[0].windows.values())).file.path.name)
+        first = printable(alone[0][0].file.path.name)
         notes.append(
             f"window masks without intensities, by their names: {len(alone)} volumes, such as {first}"
         )
@@ -203,26 +219,40 @@ def notes_of(
     if "" in rows:
         notes.append(f"{METADATA}: no row of {rows.count('')} of {len(rows)} volumes, by name")
     notes += _unordered_notes(volumes)
-    floats = [w for volume in volumes for w in volume.windows.values() if w.dtype.kind == "f"]
+    floats = [window for files in windows for window in files if window.dtype.kind == "f"]
     if floats:
         first = printable(floats[0].file.path.name)
         notes.append(f"windows of floats, masks or scaled to 0…1: {len(floats)} files, such as {first}")
-    for name in sorted_names(name for volume in volumes for name in volume.labels):
-        labelled = [volume for volume in volumes if name in volume.labels and volume.image]
+    for name in names_of(volumes, schema.LABELS):
+        array = f"{schema.LABELS}/{name}"
+        labelled = [volume for volume in volumes if array in volume.arrays and volume.image]
         for volume in labelled[:1]:
-            label, image = printable(volume.labels[name].file.path.name), printable(volume.path.name)
-            what = f"labels/{name}: {len(labelled)} volumes, paired by names: {label} with {image}"
-            notes.append(what if volume.is_case else f"{what}; as plain arrays: convert rows")
+            label = printable(volume.arrays[array].file.path.name)
+            paired = f"paired by names: {label} with {printable(volume.path.name)}"
+            hint = "" if volume.is_case else "; as plain arrays: convert rows"
+            notes.append(f"{array}: {len(labelled)} volumes, {paired}{hint}")
     for kind in ("windows", "masks", "labels", "sdf"):
-        for name in sorted_names(name for volume in volumes for name in getattr(volume, kind)):
-            missing = sum(name not in getattr(volume, kind) for volume in volumes)
+        for name in names_of(volumes, kind):
+            array = f"{kind}/{name}"
+            missing = sum(array not in volume.arrays for volume in volumes)
             if missing and (kind != "windows" or alone):
-                notes.append(f"{kind}/{name}: {missing} of {len(volumes)} volumes have none")
+                notes.append(f"{array}: {missing} of {len(volumes)} volumes have none")
     notes += left_out_notes(_left_out(volumes))
-    unused = sum(bool(v.sparse) and bool(v.image or set(v.sparse) & set(v.windows)) for v in volumes)
+    unused = sum(map(_has_unused_points, volumes))
     if unused:
         notes.append(f"sparse .npz windows of {unused} volumes were not used: dense files have the same")
     return notes
+
+
+def _windows(volume: ScannedVolume) -> list[Voxels | Points]:
+    """Windows that are files of voxels."""
+    return [item for array, item in volume.arrays.items() if array.startswith("windows/")]
+
+
+def _has_unused_points(volume: ScannedVolume) -> bool:
+    """Whether sparse windows are not read, since there is something denser."""
+    sparse = volume.names("sparse")
+    return bool(sparse) and (volume.image is not None or not set(sparse).isdisjoint(volume.names("windows")))
 
 
 def _unordered_notes(volumes: Sequence[ScannedVolume]) -> list[str]:

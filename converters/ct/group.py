@@ -66,10 +66,9 @@ class _Volume:
     files: list[tuple[str, SourceFile]] = field(default_factory=list)
 
 
-_Place = tuple[Path, str]
-"""Folder of a volume, and its name without suffix."""
-_Images = dict[_Place, list[_Volume]]
-_Labelled = Sequence[tuple[str, Path]]
+_Images = dict[str, list[_Volume]]
+"""Volumes by their path without suffix."""
+_Labelled = Sequence[tuple[str, str]]
 """What a label is called, and its image without suffix, for each image."""
 
 
@@ -107,7 +106,7 @@ class _Grouping:
     def add_loose(self, files: Sequence[SourceFile]) -> None:
         """Add the volumes of files outside case folders; masks that were given are volumes in any folder."""
         images: _Images = {}
-        windows: dict[_Place, list[SourceFile]] = {}
+        windows: dict[str, list[SourceFile]] = {}
         masks: list[SourceFile] = []
         voxels = [file for file in files if is_voxels(file.path)]
         labels = _labels([file.path for file in voxels if window_of(file.path, self._known) is None])
@@ -115,27 +114,27 @@ class _Grouping:
             path = file.path
             named = window_of(path, self._known)
             if named is not None:
-                windows.setdefault((path.parent, named[0]), []).append(file)
+                windows.setdefault(f"{path.parent}{os.sep}{named[0]}", []).append(file)
             elif not is_voxels(path):
                 self.choices.append(_no_window(file))
             elif path.parent.name == "masks" and path not in labels and not file.is_given:
                 masks.append(file)
             elif path not in labels:
                 volume = _Volume(path, [("image/0", file)])
-                images.setdefault((path.parent, stem_of(path)), []).append(volume)
+                images.setdefault(_bare(path), []).append(volume)
                 self.volumes.append(volume)
-        for place, members in windows.items():
-            self._add_windows(place, members, images)
+        for bare, members in windows.items():
+            self._add_windows(bare, members, images)
         for file in masks:
-            owners = images.get((file.path.parent.parent, mask_id(file.path)), [])
+            owners = images.get(str(file.path.parent.parent / mask_id(file.path)), [])
             owner = owners[0] if len(owners) == 1 else _Volume(file.path)
             role = mask_role(file.path, without_suffix(owner.path.name)) if owners else ""
             self._add(owner, role, file, "is the mask of no volume")
         self._add_labels(voxels, labels, images)
 
-    def _add_windows(self, place: _Place, files: Sequence[SourceFile], images: _Images) -> None:
+    def _add_windows(self, bare: str, files: Sequence[SourceFile], images: _Images) -> None:
         """Add windows to the volume beside them, or as a volume without image."""
-        volume = _beside(images, place, files[0])
+        volume = _beside(images, bare, files[0])
         if volume is None:
             volume = _Volume(files[0].path)
             self.volumes.append(volume)
@@ -152,7 +151,7 @@ class _Grouping:
             if file.path not in labels and label_name(stem_of(file.path)):
                 alike.append(printable(file.path.name))
             for name, image in labels.get(file.path, ()):
-                for volume in images.get((image.parent, image.name), []):
+                for volume in images.get(image, []):
                     volume.files.append((f"labels/{name}", file))
         if alike:
             listed = ", ".join(alike[:3])
@@ -252,15 +251,15 @@ def _no_window(file: SourceFile) -> tuple[SourceFile, str] | Problem:
 
 def _labels(files: Sequence[Path]) -> dict[Path, _Labelled]:
     """Files that are labels of others; a label has no labels itself."""
-    bare = {file: file.parent / stem_of(file) for file in files}
+    bare = {file: _bare(file) for file in files}
     there = set(bare.values())
     beside = Counter(file.parent for file in files)
     matches: dict[Path, LabelMatch] = {}
     for file, path in bare.items():
         match = images_of_label(path, there.__contains__, IMAGE_WORDS)
         if match is None and _is_organ(file) and beside[file.parent.parent] == 1:
-            images = [other for other in there if other.parent == file.parent.parent]
-            match = LabelMatch(path.name, tuple(images), certain=True)
+            images = [bare[other] for other in files if other.parent == file.parent.parent]
+            match = LabelMatch(stem_of(file), tuple(images), certain=True)
         if match is not None:
             matches[file] = match
     labels = {bare[file] for file in matches}
@@ -274,18 +273,22 @@ def _labels(files: Sequence[Path]) -> dict[Path, _Labelled]:
 
 def _is_organ(file: Path) -> bool:
     """Whether a file lies in ``segmentations/``, as TotalSegmentator writes them: each organ is a file."""
-    return is_label_folder(file.parent) and not is_plain(file)
+    return is_label_folder(file.parent.name) and not is_plain(file)
 
 
-def _beside(images: _Images, place: _Place, window: SourceFile) -> _Volume | None:
+def _bare(path: Path) -> str:
+    return str(path.parent / stem_of(path))
+
+
+def _beside(images: _Images, bare: str, window: SourceFile) -> _Volume | None:
     """Volume in the same folder that a window file belongs to: the same name, or a longer one."""
-    alike = images.get(place, [])
+    alike = images.get(bare, [])
     if len(alike) == 1:
         return alike[0]
-    folder, stem = place
-    for (other, name), volumes in images.items() if not alike else ():
-        if other == folder and (name.startswith(f"{stem}_") or not stem):
-            alike = [*alike, *volumes]
+    if not alike:
+        start = bare if bare.endswith(os.sep) else f"{bare}_"
+        longer = [path for path in images if path.startswith(start) and os.sep not in path[len(start) :]]
+        alike = [volume for path in longer for volume in images[path]]
     if len(alike) != 1:
         return None
     heads = [_near(window).head(path) for path in (alike[0].path, window.path)]

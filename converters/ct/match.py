@@ -94,7 +94,7 @@ def _match_loose(path: Path, near: Near) -> Claim | None:
         return _IS_NAMED
     if path.parent.name != "masks" or not is_mask(path):
         return None
-    owner = _file_of(path.parent.parent / mask_id(path), near)
+    owner = _file_of(str(path.parent.parent / mask_id(path)), near)
     return None if owner is None else sure(f"is the mask of {printable(owner.name)}", FILES)
 
 
@@ -184,7 +184,7 @@ def reason_of_text(path: Path, near: Near) -> str:
     if path.name == INFO:
         return "describes the volume of a case folder" if is_in_case(path.parent, near) else ""
     for case in _cases_beside(path):
-        tables = filter(near.has, metadata_paths(case))
+        tables = (path for path in metadata_paths(case) if near.has(str(path)))
         if is_in_case(case, near) and next(tables, None) == path:
             return "has a row for each of these case folders"
     return ""
@@ -201,7 +201,7 @@ def is_in_case(folder: Path, near: Near) -> bool:
     """Whether a folder is a case: one with a volume, or with windows of one."""
     if has_image(folder, near) or has_windows(folder, near):
         return True
-    has_masks = near.has(folder / INFO) and near.holds(folder / "masks", is_mask)
+    has_masks = near.has(str(folder / INFO)) and near.holds(folder / "masks", is_mask)
     return has_masks and near.holds(folder, is_voxels)
 
 
@@ -211,14 +211,14 @@ def _array_of(path: Path, near: Near) -> tuple[Shape, np.dtype[Any]] | None:
     return None if head is None else next(iter(head.arrays.values()), None)
 
 
-def _file_of(bare: Path, near: Near) -> Path | None:
+def _file_of(bare: str, near: Near) -> Path | None:
     """The file of a path without suffix, if it is there."""
     for ending in suffixes():
-        path = bare.with_name(f"{bare.name}{ending}")
+        path = f"{bare}{ending}"
         if near.has(path):
-            return path
+            return Path(path)
     return None
 
 
-def _bare(path: Path) -> Path:
-    return path.parent / stem_of(path)
+def _bare(path: Path) -> str:
+    return str(path.parent / stem_of(path))

@@ -46,7 +46,7 @@ class Points(NamedTuple):
     format: Format
     members: tuple[str, str]
     length: int
-    dtype: str
+    dtype: np.dtype[Any]
     resolution: int
     others: tuple[str, ...]
 
@@ -79,7 +79,7 @@ def points_in(opened: Opened, file: SourceFile, format: Format) -> Points:
     resolution = _resolution(arrays)
     stored = {*members, "resolution"} if resolution and members == SDF_MEMBERS else {*members}
     others = tuple(name for name in arrays if name not in stored)
-    return Points(replace(file, roots=()), format, members, rows[0], values.dtype.str, resolution, others)
+    return Points(replace(file, roots=()), format, members, rows[0], values.dtype, resolution, others)
 
 
 def _resolution(arrays: Arrays) -> int:

@@ -5,9 +5,9 @@ No voxel is read. All problems of all files are raised together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unistore.converters.common.columns import storable
@@ -23,12 +23,24 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import PRESETS, Window
 from unistore.schemas.tables import name_problem
 
+TEXTS = ("info", "geometry", "metadata")
 _LONGEST = (1 << 31) - 1
 BY_FILE = "the volume's file"
 
 Open = Callable[[SourceFile], AbstractContextManager[tuple[Format, Opened]]]
 """Opens a file of a source."""
-Geometry = dict[str, list[float]]
+
+
+_KINDS = ("image", "windows", "sparse", "masks", "labels", "sdf")
+_CALLED = {
+    "image": "volume",
+    "windows": "window",
+    "sparse": "window",
+    "masks": "mask",
+    "labels": "label",
+    "sdf": "field",
+}
+"""What messages call an array of each kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +53,9 @@ class ScannedVolume(Scanned):
         Its case folder or file.
     is_case
         Whether it is a case folder.
-    image
-        The one of several that ``--resolution`` chooses.
-    windows, sparse
-        Windows by name, as voxels and as points; the latter are used if there is no image and no voxels.
-    sdf, masks, labels
-        Distance fields, masks (by id) and label volumes, by name.
+    arrays
+        ``image`` (the one of several that ``--resolution`` chooses), ``windows/lung``, ``sparse/lung``,
+        ``masks/3``, ``labels/seg``, ``sdf/far``. Sparse windows are used if there is no image and no voxels.
     named
         Width and level that files state for each window name.
     geometry
@@ -64,25 +73,30 @@ class ScannedVolume(Scanned):
 
     path: Path
     is_case: bool
-    image: Voxels | None = None
-    windows: dict[str, Voxels] = field(default_factory=dict)
-    sparse: dict[str, Points] = field(default_factory=dict)
-    sdf: dict[str, Points] = field(default_factory=dict)
-    masks: dict[str, Voxels] = field(default_factory=dict)
-    labels: dict[str, Voxels] = field(default_factory=dict)
-    named: dict[str, Window] = field(default_factory=dict)
-    geometry: Geometry = field(default_factory=dict)
-    stated_by: dict[str, str] = field(default_factory=dict)
-    unordered: tuple[str, ...] = ()
-    texts: dict[str, SourceFile] = field(default_factory=dict)
-    info: str = ""
-    metadata: str = ""
+    arrays: Mapping[str, Voxels | Points]
+    named: Mapping[str, Window]
+    geometry: Mapping[str, Sequence[float]]
+    stated_by: Mapping[str, str]
+    unordered: Sequence[str]
+    texts: Mapping[str, SourceFile]
+    info: str
+    metadata: str
+
+    @property
+    def image(self) -> Voxels | None:
+        """The image, if there is one."""
+        image = self.arrays.get("image")
+        return image if isinstance(image, Voxels) else None
 
     @property
     def voxels(self) -> list[Voxels]:
-        """Image, windows, masks and labels."""
-        image = [] if self.image is None else [self.image]
-        return [*image, *self.windows.values(), *self.masks.values(), *self.labels.values()]
+        """All arrays that are voxels."""
+        return [array for array in self.arrays.values() if isinstance(array, Voxels)]
+
+    def points_of(self, array: str) -> list[Points]:
+        """Points of a name, if there are any."""
+        points = self.arrays.get(array)
+        return [points] if isinstance(points, Points) else []
 
     @property
     def extent(self) -> tuple[int, int, int] | None:
@@ -92,74 +106,104 @@ class ScannedVolume(Scanned):
         depth, height, width = self.voxels[0].shape
         return depth, height, width
 
+    def names(self, kind: str) -> list[str]:
+        """Names of the arrays of a kind: ``windows``."""
+        start = f"{kind}/"
+        return [array.removeprefix(start) for array in self.arrays if array.startswith(start)]
+
 
 class _Scanning:
     """Scans one volume."""
 
-    def __init__(self, group: Group, open: Open, options: CtOptions) -> None:
-        self._group, self._open, self._options = group, open, options
-        self._collected = ProblemCollector()
+    def __init__(self, open: Open, options: CtOptions) -> None:
+        self._open, self._options = open, options
+        self._arrays: dict[str, Voxels | Points] = {}
+        self._named: dict[str, Window] = {}
+        self._geometry: dict[str, Sequence[float]] = {}
+        self._stated_by: dict[str, str] = {}
+        self._texts: dict[str, SourceFile] = {}
+        self._unordered: list[str] = []
+        self._info = ""
+        self._metadata = ""
+
+    def run(self, group: Group) -> ScannedVolume:
+        """See `scan_volume`."""
+        collected = ProblemCollector()
+        images: dict[int, SourceFile] = {}
+        for role, file in zip(group.arrays, group.files, strict=True):
+            kind, _, name = role.partition("/")
+            with collected.attempt(file.name):
+                if kind in TEXTS:
+                    self._texts[kind] = replace(file, roots=())
+                elif kind == "image":
+                    _add_image(images, int(name), file, group.name)
+                else:
+                    self._add(kind, name, file)
+        with collected.attempt(group.name):
+            if images:
+                self._add("image", "", _choose_image(images, self._options.resolution, group.name))
         first = group.files[0]
         is_case = first.name != group.name
-        self._volume = ScannedVolume(path=folder_of(first.path) if is_case else first.path, is_case=is_case)
+        path = folder_of(first.path) if is_case else first.path
+        for kind, file in self._texts.items():
+            with collected.attempt(file.name):
+                self._read(kind, file, path.name)
+        volume = ScannedVolume(
+            path=path,
+            is_case=is_case,
+            arrays={array: self._arrays[array] for array in sorted(self._arrays, key=_kind_number)},
+            named=self._named,
+            geometry=self._geometry,
+            stated_by=self._stated_by,
+            unordered=[name for name in self._unordered if self._stated_by.get(name) != GEOMETRY],
+            texts=self._texts,
+            info=self._info,
+            metadata=self._metadata,
+        )
+        collected.problems += _differing(volume, has_sizes=len([size for size in images if size]) > 1)
+        collected.check()
+        return volume
 
-    def run(self) -> ScannedVolume:
-        """See `scan_volume`."""
-        attempt = self._collected.attempt
-        with attempt(self._group.name):
-            self._add_image()
-        volume = self._volume
-        for name, file in self._files("windows"):
-            with attempt(file.name):
-                volume.windows[name] = self._named("window", name, file, volume.windows)
-                volume.named[name] = self._window(name, file)
-        for kind, found in (("mask", volume.masks), ("label", volume.labels)):
-            for name, file in self._files(f"{kind}s"):
-                with attempt(file.name):
-                    found[name] = self._named(kind, name, file, found)
-        self._check_shapes()
-        for name, file in self._files("points"):
-            with attempt(file.name):
-                self._add_points(name, file)
-        texts = {"info": self._read_info, "geometry": self._read_geometry, "metadata": self._read_metadata}
-        for kind, read in texts.items():
-            for _, file in self._files(kind):
-                volume.texts[kind] = replace(file, roots=())
-                with attempt(file.name):
-                    read(file)
-        self._collected.check()
-        return self._volume
-
-    def _files(self, kind: str) -> list[tuple[str, SourceFile]]:
-        """Name and file of each of a kind."""
-        files = zip(self._group.arrays, self._group.files, strict=True)
-        return [(role.partition("/")[2], file) for role, file in files if role.partition("/")[0] == kind]
-
-    def _add_image(self) -> None:
-        images = self._files("image")
-        if not images:
+    def _read(self, kind: str, file: SourceFile, case: str) -> None:
+        """Read a text: the geometry, or ``info.json``, or the row of a case."""
+        if kind == "metadata":
+            self._metadata = read_row(file.path, case, file.name)
             return
-        sizes = [int(size) for size, _ in images]
-        if len(set(sizes)) < len(sizes):
-            names = ", ".join(file.path.name for _, file in images)
-            message = f"which file is its volume? {names}"
-            cure = "keep one of them, or call it ct_original.npy"
-            raise InputError(Problem(self._group.name, message, cure, "layout"))
-        by_size = {int(size): file for size, file in images}
-        file = _choose_image(by_size, self._options.resolution, self._group.name)
-        with self._open(file) as (opening, opened):
-            image = _checked(voxels_in(opened, file, opening), "a volume")
-            self._volume = replace(self._volume, image=image)
-            self._state(numbers_in(opened.facts), BY_FILE)
+        text, stated = read_info(file.path, file.name)
+        if kind == "geometry":
+            self._state(stated, GEOMETRY)
+            return
+        self._info = text
+        order = self._options.info_order
+        if order is None:
+            self._unordered = list(stated)
+            return
+        step = -1 if order == "xyz" else 1
+        self._state({name: numbers[::step] for name, numbers in stated.items()}, INFO)
 
-    def _named(self, kind: str, name: str, file: SourceFile, found: Mapping[str, Voxels]) -> Voxels:
-        """A window, mask or label."""
-        _check_name(kind, name, file)
-        if name in found:
-            message = f"is a second {kind} {name!r} of this volume, beside {found[name].file.name}"
-            raise file.problem(message, "keep one of them", kind)
+    def _add(self, kind: str, name: str, file: SourceFile) -> None:
+        """Add an array; ``points`` are a sparse window or a distance field."""
+        item: Voxels | Points
         with self._open(file) as (opening, opened):
-            return _checked(voxels_in(opened, file, opening), f"a {kind}")
+            if kind == "points":
+                item = points_in(opened, file, opening)
+                kind = "sparse" if item.members == SPARSE_MEMBERS else "sdf"
+            else:
+                item = _checked(voxels_in(opened, file, opening), f"a {_CALLED[kind]}")
+            if kind == "image":
+                self._state(numbers_in(opened.facts), BY_FILE)
+        array = f"{kind}/{name}" if name else kind
+        called = _CALLED[kind]
+        unnamed = name_problem(array)
+        if unnamed is not None:
+            message = f"cannot name a {called}: {unnamed}"
+            raise file.problem(message, "rename it", "name")
+        if array in self._arrays:
+            message = f"is a second {called} {name!r} of this volume, beside {self._arrays[array].file.name}"
+            raise file.problem(message, "keep one of them", called)
+        if called == "window":
+            self._named.setdefault(name, self._window(name, file))
+        self._arrays[array] = item
 
     def _window(self, name: str, file: SourceFile) -> Window:
         """Width and level that a file's name says, or else those of the preset."""
@@ -169,57 +213,35 @@ class _Scanning:
             raise file.problem(message, "rename it", "window")
         return PRESETS[name] if window is None else window[1]
 
-    def _check_shapes(self) -> None:
-        sizes = [int(size) for size, _ in self._files("image")]
-        several = len([size for size in sizes if size]) > 1
-        cure = "choose the other --resolution" if several else "make it again from this volume"
-        extent = self._volume.extent
-        for voxels in self._volume.voxels:
-            if voxels.shape != extent:
-                message = f"has shape {voxels.shape}, its volume {extent}"
-                self._collected.problems.append(Problem(voxels.file.name, message, cure, "shape"))
-
-    def _add_points(self, name: str, file: SourceFile) -> None:
-        with self._open(file) as (opening, opened):
-            points = points_in(opened, file, opening)
-        _check_name("window", name, file)
-        is_window = points.members == SPARSE_MEMBERS
-        if is_window:
-            self._volume.named.setdefault(name, self._window(name, file))
-        found = self._volume.sparse if is_window else self._volume.sdf
-        if name in found:
-            message = f"is a second file for {name!r}"
-            raise file.problem(message, "keep one of them", "window")
-        found[name] = points
-
-    def _read_info(self, file: SourceFile) -> None:
-        order = self._options.info_order
-        text, stated = read_info(file.path, file.name)
-        unordered = tuple(stated) if order is None else ()
-        self._volume = replace(self._volume, info=text, unordered=unordered)
-        if order is None:
-            return
-        step = -1 if order == "xyz" else 1
-        self._state({name: numbers[::step] for name, numbers in stated.items()}, INFO)
-
-    def _read_geometry(self, file: SourceFile) -> None:
-        _, stated = read_info(file.path, file.name)
-        self._state(stated, GEOMETRY)
-        unordered = tuple(name for name in self._volume.unordered if name not in stated)
-        self._volume = replace(self._volume, unordered=unordered)
-
-    def _read_metadata(self, file: SourceFile) -> None:
-        row = read_row(file.path, self._volume.path.name, file.name)
-        self._volume = replace(self._volume, metadata=row)
-
-    def _state(self, stated: Geometry, by: str) -> None:
-        self._volume.geometry.update(stated)
-        self._volume.stated_by.update(dict.fromkeys(stated, by))
+    def _state(self, stated: Mapping[str, Sequence[float]], by: str) -> None:
+        self._geometry.update(stated)
+        self._stated_by.update(dict.fromkeys(stated, by))
 
 
 def scan_volume(group: Group, open: Open, options: CtOptions) -> ScannedVolume:
     """Read every header of one volume, whose files are named as `unistore.converters.ct.group` says."""
-    return _Scanning(group, open, options).run()
+    return _Scanning(open, options).run(group)
+
+
+def _kind_number(array: str) -> int:
+    return _KINDS.index(array.partition("/")[0])
+
+
+def _add_image(images: dict[int, SourceFile], size: int, file: SourceFile, volume: str) -> None:
+    other = images.setdefault(size, file)
+    if other is not file:
+        message = f"which file is its volume? {other.path.name}, {file.path.name}"
+        cure = "keep one of them, or call it ct_original.npy"
+        raise InputError(Problem(volume, message, cure, "layout"))
+
+
+def _differing(volume: ScannedVolume, *, has_sizes: bool) -> Iterator[Problem]:
+    """Problems of voxels of another shape than the first; `has_sizes`: there are images of several."""
+    cure = "choose the other --resolution" if has_sizes else "make it again from this volume"
+    for voxels in volume.voxels:
+        if voxels.shape != volume.extent:
+            message = f"has shape {voxels.shape}, its volume {volume.extent}"
+            yield Problem(voxels.file.name, message, cure, "shape")
 
 
 def _choose_image(images: Mapping[int, SourceFile], resolution: int | None, where: str) -> SourceFile:
@@ -236,13 +258,6 @@ def _choose_image(images: Mapping[int, SourceFile], resolution: int | None, wher
         cure = "leave --resolution out, or leave this case out"
         raise InputError(Problem(where, message, cure, "resolution"))
     return images[sizes[0]] if resolution is None else images.get(resolution, images[sizes[0]])
-
-
-def _check_name(kind: str, name: str, file: SourceFile) -> None:
-    reason = name_problem(f"{kind}s/{name}")
-    if reason is not None:
-        message = f"cannot name a {kind}: {reason}"
-        raise file.problem(message, "rename it", "name")
 
 
 def _checked(voxels: Voxels, what: str) -> Voxels:

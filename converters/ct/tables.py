@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.ct.agreement import Agreement, sorted_names
+from unistore.converters.ct.agreement import Agreement, names_of
 from unistore.converters.ct.counting import max_threads
 from unistore.converters.ct.points import BLOCK, Points
 from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.ct.slabs import band_bytes, slab_bytes
-from unistore.converters.ct.source import Voxels
 from unistore.converters.ct.voxels import bit_shape, list_bytes
 from unistore.converters.files.paths import split_of
 from unistore.converters.protocol import Scan, Source
@@ -80,15 +79,15 @@ def windows_of(scan: Scan) -> dict[str, Window]:
 
 def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreement: Agreement) -> Source:
     """Source of one volume."""
-    arrays = _stored_arrays(volume, agreement)
-    points = {name: item for name, item in arrays.items() if isinstance(item, Points)}
+    arrays = {array: item for array, item in volume.arrays.items() if _is_read(array, volume, agreement)}
+    points = {array: item for array, item in arrays.items() if isinstance(item, Points)}
     files = [*(item.file for item in arrays.values()), *volume.texts.values()]
     no_texts = [""] * len(volume.texts)
     detail = Detail(
         files=tuple(file.name for file in files),
         formats=(*(item.format.name for item in arrays.values()), *no_texts),
         arrays=(*arrays, *volume.texts),
-        dtypes=(*(np.dtype(item.dtype).str for item in arrays.values()), *no_texts),
+        dtypes=(*(item.dtype.str for item in arrays.values()), *no_texts),
         extent=volume.extent,
         resolutions={name.partition("/")[2]: item.resolution for name, item in points.items()},
         geometry=volume.geometry,
@@ -96,17 +95,16 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
         info=volume.info,
         metadata=volume.metadata,
     )
-    rows = {schema.VOLUMES: 1, schema.MASKS: 1}
-    rows |= {f"{schema.SDF}/{sdf}": points.length for sdf, points in volume.sdf.items()}
+    fields = {array: item.length for array, item in points.items() if array.startswith(f"{schema.SDF}/")}
+    sparse = [item.length for array, item in points.items() if array not in fields]
     held, lists = _reading_memory(volume)
-    sparse = [item.length for name, item in points.items() if name.startswith("sparse/")]
     listed = 40 * max(sparse, default=0)  # these may have to be sorted
-    listed += 64 * max((min(item.length, BLOCK) for item in volume.sdf.values()), default=0)
+    listed += 64 * min(max(fields.values(), default=0), BLOCK)
     return Source(
         path=volume.path,
         name=name,
         files=tuple(file.path for file in files),
-        rows=rows,
+        rows={schema.VOLUMES: 1, schema.MASKS: 1, **fields},
         split=_split_of(volume.path, roots),
         detail=detail,
         memory=held + listed,
@@ -114,16 +112,12 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
     )
 
 
-def _stored_arrays(volume: ScannedVolume, agreement: Agreement) -> dict[str, Voxels | Points]:
-    """What is read of a volume, by the names of `Detail.arrays`."""
-    stored = {window.name for window in agreement.windows}
-    arrays: dict[str, Voxels | Points] = {} if volume.image is None else {"image": volume.image}
-    arrays |= {f"windows/{name}": window for name, window in volume.windows.items() if name in stored}
-    if volume.image is None:
-        arrays |= {f"sparse/{name}": p for name, p in volume.sparse.items() if name not in volume.windows}
-    for kind, named in (("masks", volume.masks), ("labels", volume.labels), ("sdf", volume.sdf)):
-        arrays |= {f"{kind}/{name}": item for name, item in named.items()}
-    return arrays
+def _is_read(array: str, volume: ScannedVolume, agreement: Agreement) -> bool:
+    """Whether an array is read: sparse windows are only where there is nothing denser."""
+    kind, _, name = array.partition("/")
+    if kind == "sparse":
+        return volume.image is None and f"windows/{name}" not in volume.arrays
+    return kind != "windows" or name in {window.name for window in agreement.windows}
 
 
 def _reading_memory(volume: ScannedVolume) -> tuple[int, int]:
@@ -133,7 +127,7 @@ def _reading_memory(volume: ScannedVolume) -> tuple[int, int]:
     is_banded = any(voxels.fortran_order for voxels in dense)
     band = max(map(band_bytes, dense)) if is_banded else 0
     shares = max_threads(dense)
-    held = _BUFFERS + shares * (len(volume.windows) + 4) * slab + 2 * band
+    held = _BUFFERS + shares * (len(volume.names("windows")) + 4) * slab + 2 * band
     held += shares * sum(voxels.memory for voxels in dense)
     return held, max(map(list_bytes, dense), default=0)
 
@@ -158,17 +152,18 @@ def make_tables(
         schema.mask_field(
             f"{schema.MASKS}/{name}", agreement.shape, tile, f"mask {name!r} of the sources, as bits"
         )
-        for name in sorted_names(name for volume in volumes for name in volume.masks)
+        for name in names_of(volumes, "masks")
     ]
     if masks:
         tables.append(Table(name=schema.MASKS, fields=tuple(masks)))
-    for name in sorted_names(name for volume in volumes for name in volume.sdf):
+    for name in names_of(volumes, schema.SDF):
         group = f"{schema.SDF}/{name}"
-        having = [volume for volume in volumes if name in volume.sdf]
-        run = int(np.median([volume.sdf[name].length for volume in having]))
-        known = all(volume.extent or volume.sdf[name].resolution for volume in having)
-        longest = max(*agreement.shape, *(volume.sdf[name].resolution for volume in having))
-        edge, description = longest if known else 1 << 31, "signed distance at each point, as in the source"
+        having = [(volume, points) for volume in volumes for points in volume.points_of(group)]
+        run = int(np.median([points.length for _, points in having]))
+        is_known = all(volume.extent or points.resolution for volume, points in having)
+        longest = max(*agreement.shape, *(points.resolution for _, points in having))
+        edge = longest if is_known else 1 << 31
+        description = "signed distance at each point, as in the source"
         tables.append(points_table(group, edge, agreement.values[group], run, description))
     return tuple(tables)
 
@@ -195,7 +190,7 @@ def possible_tables(
     if labels:
         found.append((Table(name=schema.LABELS, fields=labels), len(volumes)))
     for name in names:
-        listed = sum(volume.sparse[name].length for volume in volumes if name in volume.sparse)
+        listed = sum(points.length for volume in volumes for points in volume.points_of(f"sparse/{name}"))
         points = sum(map(prod, extents))
         group = f"{schema.WINDOWS}/{name}"
         dtype = agreement.scaled.get(name, agreement.values[name])

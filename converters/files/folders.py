@@ -31,9 +31,10 @@ class Folders:
             self._holding[key] = any(map(fits, self._files(folder)))
         return self._holding[key]
 
-    def has(self, path: Path) -> bool:
+    def has(self, path: str) -> bool:
         """Return whether there is a file; its folder is not listed for it."""
-        return path.exists() and is_inside(path, self._roots)
+        # Most of what is asked for is not there, and text is faster than a Path.
+        return os.path.exists(path) and is_inside(Path(path), self._roots)  # noqa: PTH110
 
     def _files(self, folder: Path) -> Iterator[Path]:
         yield from (root for root in self._roots if real_path(root.parent) == folder and root.is_file())
@@ -58,11 +59,11 @@ class ListedFolders(Folders):
     def __init__(self, files: Iterable[Path]) -> None:
         super().__init__()
         self._by_folder: dict[Path, list[Path]] = {}
-        self._there = set(files)
-        for file in self._there:
+        for file in files:
             self._by_folder.setdefault(file.parent, []).append(file)
+        self._there = {str(file) for inside in self._by_folder.values() for file in inside}
 
-    def has(self, path: Path) -> bool:
+    def has(self, path: str) -> bool:
         """See `Folders.has`."""
         return path in self._there
 

@@ -76,7 +76,8 @@ def open_image(path: Path, *, exact: bool = False) -> Iterator[Opened]:
 
         flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
         if exact:
-            is_png = path.read_bytes()[1:4] == b"PNG"
+            with path.open("rb") as file:
+                is_png = file.read(4)[1:] == b"PNG"
             flags = cv2.IMREAD_UNCHANGED if is_png else cv2.IMREAD_COLOR
         with opening(path, path.name, _OPENCV):
             decoded: Any = cv2.imdecode(np.fromfile(path, np.uint8), flags)

@@ -64,11 +64,13 @@ def follow_links(listing: Listing, endings: Sequence[str], is_excluded: Callable
     names: dict[Path, str] = {}
     for walk in searched:
         names |= walk.names
-        problems |= dict.fromkeys(walk.problems)
+        for problem in walk.problems:
+            known = replace(problem, cure=cure) if problem.kind == "link" else problem
+            problems[known] = None
     followed = [root for root in roots if root in targets]
     return LinkedFiles(
         names=names,
-        problems=[replace(each, cure=cure) if each.kind == "link" else each for each in problems],
+        problems=list(problems),
         notes=[f"{printable(str(root))}: only followed from links, not searched" for root in followed],
         followed=followed,
     )

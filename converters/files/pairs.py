@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from unistore.converters.files.paths import shortest_words
@@ -60,23 +59,19 @@ class LabelMatch(NamedTuple):
     """
 
     name: str
-    images: tuple[Path, ...]
+    images: tuple[str, ...]
     certain: bool
-
-
-def last_parts(path: str) -> str:
-    """The file's name, its folder's and that of the folder above in lower case: what pairing looks at."""
-    return "/".join(path.rsplit(os.sep, 3)[-3:]).lower()
 
 
 def may_be_label(path: str) -> bool:
     """Whether `images_of_label` may find an image: a fast test that most files fail."""
-    parts = last_parts(path)
+    # The file's name, its folder's and that of the folder above: what pairing looks at.
+    parts = "/".join(path.rsplit(os.sep, 3)[-3:]).lower()
     return any(word in parts for word in _SHORTEST)
 
 
 def images_of_label(
-    label: Path, exists: Callable[[Path], bool], words: Sequence[str] = ()
+    label: str, exists: Callable[[str], bool], words: Sequence[str] = ()
 ) -> LabelMatch | None:
     """Image that a file is the label of; None if its name is not that of a label, or no image exists.
 
@@ -89,26 +84,26 @@ def images_of_label(
     words
         Further words for images and their folders.
     """
-    if not may_be_label(str(label)):
+    if not may_be_label(label):
         return None
     for candidate in _candidates(label, (*_IMAGE_WORDS, *words)):
-        images = tuple(dict.fromkeys(image for image in candidate.images if image != label and exists(image)))
+        images = [image for image in candidate.images if image != label and exists(image)]
         if images:
-            return LabelMatch(candidate.name, images, candidate.certain)
+            return candidate._replace(images=tuple(dict.fromkeys(images)))
     return None
 
 
-def _candidates(label: Path, words: Sequence[str]) -> Iterator[LabelMatch]:
+def _candidates(label: str, words: Sequence[str]) -> Iterator[LabelMatch]:
     """Possible images of a label, the likeliest first."""
-    folder = label.parent
-    yield from _images_by_name(folder, label.name, words)
+    folder, stem = os.path.split(label)
+    yield from _images_by_name(folder, stem, words)
     for images, name, certain in _image_folders(folder, words):
-        yield from _files_or_channels(images, (label.name,), name, certain=certain)
-        for found in _images_by_name(images, label.name, words):
-            yield LabelMatch(found.name, found.images, found.certain or certain)
+        yield from _files_or_channels(images, (stem,), name, certain=certain)
+        for match in _images_by_name(images, stem, words):
+            yield match._replace(certain=match.certain or certain)
 
 
-def _images_by_name(folder: Path, stem: str, words: Sequence[str]) -> Iterator[LabelMatch]:
+def _images_by_name(folder: str, stem: str, words: Sequence[str]) -> Iterator[LabelMatch]:
     """Possible images in a folder, from the file name of the label without its word."""
     if (suffix := _SUFFIX.fullmatch(stem)) is not None:
         base, name = suffix["base"], _LABELS[suffix["word"].lower()]
@@ -131,55 +126,58 @@ def _images_by_name(folder: Path, stem: str, words: Sequence[str]) -> Iterator[L
 
 
 def _files_or_channels(
-    folder: Path, stems: Sequence[str], name: str, *, certain: bool
+    folder: str, stems: Sequence[str], name: str, *, certain: bool
 ) -> Iterator[LabelMatch]:
     """For each stem: one file, or a file for each channel."""
     for stem in stems:
-        yield LabelMatch(name, (folder / stem,), certain)
-        yield LabelMatch(name, tuple(folder / f"{stem}{each}" for each in _CHANNELS), certain)
+        image = f"{folder}{os.sep}{stem}"
+        yield LabelMatch(name, (image,), certain)
+        yield LabelMatch(name, tuple([f"{image}{channel}" for channel in _CHANNELS]), certain)
 
 
-def _image_folders(folder: Path, words: Sequence[str]) -> Iterator[tuple[Path, str, bool]]:
+def _image_folders(folder: str, words: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
     """Possible folders of the images for a folder of labels, the labels' field name, and certainty."""
-    match = _FOLDER.fullmatch(folder.name)
+    above, name = os.path.split(folder)
+    match = _FOLDER.fullmatch(name)
     if match is not None:
-        name, rest = _LABELS[match["word"].lower()], match["rest"]
+        label, rest = _LABELS[match["word"].lower()], match["rest"]
         for word in words:
-            yield folder.parent / f"{word}{rest}", name, rest in ("Tr", "Ts")
+            yield f"{above}{os.sep}{word}{rest}", label, rest in ("Tr", "Ts")
         if not rest:
-            yield folder.parent, name, True
+            yield above, label, True
         return
-    above = _FOLDER.fullmatch(folder.parent.name)  # labels/train beside images/train
-    if above is not None:
+    top, above_name = os.path.split(above)
+    match = _FOLDER.fullmatch(above_name)  # labels/train beside images/train
+    if match is not None:
         for word in words:
-            images = folder.parent.parent / f"{word}{above['rest']}" / folder.name
-            yield images, _LABELS[above["word"].lower()], False
+            images = os.path.join(top, f"{word}{match['rest']}", name)  # noqa: PTH118  text is faster
+            yield images, _LABELS[match["word"].lower()], False
 
 
-def label_paths(image: Path, words: Sequence[str] = ()) -> Iterator[Path]:
+def label_paths(image: str, words: Sequence[str] = ()) -> Iterator[str]:
     """Possible paths, without suffix, of the labels of an image; `images_of_label` checks a path."""
-    folder, stem = image.parent, image.name
+    folder, stem = os.path.split(image)
+    above, folder_name = os.path.split(folder)
     channel = _CHANNEL.fullmatch(stem)
     stems = (stem,) if channel is None else (stem, channel["base"])
     words = sorted((*_IMAGE_WORDS, *words), key=len, reverse=True)
     word = next((word for word in words if stem.lower().startswith(word)), "")
-    for each in stems:
+    for name in stems:
         for label in _LABELS:
-            yield from (folder / f"{each}{separator}{label}" for separator in "_-")
-            yield folder / f"{label}_{each}"
+            for file in (f"{name}_{label}", f"{name}-{label}", f"{label}_{name}", f"{label}{os.sep}{name}"):
+                yield f"{folder}{os.sep}{file}"
             if word:
-                yield folder / f"{label}{each[len(word) :]}"
-            yield folder / label / each
+                yield f"{folder}{os.sep}{label}{name[len(word) :]}"
     for word in words:
-        rest = folder.name[len(word) :]
-        if folder.name.lower().startswith(word) and (not rest or _FOLDER.fullmatch(f"label{rest}")):
-            for each in stems:
-                yield from (folder.parent / f"{label}{rest}" / each for label in _LABELS)
+        rest = folder_name[len(word) :]
+        if folder_name.lower().startswith(word) and (not rest or _FOLDER.fullmatch(f"label{rest}")):
+            for name in stems:
+                yield from (f"{above}{os.sep}{label}{rest}{os.sep}{name}" for label in _LABELS)
 
 
-def is_label_folder(folder: Path) -> bool:
+def is_label_folder(name: str) -> bool:
     """Whether a folder is called as labels alone are: ``segmentations``."""
-    return folder.name.lower() in _LABELS
+    return name.lower() in _LABELS
 
 
 def label_name(stem: str) -> str | None:
@@ -191,9 +189,10 @@ def label_name(stem: str) -> str | None:
     return None
 
 
-def row_label_paths(data: Path) -> list[Path]:
+def row_label_paths(data: str) -> list[str]:
     """Possible paths, without suffix, of an array with a label for each row: ``label_0`` of ``data_0``."""
-    match = _NUMBER.fullmatch(data.name)
+    folder, stem = os.path.split(data)
+    match = _NUMBER.fullmatch(stem)
     number = (match["number"] or "") if match is not None else ""
-    stems = (*(f"{word}{number}" for word in _ROW_LABELS), *(f"{data.name}_{word}" for word in _ROW_LABELS))
-    return [data.parent / stem for stem in stems if stem != data.name]
+    stems = (*(f"{word}{number}" for word in _ROW_LABELS), *(f"{stem}_{word}" for word in _ROW_LABELS))
+    return [f"{folder}{os.sep}{name}" for name in stems if name != stem]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
 from unistore.converters.common.columns import promote, storable
 from unistore.converters.common.faults import is_unreadable
@@ -109,12 +108,12 @@ def _labels_by_image(files: Collection[str]) -> dict[str, dict[str, str]]:
     bare = {path[: -len(_NPY)]: path for path in files}
     owners = {}
     for label in filter(may_be_label, bare):
-        match = images_of_label(Path(label), lambda image: str(image) in bare)
+        match = images_of_label(label, bare.__contains__)
         if match is not None:
             owners[label] = match
     labels_of: dict[str, dict[str, str]] = {}
     for label, match in owners.items():
-        for image in map(str, match.images):
+        for image in match.images:
             if image not in owners:
                 labels_of.setdefault(bare[image], {}).setdefault(match.name, bare[label])
     return labels_of

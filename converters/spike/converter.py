@@ -19,8 +19,7 @@ from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import FileArray, open_file
 from unistore.converters.seam.sources import group_of
 from unistore.converters.spike.family import Spike
-from unistore.converters.spike.frames import FrameOrigin, ScannedFrame, VoxelForm
-from unistore.converters.spike.roles import IMAGE_ROLES
+from unistore.converters.spike.frames import IMAGE_ROLES, FrameOrigin, ScannedFrame, VoxelForm
 from unistore.converters.spike.spikes import (
     PixelSpikes,
     Spikes,

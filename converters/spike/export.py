@@ -21,8 +21,7 @@ from unistore.converters.scan import Scan, Source
 from unistore.converters.seam.formats import format_by_ending, formats_of
 from unistore.converters.seam.stored import open_original
 from unistore.converters.spike.family import Spike
-from unistore.converters.spike.frames import FrameOrigin, SpikeForm
-from unistore.converters.spike.roles import STREAM_ENDING
+from unistore.converters.spike.frames import IMAGE_ROLES, STREAM_ENDING, FrameOrigin, SpikeForm
 from unistore.schemas.indices import Column, StoreView
 from unistore.schemas.spike.fields import (
     FRAMES,
@@ -135,35 +134,36 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     all_frames = list(frames(store))
 
     def source(number: int) -> Restored:
-        found = scan.sources[number]
-        origin: FrameOrigin = found.detail
-        frame = all_frames[number]
-        restored: list[RestoredFile] = []
-        left_out: list[str] = []
-        for place, role in enumerate(origin.roles):
-            path, key = found.files[place], origin.arrays[place]
-            if role == "spike":
-                assert origin.spikes is not None
-                spikes = _restored_spikes(frame, origin.spikes, key)
-                restored.append(RestoredFile(path, [spikes], _reader(found, place)))
-            elif role == "voxel":
-                assert origin.voxels is not None
-                bins = origin.voxels.bins
-                if bins in origin.counted:
-                    left_out.append(f"existing voxels of {bins} bins (counted from the spikes instead)")
-                    continue
-                voxels = RestoredArray(key, array_values(frame.voxels(voxel_path(bins))))
-                restored.append(RestoredFile(path, [voxels], _reader(found, place)))
-            else:
-                pixels = frame.image(role)
-                is_kept = pixels.ndim == 1
-                image = RestoredArray(ONLY, array_values(pixels))
-                restored.append(RestoredFile(path, [image], open_bytes if is_kept else open_image))
-                if not is_kept and role in origin.inexact:
-                    left_out.append(f"{role}/{path.name} (alpha or bits beyond 8)")
-        return Restored(restored, left_out)
+        return _restored(all_frames[number], scan.sources[number])
 
     return source
+
+
+def _restored(frame: Frame, source: Source) -> Restored:
+    origin: FrameOrigin = source.detail
+    restored: list[RestoredFile] = []
+    left_out: list[str] = []
+    for number, role in enumerate(origin.roles):
+        path = source.files[number]
+        key = origin.arrays[number]
+        if role in IMAGE_ROLES:
+            pixels = frame.image(role)
+            is_decoded = pixels.ndim == 3
+            image = RestoredArray(ONLY, array_values(pixels))
+            restored.append(RestoredFile(path, [image], open_image if is_decoded else open_bytes))
+            if is_decoded and role in origin.inexact:
+                left_out.append(f"{role}/{path.name} (alpha or bits beyond 8)")
+        elif role == "spike" and origin.spikes is not None:
+            spikes = _restored_spikes(frame, origin.spikes, key)
+            restored.append(RestoredFile(path, [spikes], _reader(source, number)))
+        elif origin.voxels is not None:
+            bins = origin.voxels.bins
+            if bins in origin.counted:
+                left_out.append(f"existing voxels of {bins} bins (counted from the spikes instead)")
+            else:
+                voxels = RestoredArray(key, array_values(frame.voxels(voxel_path(bins))))
+                restored.append(RestoredFile(path, [voxels], _reader(source, number)))
+    return Restored(restored, left_out)
 
 
 def _reader(source: Source, number: int) -> Open:
@@ -172,9 +172,9 @@ def _reader(source: Source, number: int) -> Open:
     name = origin.formats[number]
     if name in BY_FORMAT:
         return BY_FORMAT[name]
-    opening = next(each for each in formats_of(Spike.formats) if each.name == name)
+    by_name = {known.name: known for known in formats_of(Spike.formats)}
     file = SourceFile(source.files[number], origin.files[number], source.files)
-    return partial(open_original, opening, file)
+    return partial(open_original, by_name[name], file)
 
 
 def _restored_spikes(frame: Frame, form: SpikeForm, key: str) -> RestoredArray:

@@ -14,8 +14,7 @@ from typing import ClassVar
 from unistore.converters.plugin import Claim, Family, Group, Head, Problem, Schema, SourceFile, no, sure
 from unistore.converters.seam.formats import formats_of
 from unistore.converters.seam.record import ConverterOf
-from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.roles import (
+from unistore.converters.spike.frames import (
     IMAGE_FORMATS,
     IMAGE_ROLES,
     RAW_FORMAT,
@@ -23,6 +22,7 @@ from unistore.converters.spike.roles import (
     STREAM_ENDING,
     may_be,
 )
+from unistore.converters.spike.options import SpikeOptions
 from unistore.errors import printable
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES
 
@@ -55,7 +55,7 @@ class Spike(SpikeOptions, Family):
             return ""
         role = self._role(file)
         if role not in IMAGE_ROLES:
-            return f"lies in no {' or '.join(f'{self.folders[each]}/' for each in IMAGE_ROLES)} folder"
+            return f"lies in no {self.blur_dir}/ or {self.sharp_dir}/ folder"
         if not self._beside(file):
             missing = f"{self.spike_dir}/ or {self.voxel_dir}/"
             return f"lies in {self.folders[role]}/ without {missing} beside it"
@@ -91,18 +91,18 @@ class Spike(SpikeOptions, Family):
         from unistore.converters.spike.recordings import RecordingFinder, common_roles
 
         endings = self._endings()
-        found = RecordingFinder(files, self.folders, self.exclude, endings)
-        roles, problems = common_roles(found.recordings, self.folders, self.columns)
-        yield from found.problems
+        finder = RecordingFinder(files, self.folders, self.exclude, endings)
+        roles, problems = common_roles(finder.recordings, self.folders, self.columns)
+        yield from finder.problems
         yield from problems
-        yield from found.notes
-        if not found.recordings and not found.problems and files:
+        yield from finder.notes
+        if not finder.recordings and not finder.problems and files:
             message = f"no {self.spike_dir}/ folder and no {endings['spike']} file"
             where = ", ".join(printable(str(root)) for root in files[0].roots)
             yield Problem(where, message, "name the folder with --spike-dir", "missing")
-        common = set(ROLES).intersection(*[recording.roles for recording in found.recordings])
+        common = set(ROLES).intersection(*[recording.roles for recording in finder.recordings])
         if {"spike", "voxel"} & common:
-            for recording in found.recordings:
+            for recording in finder.recordings:
                 yield from recording.groups(roles)
         for file in files:
             yield file, self._why_unused(file, roles, endings)
@@ -113,8 +113,8 @@ class Spike(SpikeOptions, Family):
             return f"not every sequence has {printable(self.folders[role])}/"
         if role and not may_be(file.format, role):
             return f"is no {endings[role]} file"
-        listed = ", ".join(f"{name}/" for name in self.folders.values())
-        return f"belongs to no frame; their files lie in {listed}"
+        folders = ", ".join([f"{name}/" for name in self.folders.values()])
+        return f"belongs to no frame; their files lie in {folders}"
 
     def _endings(self) -> dict[str, str]:
         """What messages say of the endings of each role's files."""

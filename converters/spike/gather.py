@@ -14,9 +14,8 @@ from unistore.converters.common.exclusion import with_source
 from unistore.converters.common.left_out import left_out_notes
 from unistore.converters.preview import evenly
 from unistore.converters.protocol import Scan, Sources
-from unistore.converters.spike.frames import ScannedFrame, first_frames
+from unistore.converters.spike.frames import ROLES, ScannedFrame, first_frames
 from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.roles import ROLES
 from unistore.converters.spike.spikes import Extent, Spikes, Stream, StreamSpikes
 from unistore.converters.spike.streams import ResolvedStreams, resolve_streams
 from unistore.converters.spike.tables import make_source, make_tables
@@ -94,19 +93,19 @@ class _VoxelPlan(NamedTuple):
 def _plan_voxels(
     frames: Sequence[ScannedFrame],
     spikes: Mapping[str, Spikes],
-    wanted: tuple[int, ...],
+    voxel_bins: tuple[int, ...],
     misread: str | None,
 ) -> _VoxelPlan:
     existing = {frame.voxels.bins for frame in frames if frame.voxels is not None}
     if misread is not None:
-        return _VoxelPlan(tuple(sorted(existing.union(wanted))), notes=(misread,))
+        return _VoxelPlan(tuple(sorted(existing.union(voxel_bins))), notes=(misread,))
     if not existing:
-        return _VoxelPlan(wanted)
-    if existing <= set(wanted):
+        return _VoxelPlan(voxel_bins)
+    if existing <= set(voxel_bins):
         note = f"existing voxels are left out: sets of {min(existing)} bins are counted from the spikes"
-        return _VoxelPlan(wanted, notes=(note,))
+        return _VoxelPlan(voxel_bins, notes=(note,))
     upside_down, note = detect_orientation(frames, spikes)
-    return _VoxelPlan(wanted, upside_down, (note,))
+    return _VoxelPlan(voxel_bins, upside_down, (note,))
 
 
 def _left_out(frames: Sequence[ScannedFrame], images: str) -> Iterator[tuple[str, str]]:
@@ -211,10 +210,10 @@ def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Ex
             )
             problems.append(Problem(voxels.name, message, cure, "shape", frame.name))
     if len(by_bins) > 1:
-        listed = "; ".join(
+        listing = "; ".join(
             f"{bins} in {names[0]} and {len(names) - 1} more" for bins, names in by_bins.items()
         )
-        message = f"have different numbers of bins: {listed}"
+        message = f"have different numbers of bins: {listing}"
         cure = "count them from the spikes: --voxel-dir none --voxel-bins 5"
         problems.append(Problem("existing voxels", message, cure, "shape"))
     return problems
@@ -321,8 +320,8 @@ def size_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> 
     note = f"spikes: {count_of(len(frames), 'frame')} of {sequences}"
     if extents:
         steps = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-        listed = ", ".join(f"{height} x {width}" for height, width in pixels)
-        note += f", {steps} time steps of {listed} pixels"
+        listing = ", ".join(f"{height} x {width}" for height, width in pixels)
+        note += f", {steps} time steps of {listing} pixels"
         if len(lengths) > 1 or len(pixels) > 1:
             note += "; shorter and smaller ones are padded with zeros"
     return note

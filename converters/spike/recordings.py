@@ -21,7 +21,7 @@ from unistore.converters.files.links import broken_link
 from unistore.converters.files.paths import natural_key, real_path, split_of
 from unistore.converters.options import Columns
 from unistore.converters.plugin import Group, Problem, SourceFile
-from unistore.converters.spike.roles import (
+from unistore.converters.spike.frames import (
     IMAGE_FORMATS,
     RAW_FORMAT,
     ROLES,
@@ -219,7 +219,7 @@ class RecordingFinder:
 
     def _add_loose(self, folder: _Folder) -> None:
         """Numbered spike files are consecutive frames of one recording, others a recording each."""
-        given = [file for file in folder.loose if file.path in self._roots]
+        named = [file for file in folder.loose if file.path in self._roots]
         inside = [file for file in folder.loose if file.path not in self._roots and _is_recording(file)]
         numbered = {file.path.stem: file for file in inside if file.path.stem.isdigit()}
         if len(numbered) > 1:
@@ -227,7 +227,7 @@ class RecordingFinder:
             frames = {stem: {"spike": file} for stem, file in numbered.items()}
             self._add_runs(folder, split_at_gaps(frames, {stem for stem in stems if stem.isdigit()}))
             inside = [file for file in inside if file.path.stem not in numbered]
-        for file in (*given, *inside):
+        for file in (*named, *inside):
             if file.format in IMAGE_FORMATS:
                 message = "is an image, and no file of spikes"
                 cure = "give the folder of its sequence, or the spikes beside it"
@@ -295,20 +295,20 @@ def pair_files(
         if all("" not in numbered[role] and len(numbered[role]) == len(files[role]) for role in files):
             files, excluded = numbered, {_number(stem) for stem in excluded}
     kept = {role: _without(by_key, excluded) for role, by_key in files.items()}
-    first, wanted = next(iter(kept.items()))
+    first_role, first_files = next(iter(kept.items()))
     problems = []
     for role, by_key in kept.items():
-        lacking = [wanted[key].path.name for key in wanted if key not in by_key]
-        extra = [by_key[key].path.name for key in by_key if key not in wanted]
+        lacking = [first_files[key].path.name for key in first_files if key not in by_key]
+        extra = [by_key[key].path.name for key in by_key if key not in first_files]
         if lacking or extra:
-            message = f"{len(by_key)} files beside {len(wanted)} in {folders[first]}"
+            message = f"{len(by_key)} files beside {len(first_files)} in {folders[first_role]}"
             message += f"; none for {first_few(lacking)}" if lacking else ""
             message += f"; too many: {first_few(extra)}" if extra else ""
             cure = "every frame needs one file of each, of the same name or number"
             problems.append(Problem(folders[role], message, cure, "count"))
     if problems:
         return [], problems
-    keys = sorted(wanted, key=lambda key: natural_key(wanted[key].path.stem))
+    keys = sorted(first_files, key=lambda key: natural_key(first_files[key].path.stem))
     frames = {key: {role: by_key[key] for role, by_key in kept.items()} for key in keys}
     return split_at_gaps(frames, excluded), []
 

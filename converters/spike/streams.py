@@ -231,16 +231,16 @@ class _ByteCounts(NamedTuple):
 
 
 def detect_layout(
-    streams: Sequence[Stream], wanted: str, height: int | None, width: int | None
+    streams: Sequence[Stream], layout_option: str, height: int | None, width: int | None
 ) -> tuple[DetectedLayout | None, list[Problem]]:
     """Detect the layout of all streams (at least one) together; None if it cannot be told.
 
     ``"bytes"`` is returned only after all bytes were read. The resolution given by the user decides if all
     streams are too dark.
     """
-    if wanted == "packed":
+    if layout_option == "packed":
         return DetectedLayout("packed", "as asked for"), []
-    if wanted == "bytes":
+    if layout_option == "bytes":
         return DetectedLayout("bytes", "as asked for"), _not_pixel_problems(streams)
     heads = [_count_bytes(stream, _HEAD_BYTES) for stream in streams]
     for stream, head in zip(streams, heads, strict=True):
@@ -342,20 +342,20 @@ class ResolvedStreams(NamedTuple):
 
 def resolve_streams(
     recordings: Mapping[str, Sequence[Stream]],
-    wanted: str,
+    layout_option: str,
     height: int | None,
     width: int | None,
     flip: bool,
 ) -> ResolvedStreams:
     """Find one layout for all streams, the resolution of each recording, and the length of each file.
 
-    There is at least one stream, by name of the recording. `wanted` is ``"auto"``, ``"packed"`` or
+    There is at least one stream, by name of the recording. `layout_option` is ``"auto"``, ``"packed"`` or
     ``"bytes"``; height and width are as given by the user. Rows are flipped to check their correlation.
     """
     streams = list(chain.from_iterable(recordings.values()))
-    decided, problems = detect_layout(streams, wanted, height, width)
+    decided, problems = detect_layout(streams, layout_option, height, width)
     if decided is None:
-        return ResolvedStreams({}, wanted, problems=problems)
+        return ResolvedStreams({}, layout_option, problems=problems)
     refused = {problem.file for problem in problems}
     sound: dict[str, list[Stream]] = {}
     for name, recorded in recordings.items():
@@ -364,7 +364,7 @@ def resolve_streams(
                 sound.setdefault(name, []).append(stream)
     padding = decided
     if height is not None and width is not None:
-        choices, padding, more = _with_given_resolution(sound, decided, height, width, wanted)
+        choices, padding, more = _with_given_resolution(sound, decided, height, width, layout_option)
     else:
         sizes = {name: [stream.size for stream in recorded] for name, recorded in sound.items()}
         choices, more = choose_resolutions(sizes, decided.layout, height, width)
@@ -390,14 +390,18 @@ def resolve_streams(
 
 
 def _with_given_resolution(
-    recordings: Mapping[str, Sequence[Stream]], decided: DetectedLayout, height: int, width: int, wanted: str
+    recordings: Mapping[str, Sequence[Stream]],
+    decided: DetectedLayout,
+    height: int,
+    width: int,
+    option: str,
 ) -> tuple[dict[str, Choice], DetectedLayout, list[Problem]]:
     """Use the resolution given by the user: find its row padding, refuse a known misreading."""
     streams = list(chain.from_iterable(recordings.values()))
     first = streams[0]
     sizes = [stream.size for stream in streams]
     camera = find_misread_camera(height, width, sizes)
-    if camera is not None and decided.layout == "packed" and wanted == "auto":
+    if camera is not None and decided.layout == "packed" and option == "auto":
         extent = f"{camera.frames(first.size, 'packed')} x {camera.size}"
         message = f"{first.size:,} bytes are {extent} packed bits ({camera.name}); as {height} x {width}"
         message += f" they only divide by chance: {decided.reason}"

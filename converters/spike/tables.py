@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import promote
 from unistore.converters.protocol import Source, Sources
-from unistore.converters.spike.frames import FrameOrigin, ScannedFrame, SpikeForm, VoxelForm
-from unistore.converters.spike.roles import Place
+from unistore.converters.spike.frames import FrameOrigin, Place, ScannedFrame, SpikeForm, VoxelForm
 from unistore.converters.spike.spikes import Extent, Spikes, StreamSpikes, Voxels
 from unistore.schemas.spike import fields
 from unistore.schemas.spike.fields import (

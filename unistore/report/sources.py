@@ -221,6 +221,10 @@ class SourceReport:
     verdicts: list[dict[str, Any]]
 
 
+_MOST_EXCLUDED = 2 * 8
+"""Words of a command that leave files out, two a name; more are not read."""
+
+
 def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequence[Problem]]:
     """Scan and plan the sources at `path` without writing anything; returns every problem, too."""
     detected = surveyed.detected()
@@ -228,6 +232,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
         verdicts = [count.to_json() for count in surveyed.verdicts()]
         return SourceReport(verdicts=verdicts), surveyed.refused()
     counts = surveyed.counts()
+    is_alone = len(detected) == 1
     commands = [
         FamilyReport(
             family=detection.family,
@@ -237,7 +242,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
             command=_command(
                 detection.family,
                 path,
-                alone=len(detected) == 1,
+                alone=is_alone,
                 more=exclude_words(detection.family, surveyed),
             ),
         )
@@ -245,7 +250,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
     ]
     planned: dict[str, Any] = {}
     problems: Sequence[Problem] = ()
-    if len(detected) == 1:
+    if is_alone:
         try:
             described = dry_run(make_converter(detected[0].family, {}), [path], claims=surveyed).to_json()
         except InputError as error:
@@ -296,4 +301,7 @@ def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str]
     destination = Path(f"{stem}.zarr" if alone else f"{stem}-{family.replace('_', '-')}.zarr")
     if real.is_dir() and (current == real or real in current.parents):
         destination = real.parent / destination
+    if alone and len(more) > _MOST_EXCLUDED:
+        # A family that was not named leaves plain arrays out by itself.
+        return convert_command("", [str(path)], str(destination))
     return convert_command(family, [str(path)], str(destination), more=more)

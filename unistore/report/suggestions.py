@@ -130,10 +130,11 @@ def convert_command(
 ) -> str:
     """Return a quoted shell command, of a family and options as journals and stores record them.
 
-    `more` are further words of the command line, put last.
+    `more` are further words of the command line, put last. Without a family, the command detects it.
     """
     paths = [f"./{path}" if path.startswith("-") else path for path in (*sources, destination)]
-    words = ["unistore", "convert", family.replace("_", "-"), *paths]
+    command = [family.replace("_", "-")] if family else []
+    words = ["unistore", "convert", *command, *paths]
     return shlex.join([*words, *_words(family, options), *more])
 
 

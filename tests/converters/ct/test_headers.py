@@ -49,18 +49,13 @@ def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:
         "lung": (1500, -600),
         "bone": (1500, 300),
     }
-    assert {
-        name: (points.length, points.dtype, points.resolution) for name, points in scanned.sdf.items()
-    } == {"far": (2, "<f4", 8)}
-    assert (list(scanned.windows), list(scanned.sparse), list(scanned.masks)) == (
-        ["lung"],
-        ["bone"],
-        ["liver"],
-    )
+    (far,) = scanned.points_of("sdf/far")
+    assert (far.length, far.dtype.str, far.resolution) == (2, "<f4", 8)
+    assert list(scanned.arrays) == ["image", "windows/lung", "sparse/bone", "masks/liver", "sdf/far"]
     assert (scanned.geometry, scanned.stated_by) == ({"spacing": [3, 2, 1]}, {"spacing": "info.json"})
     assert ct_converter(info_order="zyx").scan(part).geometry == {"spacing": [1, 2, 3]}
     unordered = ct_converter().scan(part)
-    assert (unordered.geometry, unordered.unordered) == ({}, ("spacing",))
+    assert (unordered.geometry, unordered.unordered) == ({}, ["spacing"])
     assert (scanned.problems, scanned.excluded) == ((), ())
 
 
@@ -104,6 +99,6 @@ def test_the_scan_of_a_volume_tells_all_its_problems(tmp_path: Path) -> None:
         ct_converter().scan(parts(case)["case"])
     assert [problem.location for problem in error.value.problems] == [
         "case/masks/liver_binary.npy",
-        "case/windows/lung_w1500_l-600.npy",
         "case/info.json",
+        "case/windows/lung_w1500_l-600.npy",
     ]

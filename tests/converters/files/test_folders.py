@@ -30,9 +30,9 @@ def test_given_folders_and_files(tmp_path: Path) -> None:
     for folder in ("a/b", "other", "third", "none"):
         assert not folders.holds(tmp_path / folder, is_x), folder
     assert folders.holds(tmp_path / "third", lambda path: path.name == "z.npy")
-    assert folders.has(tmp_path / "a/b/y.npy")
-    assert not folders.has(tmp_path / "a/b/x.npy")
-    assert not folders.has(tmp_path / "other/x.npy")
+    assert folders.has(str(tmp_path / "a/b/y.npy"))
+    assert not folders.has(str(tmp_path / "a/b/x.npy"))
+    assert not folders.has(str(tmp_path / "other/x.npy"))
 
 
 def test_a_link_that_leads_out_is_not_there(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_link_that_leads_out_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "a/x.npy").symlink_to(tmp_path / "secret.npy")
     (tmp_path / "b/x.npy").symlink_to(tmp_path / "b/y.npy")
     folders = Folders([tmp_path / "a", tmp_path / "b"])
-    assert not folders.has(tmp_path / "a/x.npy")
+    assert not folders.has(str(tmp_path / "a/x.npy"))
     assert not folders.holds(tmp_path / "a", is_x)
     assert folders.holds(tmp_path / "b", is_x)
 
@@ -52,14 +52,14 @@ def test_a_folder_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("os.scandir", lambda folder: listed.append(folder) or scandir(folder))
     folders = Folders([tmp_path])
     for number in range(9):
-        assert folders.has(tmp_path / f"{number}.npy")
+        assert folders.has(str(tmp_path / f"{number}.npy"))
         assert not folders.holds(tmp_path, is_x)
     assert listed == [tmp_path]
 
 
 def test_folders_of_some_files(tmp_path: Path) -> None:
     folders = ListedFolders([tmp_path / "a/x.npy", tmp_path / "b/y.npy"])
-    assert folders.has(tmp_path / "a/x.npy")
-    assert not folders.has(tmp_path / "x.npy")
+    assert folders.has(str(tmp_path / "a/x.npy"))
+    assert not folders.has(str(tmp_path / "x.npy"))
     assert folders.holds(tmp_path / "a", is_x)
     assert not folders.holds(tmp_path / "b", is_x)

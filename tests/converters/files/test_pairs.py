@@ -46,17 +46,17 @@ from unistore.converters.rows.grouping import group_files
 def test_labels_are_called_after_their_images(
     label: str, images: list[str], name: str, certain: bool
 ) -> None:
-    there = {Path("set", each) for each in [*images, label]}
-    found = images_of_label(Path("set", label), there.__contains__, ("ct",))
+    there = {f"set/{name}" for name in [*images, label]}
+    found = images_of_label(f"set/{label}", there.__contains__, ("ct",))
     assert found is not None
     assert (found.images, found.name, found.certain) == (
-        tuple(Path("set", each) for each in images),
+        tuple(f"set/{image}" for image in images),
         name,
         certain,
     )
     if certain and "." not in label and "/a_" not in label and "case_" not in label:
-        listed = [each.as_posix().lower() for each in label_paths(Path("set", images[0]), ("ct",))]
-        assert Path("set", label).as_posix().lower() in listed, "the image does not find its label"
+        listed = [path.lower() for path in label_paths(f"set/{images[0]}", ("ct",))]
+        assert f"set/{label}".lower() in listed, "the image does not find its label"
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ def test_labels_are_called_after_their_images(
     ],
 )
 def test_other_names_are_no_labels(file: str, others: list[str]) -> None:
-    there = {Path("set", each) for each in [*others, file]}
-    assert images_of_label(Path("set", file), there.__contains__) is None
+    there = {f"set/{name}" for name in [*others, file]}
+    assert images_of_label(f"set/{file}", there.__contains__) is None
 
 
 def test_labels_of_rows() -> None:
-    assert Path("a/label_3") in row_label_paths(Path("a/data_3"))
-    assert Path("a/data_3_y") in row_label_paths(Path("a/data_3"))
-    assert Path("a/label_3") not in row_label_paths(Path("a/data_4"))
-    assert Path("a/y") in row_label_paths(Path("a/x"))
+    assert "a/label_3" in row_label_paths("a/data_3")
+    assert "a/data_3_y" in row_label_paths("a/data_3")
+    assert "a/label_3" not in row_label_paths("a/data_4")
+    assert "a/y" in row_label_paths("a/x")
 
 
 def grouped(tmp_path: Path, *names: str) -> dict[str, tuple[list[str], tuple[str, ...]]]:

@@ -19,8 +19,7 @@ from unistore.converters.scan import Found, Part
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.converters.spike.family import converter as spike_converter
-from unistore.converters.spike.frames import ScannedFrame
-from unistore.converters.spike.roles import Place
+from unistore.converters.spike.frames import Place, ScannedFrame
 from unistore.errors import InputError
 
 SIZE = {"height": 24, "width": 40}
