@@ -10,7 +10,6 @@ import numpy as np
 
 from unistore.converters.common.columns import length_table, storable
 from unistore.converters.common.left_out import NO_COLUMN, has_values
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.plugin import Array
 from unistore.converters.point_cloud.names import (
     ArrayHeader,
@@ -20,7 +19,7 @@ from unistore.converters.point_cloud.names import (
     raw_coordinates,
 )
 from unistore.converters.point_cloud.source import AXES, Described, Layout, Place
-from unistore.errors import InputError, Location, Problem, printable
+from unistore.errors import InputError, Location, Problem, location_of, printable
 from unistore.schemas.tables import name_problem
 
 _RAW = "being x, y, z before scaling (--map raw_x=X keeps one)"

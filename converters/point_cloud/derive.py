@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, FiniteCheck, bounds_of, quantise
 from unistore.converters.point_cloud.grids import Windows, voxelise, window_rows
 from unistore.converters.point_cloud.names import is_label
@@ -30,7 +29,7 @@ from unistore.converters.point_cloud.sorting import (
 )
 from unistore.converters.point_cloud.source import LABEL, Described, Layout, Origin, PointSource, Ranges
 from unistore.converters.protocol import Emit, Facts, Source
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, location_of
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
 from unistore.schemas.tables import Field, offsets_of
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.plugin import Opened
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import Columns, columns_of, count_notes, described, header_of
@@ -24,7 +23,7 @@ from unistore.converters.point_cloud.pointsuite import (
     raise_first,
 )
 from unistore.converters.point_cloud.source import Described, Indices, Match
-from unistore.errors import Location, Problem
+from unistore.errors import Location, Problem, location_of
 
 STEP = 1 << 19
 """Rows of indices that are checked at a time."""
