@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from unistore.converters.files.paths import (
     is_store,
     natural_key,
     real_path,
+    resolve_parents,
     special_file_problem,
 )
 from unistore.errors import Problem, printable
@@ -167,6 +168,13 @@ class _Walk:
     def _problem(self, path: Path, message: str, cure: str, kind: str) -> None:
         name = self._name(path)
         self.problems.append(Problem(name, message, cure, kind, name))
+
+
+def real_files(files: Iterable[Path]) -> list[Path]:
+    """Return files with every link resolved, each folder once: there may be millions."""
+    paths = list(files)
+    in_place = zip(paths, resolve_parents(paths), strict=True)
+    return [real_path(path) if path.is_symlink() else real for path, real in in_place]
 
 
 def broken_link(link: Path) -> str:

@@ -21,7 +21,7 @@ from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
 from unistore.converters.files.paths import natural_key
 from unistore.converters.plugin import Array, Claim, Facts, Format, Member, Opened, SourceFile, as_json, sure
-from unistore.errors import InputError, Location, Problem
+from unistore.errors import InputError, Location, Problem, location_of
 
 _SURE = sure("")
 
@@ -153,7 +153,7 @@ class OpenedHdf5(Opened):
         return self._array_of(name, hdf5.member(self.handle, name))
 
     def _array_of(self, path: str, dataset: Any) -> Array:
-        return self._array_type(dataset, hdf5.location_of(self._file.name, path))
+        return self._array_type(dataset, location_of(self._file.name, path))
 
     @cached_property
     def all_arrays(self) -> Mapping[str, Array]:
@@ -167,7 +167,7 @@ class OpenedHdf5(Opened):
     def _unsound(self) -> dict[str, list[Problem]]:
         """Problems by path, of the datasets that have some."""
         problems = {
-            path: hdf5.check_dataset(dataset, hdf5.location_of(self._file.name, path))
+            path: hdf5.check_dataset(dataset, location_of(self._file.name, path))
             for path, dataset in self.tree.datasets.items()
         }
         return {path: found for path, found in problems.items() if found}

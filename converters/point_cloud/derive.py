@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, FiniteCheck, bounds_of, quantise
 from unistore.converters.point_cloud.grids import Windows, voxelise, window_rows
 from unistore.converters.point_cloud.names import is_label
@@ -30,7 +29,7 @@ from unistore.converters.point_cloud.sorting import (
 )
 from unistore.converters.point_cloud.source import LABEL, Described, Layout, Origin, PointSource, Ranges
 from unistore.converters.protocol import Emit, Facts, Source
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, location_of
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
 from unistore.schemas.tables import Field, offsets_of
 
@@ -177,27 +176,19 @@ class StoredPoints:
         for first, last in self.blocks:
             yield from self._work.steps(int(self.offsets[first]), int(self.offsets[last]))
 
-    def coordinates(self) -> Iterator[NDArray[Any]]:
-        """Read coordinates in steps, (n, 3) each; only once."""
-        held = self._xyz
-        if held is None:
-            return (self._read_coordinates(lo, hi) for lo, hi in self.steps())
-        if not self._work.in_memory(len(held)):
-            return self._placed.column(_XYZ)
-        self._xyz = None
-        return self._taken(held)
-
-    def column(self, key: str, field: Field) -> Iterator[NDArray[Any]]:
-        """Read a column in steps, (n, …) each; it is filled if the file lacks it."""
-        if key not in self._forms:
-            fill = missing_value(field.dtype)
-            return (np.full((hi - lo, *field.row_shape), fill, field.dtype) for lo, hi in self.steps())
+    def column(self, key: str) -> Iterator[NDArray[Any]]:
+        """Read a column of the file, or its coordinates, in steps, (n, …) each; coordinates only once."""
         if self.partition.rows is None:
             return (self._read(key, lo, hi) for lo, hi in self.steps())
-        count = self._points.rows
-        if self._work.in_memory(count):
-            return self._taken(self._read(key, 0, count))
+        if self._work.in_memory(self._points.rows):
+            return self._taken(key, self.partition.rows)
         return self._placed.column(key)
+
+    def filled(self, field: Field) -> Iterator[NDArray[Any]]:
+        """Fill a column that the file lacks, in steps."""
+        fill = missing_value(field.dtype)
+        for lo, hi in self.steps():
+            yield np.full((hi - lo, *field.row_shape), fill, field.dtype)
 
     def source_rows(self) -> Iterator[Integers]:
         """Return the rows of the source in steps, (n,) each."""
@@ -206,16 +197,15 @@ class StoredPoints:
             yield np.arange(lo, hi) if rows is None else rows[lo:hi]
 
     def _read(self, key: str, lo: int, hi: int) -> NDArray[Any]:
-        return self._points.read(key, lo, hi)
-
-    def _read_coordinates(self, lo: int, hi: int) -> NDArray[Any]:
-        """Read and check coordinates in the source's order."""
+        """Read rows in the source's order; coordinates are checked."""
+        if key != _XYZ:
+            return self._points.read(key, lo, hi)
         xyz = np.empty((hi - lo, 3), self._xyz_dtype)
-        if len(self._axes) == 1:
-            xyz[:] = self._read("xyz", lo, hi)
+        if self._axes == (_XYZ,):
+            xyz[:] = self._points.read(_XYZ, lo, hi)
         else:
             for axis, name in enumerate(self._axes):
-                xyz[:, axis] = self._read(name, lo, hi)
+                xyz[:, axis] = self._points.read(name, lo, hi)
         self._finite.update(lo, xyz)
         return xyz
 
@@ -224,15 +214,19 @@ class StoredPoints:
         count = self._points.rows
         xyz = self._work.column(self._xyz_dtype, count, (3,))
         for lo, hi in self._work.steps(0, count):
-            xyz[lo:hi] = self._read_coordinates(lo, hi)
+            xyz[lo:hi] = self._read(_XYZ, lo, hi)
         self.check()
         self._xyz = xyz
         return xyz
 
-    def _taken(self, values: NDArray[Any]) -> Iterator[NDArray[Any]]:
-        """Bring a column that is in memory into storage order, in steps."""
-        rows = self.partition.rows
-        assert rows is not None
+    def _taken(self, key: str, rows: Integers) -> Iterator[NDArray[Any]]:
+        """Bring a column that fits in memory into storage order, in steps."""
+        if key == _XYZ:
+            values = self._xyz
+            self._xyz = None
+        else:
+            values = self._read(key, 0, self._points.rows)
+        assert values is not None
         for lo, hi in self.steps():
             yield values.take(rows[lo:hi], axis=0)
 
@@ -318,6 +312,7 @@ def derive_points(
     """
     if not points.rows:
         raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
+    origin: Origin = source.detail
     work = Workspace(folder)
     stored = StoredPoints(points, source, columns, windows, work)
     facts = _Emitter(stored, source, voxel_sizes, emit, work).emit_all()
@@ -325,13 +320,12 @@ def derive_points(
         emit(POINTS, "source_row", rows)
     for key, field in columns.items():
         labelled = False
-        for values in stored.column(key, field):
+        for values in stored.column(key) if key in origin.layout.columns else stored.filled(field):
             labelled |= is_label(key) and bool(values.any())
             emit(POINTS, key, values)
         if is_label(key):
             facts[f"labelled/{key}"] = np.array(labelled)
     points.check()
-    origin: Origin = source.detail
     for key, field in segment_columns.items():
         if key == LABEL and origin.label is not None:
             values = np.array([origin.label[0]], np.int32)
@@ -370,7 +364,7 @@ class _Emitter:
         for size in self._sizes:
             self._emit_voxels(size, np.empty((0, 3), np.int32), np.empty(0, np.uint32))
         _, lengths, numbers = self._stored.partition
-        coordinates = self._stored.coordinates()
+        coordinates = self._stored.column(_XYZ)
         for first, last in self._stored.blocks:
             self._emit_segments(first, last, coordinates)
         self._stored.check()

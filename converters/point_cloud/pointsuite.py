@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attributes import Entry
-from unistore.converters.files.hdf5.file import location_of, names_in
+from unistore.converters.files.hdf5.file import names_in
 from unistore.converters.files.hdf5.tree import follow, unlinked
 from unistore.converters.formats.hdf5 import OpenedHdf5
 from unistore.converters.plugin import Opened
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, location_of
 
 SEGMENTS = "segments"
 COUNT = "num_points"

@@ -11,7 +11,6 @@ import numpy as np
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.left_out import NOT_MAPPED
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.npy.array import NPY_NAME
 from unistore.converters.formats.hdf5 import MatlabHdf5
 from unistore.converters.plugin import (
@@ -33,7 +32,7 @@ from unistore.converters.rows.grouping import group_files
 from unistore.converters.rows.options import RowsOptions
 from unistore.converters.seam.columns import common_length
 from unistore.converters.seam.record import ConverterOf
-from unistore.errors import printable
+from unistore.errors import location_of, printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE
 
 _REVERSE = "where rows are on the last axis: --reverse-axes"

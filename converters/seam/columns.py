@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column as Form
 from unistore.converters.common.columns import length_table, storable
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.plugin import Chosen, Column, Family, Head, Schema
 from unistore.converters.seam.faults import fault
-from unistore.errors import Problem, printable
+from unistore.errors import Problem, location_of, printable
 from unistore.schemas.tables import name_problem
 
 _ALIKE = 256

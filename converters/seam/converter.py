@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.links import LinkedFiles, follow_links
+from unistore.converters.files.links import LinkedFiles, follow_links, real_files
 from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
 from unistore.converters.formats.raw import Raw
 from unistore.converters.plugin import (
@@ -228,12 +229,13 @@ class SeamConverter(Converter):
         self, listing: Listing, left_out: Sequence[tuple[Path, str]], parts: Parts, followed: Sequence[Path]
     ) -> list[tuple[Path, str]]:
         """Add files that no link leads to, drop those that sources call otherwise, and name whole folders."""
-        used = {os.path.realpath(path) for paths in parts.files() for path in paths}
+        used = set(real_files(map(Path, chain.from_iterable(parts.files()))))
         targets = tuple([f"{os.path.realpath(path)}{os.sep}" for path in followed])
         behind = [path for path in listing.files if path.startswith(targets) and self._format_name(path)]
+        candidates = [*left_out, *[(Path(path), "no link leads to it") for path in behind]]
         by_folder: dict[tuple[Path, str], list[Path]] = {}
-        for path, why in (*left_out, *[(Path(path), "no link leads to it") for path in behind]):
-            if os.path.realpath(path) not in used:
+        for (path, why), real in zip(candidates, real_files([path for path, _ in candidates]), strict=True):
+            if real not in used:
                 by_folder.setdefault((path.parent, why), []).append(path)
         left: list[tuple[Path, str]] = []
         for (folder, why), paths in by_folder.items():

@@ -12,12 +12,13 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from unistore.converters.common.columns import Column, reconcile
 from unistore.converters.common.exclusion import with_source
-from unistore.converters.files.links import broken_link
+from unistore.converters.files.links import broken_link, real_files
 from unistore.converters.files.paths import natural_key, real_path, split_of
 from unistore.converters.options import Columns
 from unistore.converters.plugin import Group, Problem, SourceFile
@@ -126,31 +127,39 @@ class RecordingFinder:
             else:
                 self._add_loose(folder)
         self._drop_duplicates()
-        used = {real_path(file.path).parent for recording in self.recordings for file in recording.files}
-        self.problems += [problem for problem, real in self._without_spikes if not real & used]
+        self._check_images()
 
     def _by_folder(self, files: Iterable[SourceFile]) -> Iterable[_Folder]:
         """Sort files by the folder of their sequence, or by their own."""
         by_path: dict[Path, _Folder] = {}
+        role_folders: dict[Path, Path | None] = {}  # of folders: most have many files
         for file in files:
-            role_folder = self._role_folder(file.path)
+            parent = file.path.parent
+            if parent not in role_folders:
+                role_folders[parent] = self._role_folder(parent)
+            role_folder = role_folders[parent]
             if role_folder is None:
-                folder = by_path.setdefault(file.path.parent, _folder_above(file, 1))
+                folder = by_path.get(parent) or by_path.setdefault(parent, _folder_above(file, 1))
                 folder.loose.append(file)
                 self._check_link(file)
-            elif role_folder == file.path.parent:
-                folder = by_path.setdefault(role_folder.parent, _folder_above(file, 2))
-                folder.by_role.setdefault(self._role_of[role_folder.name], []).append(file)
+            elif role_folder == parent:
+                above = parent.parent
+                folder = by_path.get(above) or by_path.setdefault(above, _folder_above(file, 2))
+                folder.by_role.setdefault(self._role_of[parent.name], []).append(file)
         return by_path.values()
 
-    def _role_folder(self, path: Path) -> Path | None:
-        """Return the outermost folder of a role that a file lies in, below the given paths."""
-        root = self._root(path)
-        above = [folder for folder in path.parents if folder.is_relative_to(root) and folder != root]
-        return next((folder for folder in reversed(above) if folder.name in self._role_of), None)
+    def _role_folder(self, folder: Path) -> Path | None:
+        """Return the outermost folder of a role, below the given ones, that a folder is or lies in."""
+        root = self._root(folder)
+        below = [] if root is None else folder.relative_to(root).parts
+        for depth, name in enumerate(below, 1):
+            if name in self._role_of:
+                return folder.parents[len(below) - depth - 1] if depth < len(below) else folder
+        return None
 
-    def _root(self, path: Path) -> Path:
-        return next(root for root in self._roots if path.is_relative_to(root))
+    def _root(self, folder: Path) -> Path | None:
+        """Return the outermost of the given folders that a folder lies in."""
+        return next((root for root in self._roots if folder.is_relative_to(root)), None)
 
     def _check_link(self, file: SourceFile) -> None:
         """Refuse a broken link that has the name of a folder."""
@@ -241,9 +250,15 @@ class RecordingFinder:
 
     def _split(self, folder: Path) -> str | None:
         """Split named by the folders from the given one on."""
-        above = [root for root in self._roots if folder.is_relative_to(root)]
-        top = above[0] if above else folder
+        top = self._root(folder) or folder
         return split_of(f"{folder.relative_to(top.parent).as_posix()}/")
+
+    def _check_images(self) -> None:
+        """Refuse folders of images alone, unless a recording leads to them."""
+        if self._without_spikes:
+            files = chain.from_iterable([recording.files for recording in self.recordings])
+            used = {path.parent for path in real_files([file.path for file in files])}
+            self.problems += [problem for problem, real in self._without_spikes if not real & used]
 
     def _drop_duplicates(self) -> None:
         """Drop recordings that share a file with one of more roles."""
@@ -256,7 +271,7 @@ class RecordingFinder:
         kept: list[Recording] = []
         doubles: list[str] = []
         for recording in sorted(by_name, key=fullest):
-            files = {real_path(next(iter(frame.values())).path) for frame in recording.frames}
+            files = set(real_files([next(iter(frame.values())).path for frame in recording.frames]))
             if files & taken:
                 doubles.append(recording.name)
             else:

@@ -31,6 +31,8 @@ Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variabl
 ``padded``, ``variable``: compressed frames, zero-padded to one length or of variable length.
 """
 
+ENCODED: frozenset[str] = frozenset({"padded", "variable"})
+"""Kinds of compressed frames."""
 SMALL = 4096
 """Bytes up to which an array that is not per step becomes an attribute."""
 BLOCK = 16 << 20
@@ -63,7 +65,7 @@ class Feature(NamedTuple):
     @property
     def is_encoded(self) -> bool:
         """Whether rows are compressed frames."""
-        return self.kind in ("padded", "variable")
+        return self.kind in ENCODED
 
     def blocks(self, length: int) -> Iterator[tuple[int, int]]:
         """Row ranges of about `BLOCK` bytes that cover ``0:length``."""

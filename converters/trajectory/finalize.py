@@ -15,7 +15,7 @@ from unistore.converters.common.columns import Column, Merged, reconcile
 from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.options import Columns
 from unistore.converters.protocol import Facts, Finalized, Scan
-from unistore.converters.trajectory.columns import Feature
+from unistore.converters.trajectory.columns import ENCODED, Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.read import cut_episodes, frame_sizes, keys_apart
 from unistore.errors import Problem
@@ -179,26 +179,25 @@ def merge_columns(
     """Merge the columns of all episodes, given with the name of each source; options as they are named."""
     datasets: dict[str, dict[str, None]] = {}
     kinds: dict[str, dict[str, None]] = {}
-    encoded: dict[str, set[bool]] = {}
     empty: dict[str, str] = {}
 
     def forms() -> Iterator[tuple[str, dict[str, Column]]]:
         for name, index in found:
-            empty.update(item for each in index.variants for item in each.empty.items())
+            for variant in index.variants:
+                empty.update(variant.empty)
             for label, features in _variants(name, index):
                 for column, feature in features.items():
                     datasets.setdefault(column, {})[feature.dataset] = None
                     kinds.setdefault(column, {})[feature.kind] = None
-                    encoded.setdefault(column, set()).add(feature.is_encoded)
                 yield label, {column: feature.form for column, feature in features.items()}
 
     merged, problems = reconcile(forms(), columns)
-    observed = [column for column in merged if column.startswith("observation/")]
-    kept = [column for column in observed if images == "keep" and True in encoded[column]]
+    observed = [column for column in merged if column.startswith("observation/") and images == "keep"]
+    kept = [column for column in observed if not ENCODED.isdisjoint(kinds[column])]
     problems += [
         Problem(column, "is compressed in some sources and plain in others", "use --images raw", "columns")
         for column in kept
-        if len(encoded[column]) > 1
+        if not ENCODED.issuperset(kinds[column])
     ]
     layout = MergedColumns(
         merged=merged,

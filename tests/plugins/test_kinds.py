@@ -152,6 +152,15 @@ def test_what_is_no_kind_is_left_out(
     assert capsys.readouterr().err == f"unistore: kind of samples odd is left out: {module}:Kind {reason}\n"
 
 
+def test_kinds_of_unistore_have_the_names_that_it_exports() -> None:
+    exported = {
+        name: module.removeprefix("data.kinds.")
+        for name, module in unistore._HOME.items()
+        if module.startswith("data.kinds.") and name != "ReplayBuffer"  # which reads a store by itself
+    }
+    assert exported == named.OWN
+
+
 def test_the_seam_has_few_names_and_is_light() -> None:
     assert len(unistore.plugin.__all__) <= 25
     assert {name for name in unistore.plugin.__all__ if hasattr(unistore.plugin, name)} == set(

@@ -110,7 +110,6 @@ NOT_YET: set[str] = {
     "unistore.converters.point_cloud.finalize",
     "unistore.converters.point_cloud.folders",
     "unistore.converters.point_cloud.gather",
-    "unistore.converters.point_cloud.layouts.batches",
     "unistore.converters.point_cloud.layouts.pointsuite_columns",
     "unistore.converters.point_cloud.layouts.pointsuite_indices",
     "unistore.converters.point_cloud.names",

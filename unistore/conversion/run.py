@@ -1,4 +1,4 @@
-"""One running conversion: derive, finalize, plan, write shards, seal; finished steps are not repeated."""
+"""Run a conversion: scan, derive, finalize, plan, write shards, seal; finished steps are not repeated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from unistore.conversion.new_store import NewStore, choose_codecs, plan_options,
 from unistore.conversion.plan import Plan, ShardTask, json_digest
 from unistore.conversion.seal import seal, source_digests
 from unistore.conversion.settings import DEFAULTS, Settings
-from unistore.conversion.skipping import Skipping, check_resumed, scan_valid_sources
+from unistore.conversion.skipping import Skipping, ValidScan, check_resumed, scan_valid_sources
 from unistore.conversion.spill import Spill, SpilledBatch
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import prepare_splits
@@ -343,7 +343,7 @@ def is_up_to_date(
     if recorded.get("skipped") or recorded.get("created_with") != versions():
         return False
     with Apart() as executor:
-        scan = scan_valid_sources(converter, paths, skip=False, ask=asking(executor), claims=claims)[1]
+        scan = scan_valid_sources(converter, paths, skip=False, ask=asking(executor), claims=claims).scan
     rule = prepare_splits(settings.rule, paths, scan)
     options = json.loads(json.dumps(plan_options(scan, settings.codec, rule)))
     before = dict(recorded.get("options", {}))
@@ -370,9 +370,6 @@ def _change_times(path: Path) -> Iterator[int]:
 def _change_time(path: Path) -> int:
     state = path.stat()
     return max(state.st_mtime_ns, state.st_ctime_ns)
-
-
-# `open_build`: the build folder for a destination.
 
 
 def open_build(
@@ -418,12 +415,12 @@ def run(
     first = scan_valid_sources(
         converter, paths, skip=settings.skips, ask=ask, is_named=is_named, claims=claims
     )
-    rule = prepare_splits(settings.rule, paths, first[1])
-    fingerprints = fingerprints_of(first[1])
+    rule = prepare_splits(settings.rule, paths, first.scan)
+    fingerprints = fingerprints_of(first.scan)
     try:
         with opened as build:
             identity = _identity(converter, first, settings.codec, rule)
-            build.begin(identity, _source_states(first[1], fingerprints), paths)
+            build.begin(identity, _source_states(first.scan, fingerprints), paths)
             check_resumed(build.journal, skips=settings.skips)
             if (report := build.finished_report()) is not None:
                 build.remove()
@@ -433,12 +430,13 @@ def run(
             skipping = Skipping(first, paths, build.journal, ask, is_named=is_named)
             while True:
                 chosen, scan = skipping.scan()
-                if scan.sources is not first[1].sources:
+                if scan.sources is not first.scan.sources:
                     rule = prepare_splits(settings.rule, paths, scan)
+                    fingerprints = fingerprints_of(scan)
                 conversion = Conversion(
                     converter=chosen,
                     scan=scan,
-                    fingerprints=fingerprints if scan.sources is first[1].sources else fingerprints_of(scan),
+                    fingerprints=fingerprints,
                     build=build,
                     settings=settings,
                     executor=executor,
@@ -457,17 +455,16 @@ def run(
 
 def _identity(
     converter: Converter,
-    first: tuple[Converter, Scan, list[Problem]],
+    first: ValidScan,
     codec: str,
     split: SplitRule | None,
 ) -> dict[str, Any]:
     """Return options and versions that must be the same to continue a run."""
-    _, scan, problems = first
     identity = {
-        "family": scan.family,
+        "family": first.scan.family,
         "converter": type(converter).__name__,
-        "options": plan_options(scan, codec, split),
-        "left out": [str(problem) for problem in problems],
+        "options": plan_options(first.scan, codec, split),
+        "left out": [str(problem) for problem in first.problems],
         "versions": versions(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity))

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from unistore.conversion.build import Journal
 from unistore.converters.asking import Ask, ask_here
@@ -48,6 +48,14 @@ def check_resumed(journal: Journal, *, skips: bool) -> None:
         raise ConversionError(msg)
 
 
+class ValidScan(NamedTuple):
+    """A scan without the sources that have problems."""
+
+    converter: Converter  # which excludes them
+    scan: Scan
+    problems: list[Problem]
+
+
 def scan_valid_sources(
     # as in `scan_sources`
     converter: Converter,
@@ -59,28 +67,21 @@ def scan_valid_sources(
     ask: Ask = ask_here,
     is_named: bool = False,
     claims: Claims | None = None,
-) -> tuple[Converter, Scan, list[Problem]]:
-    """Scan; with `skip`, repeat without the sources that have problems until there are none.
-
-    Returns
-    -------
-    converter, scan, problems
-        A converter that excludes the sources with problems, its scan, and these problems.
-    """
+) -> ValidScan:
+    """Scan; with `skip`, repeat without the sources that have problems until there are none."""
     claims = claims_for(converter, paths, claims)
     problems = list(skipped)
-    must_exclude = [
-        name for name in converter.exclude if name not in {problem.source for problem in problems}
-    ]
+    left_out = _sources(problems)
+    must_exclude = [name for name in converter.exclude if name not in left_out]
     while True:
         chosen = _without(converter, problems)
         try:
             scan = scan_sources(chosen, paths, must_exclude, ask, is_named=is_named, claims=claims)
             _check_names(scan)
-            return chosen, scan, problems
+            return ValidScan(chosen, scan, problems)
         except InputError as error:
-            left_out = {problem.source for problem in problems}
-            new = [problem for problem in error.problems if problem.source not in {"", *left_out}]
+            old = {"", *_sources(problems)}
+            new = [problem for problem in error.problems if problem.source not in old]
             if skip and new:
                 problems += new
             elif problems:
@@ -106,8 +107,7 @@ class Skipping:
 
     def __init__(
         self,
-        # result of `scan_valid_sources` at the start of this run
-        first: tuple[Converter, Scan, list[Problem]],
+        first: ValidScan,  # at the start of this run
         paths: Sequence[Path],  # source paths as given
         # journal of the conversion; sources that an earlier run left out are left out again
         journal: Journal,
@@ -116,14 +116,13 @@ class Skipping:
         *,
         is_named: bool = False,
     ) -> None:
-        self._converter, self._scan, problems = first
+        self._last = first
         self._ask = ask
         self._is_named = is_named
         self._paths = paths
         self._journal = journal
-        if problems and not journal.of(STEP):
-            self.add(problems)
-        self._scanned = {problem.source for problem in problems}
+        if first.problems and not journal.of(STEP):
+            self.add(first.problems)
 
     @property
     def round(self) -> int:
@@ -147,20 +146,24 @@ class Skipping:
     def scan(self) -> tuple[Converter, Scan]:
         """Return converter and scan without the sources that are left out, which the scan's options list."""
         problems = self.problems
-        if {problem.source for problem in problems} != self._scanned:
-            self._converter, self._scan, all_known = scan_valid_sources(
-                self._converter,
+        if _sources(problems) != _sources(self._last.problems):
+            self._last = scan_valid_sources(
+                self._last.converter,
                 self._paths,
                 problems,
                 skip=True,
                 ask=self._ask,
                 is_named=self._is_named,
             )
-            if len(all_known) > len(problems):
-                self.add(all_known[len(problems) :])
-            self._scanned = {problem.source for problem in all_known}
+            new = self._last.problems[len(problems) :]
+            if new:
+                self.add(new)
         entries = [entry_of(problem) for problem in self.problems]
-        return self._converter, with_skipped(self._scan, entries)
+        return self._last.converter, with_skipped(self._last.scan, entries)
+
+
+def _sources(problems: Iterable[Problem]) -> set[str]:
+    return {problem.source for problem in problems}
 
 
 def entry_of(problem: Problem) -> dict[str, Any]:
@@ -202,7 +205,7 @@ def report_document(entries: Sequence[Mapping[str, Any]], verdicts: Sequence[Map
 
 def _without(converter: Converter, problems: Iterable[Problem]) -> Converter:
     """Return the converter, also excluding the sources of some problems."""
-    names = {problem.source for problem in problems}
+    names = _sources(problems)
     if not names:
         return converter
     configured: Any = converter

@@ -5,9 +5,8 @@ A dataset without axes, or with one text, is such a value. It stands among the a
 An attribute is left out if its name is not UTF-8, if its type has no meaning outside its file (references,
 values of variable length), if it cannot be read, or if a size limit is reached. A note says so.
 
-A store has one JSON text per source, ``sources/hdf5_attributes``: ``{path: {name: entry}}``, each entry as in
-`unistore.converters.files.hdf5.attributes`. Between scan and store, the text of a source is in
-``detail["attributes"]``.
+A store has one JSON text per source, ``sources/hdf5_attributes``: ``{path: {name: entry}}``, each entry as
+`encode` makes it.
 """
 
 from __future__ import annotations
@@ -31,13 +30,12 @@ from unistore.converters.files.hdf5.file import (
     FAILURES,
     check_dataset,
     file_of,
-    location_of,
     names_in,
     read_objects,
 )
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.files.libraries import objects_in
-from unistore.errors import InputError, first_few, printable
+from unistore.errors import InputError, first_few, location_of, printable
 from unistore.schemas.indices import StoreView
 from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, IndexValues, lazy_text_arrays
 from unistore.system.foreign import begin_reading
@@ -213,7 +211,6 @@ MAX_STORE_BYTES = 256 << 20
 """Limits on the JSON of one attribute, of all attributes of a file, and of all files of a store."""
 
 NO_ATTRIBUTES = "{}"
-_DETAIL = "attributes"
 _LISTED = 5
 
 Entry = dict[str, Any]
@@ -382,13 +379,6 @@ class AttributeCollector:
         self._size = self._count = self._sources = 0
         self._left_out: dict[str, list[tuple[str, int]]] = {}
 
-    def detail(
-        self, source: str, found: Attributes, stored: Callable[[str], bool] = lambda _: True
-    ) -> dict[str, str]:
-        """Entry for the ``detail`` of a source, as `text`; empty if it has no attributes."""
-        text = self.text(source, found, stored)
-        return {} if text == NO_ATTRIBUTES else {_DETAIL: text}
-
     def text(self, source: str, found: Attributes, stored: Callable[[str], bool] = lambda _: True) -> str:
         """JSON text of the attributes of a source.
 
@@ -429,12 +419,6 @@ class AttributeCollector:
             others = f" and {rest} more" if rest else ""
             notes.append(f"attributes left out ({reason}): {printable(found[0][0])}{others}")
         return notes
-
-
-def attribute_text(detail: Mapping[str, Any]) -> str:
-    """JSON text in the ``detail`` of a source."""
-    text: str = detail.get(_DETAIL, NO_ATTRIBUTES)
-    return text
 
 
 def attribute_arrays(texts: Sequence[str]) -> list[tuple[Field, IndexValues]]:

@@ -38,8 +38,7 @@ from unistore.converters.files.hdf5.chunks import (
 )
 from unistore.converters.files.hdf5.filters import are_decoded_here
 from unistore.converters.files.paths import is_inside
-from unistore.errors import InputError, Location, Problem, printable
-from unistore.errors import location_of as location_of  # noqa: PLC0414  imported from here, too
+from unistore.errors import InputError, Location, Problem, location_of, printable
 from unistore.system.foreign import begin_reading, opening
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
@@ -88,16 +87,6 @@ def member(group: h5py.Group, path: str) -> h5py.HLObject:
     if h5py.h5i.get_type(found) == h5py.h5i.DATASET:
         return h5py.Dataset(found, readonly=True)
     return h5py.Group(found) if h5py.h5i.get_type(found) == h5py.h5i.GROUP else h5py.Datatype(found)
-
-
-def find(group: h5py.Group, path: str) -> h5py.HLObject | None:
-    """Open a member of a group; None if it is absent. h5py's ``get`` also gives None if it cannot be read."""
-    try:
-        return member(group, path)
-    except KeyError as error:
-        if is_read_error(error):
-            raise
-        return None
 
 
 def file_of(item: h5py.Group | h5py.Dataset) -> Path:

@@ -20,12 +20,11 @@ from unistore.converters.files.hdf5.file import (
     FAILURES,
     check_sources,
     file_of,
-    location_of,
     member,
     names_in,
 )
 from unistore.converters.files.paths import is_inside, real_path
-from unistore.errors import InputError, Location, Problem, printable
+from unistore.errors import InputError, Location, Problem, location_of, printable
 from unistore.system.foreign import begin_reading, opening
 
 _PANDAS_AXES = re.compile(r"axis\d+|block\d+_items|index")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.plugin import Array, Opened
 from unistore.converters.point_cloud.columns import (
     FEATURES,
@@ -23,7 +22,7 @@ from unistore.converters.point_cloud.columns import (
 from unistore.converters.point_cloud.datasets import Columns, described, native
 from unistore.converters.point_cloud.names import distinct_names
 from unistore.converters.point_cloud.source import Described, Layout, Match, Place, Ranges
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, location_of
 from unistore.schemas.point_cloud.fields import segment_fields
 
 __all__ = ["NAME", "describe", "match", "points"]

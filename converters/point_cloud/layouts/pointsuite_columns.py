@@ -13,7 +13,6 @@ from unistore.converters.common.faults import is_read_error
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.chunks import native
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.formats.hdf5 import Dataset
 from unistore.converters.plugin import Array, Opened
@@ -28,7 +27,7 @@ from unistore.converters.point_cloud.pointsuite import (
     raise_first,
 )
 from unistore.converters.point_cloud.source import Described, Layout, Match, PointSource, Ranges
-from unistore.errors import InputError, Location, Problem
+from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
 
 __all__ = ["NAME", "describe", "match", "points"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.plugin import Opened
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import Columns, columns_of, count_notes, described, header_of
@@ -23,7 +23,7 @@ from unistore.converters.point_cloud.pointsuite import (
     raise_first,
 )
 from unistore.converters.point_cloud.source import Described, Indices, Match
-from unistore.errors import Location, Problem
+from unistore.errors import Location, Problem, location_of
 
 STEP = 1 << 19
 """Rows of indices that are checked at a time."""
@@ -93,7 +93,7 @@ def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:
         else:
             yield _ascending(dataset, location, rows, wrong)
     raise_first(problems, groups.name)
-    raise_first([problem for each in _KINDS for problem in wrong.get(each, ())], groups.name)
+    raise_first(chain.from_iterable(wrong.get(kind, ()) for kind in _KINDS), groups.name)
 
 
 def _ascending(
@@ -123,4 +123,4 @@ def _not_ascending(index: Ints, rows: int) -> list[tuple[str, str]]:
         ((step == 0).any(), "holds a row twice", "duplicate"),
         ((step < 0).any(), "is not sorted", "unsorted"),
     )
-    return [(message, kind) for found, message, kind in checks if found]
+    return [(message, kind) for is_wrong, message, kind in checks if is_wrong]

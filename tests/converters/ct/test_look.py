@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.real_ct import LUNG, VOLUME
 from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.scan import Candidate, LeftOut, Refused, Taken, Verdict
+from unistore.converters.survey import survey
 from unistore.errors import InputError
 
 HU = np.zeros((2, 3, 4), "i2")
@@ -292,6 +294,21 @@ def test_unrelated_files_do_not_change_a_verdict(tmp_path: Path) -> None:
     ):
         save(tmp_path / name, [HU, FLOATS, MASK, MASK][number])
         check(name)
+
+
+def test_a_folder_is_not_listed_for_each_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        save(tmp_path / f"organ_seg_{number}.npy", MASK)
+        save(tmp_path / f"masks/{number}_binary.npy", MASK)
+    save(tmp_path / "info.json", "{}")
+    listed: list[Path] = []
+    scandir = os.scandir
+    monkeypatch.setattr("os.scandir", lambda folder: listed.append(Path(folder)) or scandir(folder))
+    assert len(list(survey([tmp_path]))) == 61
+    assert listed
+    assert all(listed.count(folder) < 8 for folder in set(listed)), "for a few questions, not for 30 files"
 
 
 def test_each_order_of_files_gives_the_same(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.keys import fingerprints_of, source_keys
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.conversion.skipping import Skipping
+from unistore.conversion.skipping import Skipping, ValidScan
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import Listing
 from unistore.converters.scanning import scan_sources
@@ -344,7 +344,7 @@ def test_contradictions_are_refused_all_the_same(tmp_path: Path) -> None:
 
 def test_the_same_problem_of_two_sources_is_listed_for_both(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
-    skipping = Skipping((None, None, []), [], journal)  # type: ignore[arg-type]
+    skipping = Skipping(ValidScan(None, None, []), [], journal)  # type: ignore[arg-type]
     skipping.add([Problem("a/x.npz", "cannot be read", source=source) for source in ("a/x.npz", "a")])
     assert [problem.source for problem in skipping.problems] == ["a", "a/x.npz"]
     journal.close()

@@ -13,15 +13,13 @@ import pytest
 from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.file import (
     check_dataset,
-    find,
-    location_of,
     open_hdf5,
     read_objects,
     read_reversed,
     read_rows,
 )
 from unistore.converters.files.hdf5.tree import follow, walk
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, location_of
 
 
 @pytest.fixture
@@ -70,20 +68,6 @@ def test_what_cannot_be_opened(tmp_path: Path, whole: Path) -> None:
     problem = refused(tmp_path / "damaged.h5")
     assert problem.kind == "truncated"
     assert "its writer was killed" in problem.message
-
-
-def test_absent_members_and_links_to_nothing_are_not_found(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["group/x"] = np.arange(3)
-        file["link"] = h5py.SoftLink("/group/x")
-        file["broken"] = h5py.SoftLink("/nowhere")
-    with h5py.File(tmp_path / "a.h5") as file:
-        for path in ("group/x", "link"):
-            dataset = find(file, path)
-            assert isinstance(dataset, h5py.Dataset)
-            assert dataset[()].tolist() == [0, 1, 2]
-        for path in ("y", "group/y", "nowhere/x", "broken"):
-            assert find(file, path) is None
 
 
 def test_no_handle_survives(whole: Path) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.converters.files.hdf5.file import check_dataset, location_of, open_hdf5, read_rows
+from unistore.converters.files.hdf5.file import check_dataset, open_hdf5, read_rows
 from unistore.converters.files.hdf5.tree import walk
-from unistore.errors import InputError
+from unistore.errors import InputError, location_of
 
 NAMES = st.sampled_from(["a", "b", "data", "höhe", "segment_0001", "x y"])
 DTYPES = st.sampled_from(["<f8", ">f4", "u1", ">i2", "<u8", "?", "S3"])
