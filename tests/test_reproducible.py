@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Self
 
 from tests.cases import MAKERS
+from tests.programs import printed
 from tests.test_digests import store_digests
 
 CASES = ("rows_hdf5", "rows_npy", "cloud_mixed", "ct_cases", "spike_tiles", "robot_act")
@@ -66,16 +66,14 @@ def convert_all(folder: Path) -> None:
 def test_bytes_depend_on_the_sources_alone(tmp_path: Path) -> None:
     found = {}
     for place, settings in PLACES.items():
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.test_reproducible", tmp_path / place],
+        output = printed(
+            "-m",
+            "tests.test_reproducible",
+            tmp_path / place,
             env={**os.environ, **settings},
             cwd=Path(__file__).parents[1],
-            capture_output=True,
-            text=True,
-            check=False,
         )
-        assert done.returncode == 0, done.stderr
-        found[place] = json.loads(done.stdout.splitlines()[-1])
+        found[place] = json.loads(output.splitlines()[-1])
     assert found["as usual"] == found["otherwise"]
     assert list(found["as usual"]) == list(CASES)
 

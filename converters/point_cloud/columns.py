@@ -174,12 +174,11 @@ def _coordinates(
     """If there are neither x, y, z nor xyz, store the dataset with a name of coordinates as xyz."""
     if {*AXES, "xyz"} & set(stored):
         return []
-    found = named_coordinates({key: datasets[path] for key, path in stored.items()}, wide=wide)
-    if len(found) > 1:
-        listed = printable(" and ".join(found))
-        cure = f"choose one: --map xyz={stored[found[0]]}"
-        return [Problem.at(name, f"holds {listed}: which are the coordinates?", cure, "ambiguous")]
-    for key in found:
+    usual = named_coordinates({key: datasets[path] for key, path in stored.items()}, wide=wide)
+    if len(usual) > 1:
+        message = f"holds {printable(' and '.join(usual))}: which are the coordinates?"
+        return [Problem.at(name, message, f"choose one: --map xyz={stored[usual[0]]}", "ambiguous")]
+    for key in usual:
         stored["xyz"] = stored.pop(key)
         notes.append(
             f"coordinates are {printable(stored['xyz'])}, by its name; --map xyz=NAME says otherwise"
@@ -248,7 +247,7 @@ def dataset_problems(
         problems += column_problems(place_of(path, datasets[path]), name, coordinate=key in xyz)
         if key in xyz and len(shape) != (2 if xyz == ("xyz",) else 1):
             message = f"has shape {shape}, expected {'(N, 3)' if xyz == ('xyz',) else '(N,)'} for coordinates"
-            others = {each: datasets[each] for each in datasets if each != path}
+            others = {other: datasets[other] for other in datasets if other != path}
             problems.append(Problem.at(location_of(name, path), message, how_to_name(others), "shape"))
     return problems + lengths_problems({path: datasets[path].shape for path in used.values()}, name)
 
@@ -284,15 +283,16 @@ def column_problems(place: Place, name: Location | str, *, coordinate: bool = Fa
 def how_to_name(datasets: Mapping[str, ArrayHeader]) -> str:
     """How to name the coordinates: an array (N, 3), or three columns of the same length."""
     columns: dict[int, list[str]] = defaultdict(list)
-    for path, each in datasets.items():
-        if len(each.shape or ()) == 2 and each.shape[1] == 3:
+    for path, array in datasets.items():
+        shape = array.shape
+        if len(shape) == 2 and shape[1] == 3:
             return f"name the coordinates, as in {_map('xyz', path)}"
-        if len(each.shape or ()) == 1 and each.dtype.kind in "fiu":
-            columns[each.shape[0]].append(path)
-    found = next((paths[:3] for paths in columns.values() if len(paths) > 2), None)
-    if found is None:
-        return "none of its arrays can be coordinates; as plain arrays: unistore convert rows"
-    return f"name the columns, as in {' '.join(map(_map, 'xyz', found))}"
+        if len(shape) == 1 and array.dtype.kind in "fiu":
+            columns[shape[0]].append(path)
+    for paths in columns.values():
+        if len(paths) > 2:
+            return f"name the columns, as in {' '.join(map(_map, 'xyz', paths[:3]))}"
+    return "none of its arrays can be coordinates; as plain arrays: unistore convert rows"
 
 
 def how_to_rename(path: str) -> str:

@@ -54,7 +54,7 @@ def described(opened: Opened, chosen: Described, members: Sequence[str] = ()) ->
     paths = [*layout.xyz, *(place.array for place in columns)]
     read = [path for path in paths if path in arrays and path not in members]
     attributes, others_in_segments = _attributes(opened, read, members)
-    told = {path for path, _ in chosen.left_out}
+    explained = {path for path, _ in chosen.left_out}
     return replace(
         chosen,
         layout=layout._replace(
@@ -62,7 +62,7 @@ def described(opened: Opened, chosen: Described, members: Sequence[str] = ()) ->
         ),
         left_out=(
             *chosen.left_out,
-            *left_out_of(arrays, {*read, *told}),
+            *left_out_of(arrays, {*read, *explained}),
             *opened.left_out.items(),
             *((path, NO_COLUMN) for path in others_in_segments),
         ),

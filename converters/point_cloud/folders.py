@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
@@ -81,10 +81,11 @@ def room_names(lists: Lists, rows: Mapping[Path, int], roots: Sequence[Path]) ->
         if not (order.is_file() and names.is_file()):
             continue
         files = _matched(order, list(rows), lists)
-        rooms, held = _lines(names), sum(rows[file] for file in files)
-        if len(rooms) != held:
-            said = f"{names.name} names {len(rooms)} rows, the files of {order.name} hold {held}"
-            lists.notes.append(f"{said}: rooms are left out")
+        rooms = _lines(names)
+        count = sum(rows[file] for file in files)
+        if len(rooms) != count:
+            differing = f"{names.name} names {len(rooms)} rows, the files of {order.name} hold {count}"
+            lists.notes.append(f"{differing}: rooms are left out")
             continue
         lists.files += [order, names]
         left = iter(rooms)
@@ -93,10 +94,11 @@ def room_names(lists: Lists, rows: Mapping[Path, int], roots: Sequence[Path]) ->
 
 def _folders(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
     """Folders of the files, and those above them inside a root."""
-    found = {file.parent for file in files}
-    above = {folder for parent in found for folder in parent.parents}
+    folders = {file.parent for file in files}
+    above = set(chain.from_iterable(folder.parents for folder in folders))
     inside = [root.resolve() for root in roots if root.is_dir()]
-    return sorted(found.union(each for each in above if any(map(each.is_relative_to, inside))))
+    folders |= {folder for folder in above if any(map(folder.is_relative_to, inside))}
+    return sorted(folders)
 
 
 def _lines(path: Path) -> list[str]:
@@ -111,26 +113,26 @@ def _lines(path: Path) -> list[str]:
 
 def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
     """Files that a list names, in its order."""
-    below = [file for file in files if file.is_relative_to(path.parent)]
     by_name: dict[str, list[Path]] = {}
-    for file in below:
-        by_name.setdefault(file.name, []).append(file)
+    for file in files:
+        if file.is_relative_to(path.parent):
+            by_name.setdefault(file.name, []).append(file)
     matched: list[Path] = []
     absent: list[str] = []
     for line in _lines(path):
-        parts = line.replace("\\", "/").split("/")
-        alike = by_name.get(parts[-1], [])
+        name = line.replace("\\", "/").rpartition("/")[2]
+        alike = by_name.get(name, [])
         if len(alike) > 1:
-            alike = [
-                file for file in alike if file.relative_to(path.parent).as_posix() == line.lstrip("./")
-            ] or alike
+            # Of files with one name, the list means the one at its place.
+            exact = path.parent / line.lstrip("./")
+            alike = [exact] if exact in alike else alike
         if len(alike) > 1:
-            message = f"{line!r} may be {' or '.join(str(file) for file in alike)}"
+            message = f"{line!r} may be {' or '.join(map(str, alike))}"
             lists.problems.append(Problem(str(path), message, "write paths relative to the list", "split"))
         elif alike:
             matched.append(alike[0])
         else:
-            absent.append(parts[-1])
+            absent.append(name)
     if absent:
         lists.notes.append(f"{path.name} names {first_few(absent, 1)}, not among the sources")
     return matched
@@ -158,8 +160,8 @@ def folder_classes(sources: Sequence[str]) -> list[tuple[int, str] | None]:
 @lru_cache(1024)
 def _class_of(folder: str) -> str | None:
     folders = folder.split("/") if folder else ()
-    found = next((each for each in folders if split_of(f"{each}/a") is None), None)
-    return found if found is not None and _CLASS.fullmatch(found) else None
+    name = next((name for name in folders if split_of(f"{name}/a") is None), None)
+    return name if name is not None and _CLASS.fullmatch(name) else None
 
 
 def have_labels(described: Iterable[Described]) -> bool:

@@ -172,9 +172,12 @@ def voxelise(
             lengths += np.bincount(of_segment, minlength=len(points))
             numbers -= (np.cumsum(lengths) - lengths)[of_segment]
         # The points of one voxel may be more than a step: their numbers must take no memory.
-        each = np.repeat(numbers, counts) if len(counts) > 1 else np.broadcast_to(numbers, len(places))
+        if len(counts) > 1:
+            voxel_of_point = np.repeat(numbers, counts)
+        else:
+            voxel_of_point = np.broadcast_to(numbers, len(places))
         for lo, hi in work.steps(0, len(places)):
-            point_voxel.put(places[lo:hi], [("voxel", each[lo:hi])])
+            point_voxel.put(places[lo:hi], [("voxel", voxel_of_point[lo:hi])])
     return lengths if several else np.array([voxels]), point_voxel.column("voxel")
 
 

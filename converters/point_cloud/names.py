@@ -52,8 +52,8 @@ class ArrayHeader(Protocol):
 def own_names(paths: Iterable[str], group: str) -> dict[str, str]:
     """Path of each dataset directly in a group, by its name there."""
     prefix = f"{group}/" if group else ""
-    found = {path.removeprefix(prefix): path for path in paths if path.startswith(prefix)}
-    return {key: path for key, path in found.items() if "/" not in key}
+    below = {path.removeprefix(prefix): path for path in paths if path.startswith(prefix)}
+    return {name: path for name, path in below.items() if "/" not in name}
 
 
 def is_column(name: str) -> bool:
@@ -75,9 +75,8 @@ def is_coordinates(shaped: ArrayHeader, *, wide: bool = True) -> bool:
 
 def named_coordinates(own: Mapping[str, ArrayHeader], *, wide: bool = True) -> list[str]:
     """Names of the arrays that are coordinates by name and shape."""
-    return [
-        key for key, each in own.items() if key.lower() in COORDINATES and is_coordinates(each, wide=wide)
-    ]
+    usual = [name for name in own if name.lower() in COORDINATES]
+    return [name for name in usual if is_coordinates(own[name], wide=wide)]
 
 
 def cloud_match(own: Mapping[str, ArrayHeader]) -> Match:
@@ -85,15 +84,15 @@ def cloud_match(own: Mapping[str, ArrayHeader]) -> Match:
 
     Beside an array of as many rows with three or more axes (images, for instance), they are plain rows.
     """
-    found = named_coordinates(own)
-    if not found:
+    coordinates = named_coordinates(own)
+    if not coordinates:
         return Match.NO
-    rows = {own[key].shape[0] for key in found}
-    others = {key: each for key, each in own.items() if key not in found}
-    if any(len(each.shape) > 2 and each.shape[0] in rows for each in others.values()):
+    rows = {own[name].shape[0] for name in coordinates}
+    others = [name for name in own if name not in coordinates]
+    if any(len(own[name].shape) > 2 and own[name].shape[0] in rows for name in others):
         return Match.NO
-    sure = any(key.lower() not in _AMBIGUOUS for key in found) or any(map(is_column, others))
-    return Match.CERTAIN if sure else Match.EITHER
+    is_sure = any(name.lower() not in _AMBIGUOUS for name in coordinates) or any(map(is_column, others))
+    return Match.CERTAIN if is_sure else Match.EITHER
 
 
 def raw_coordinates(own: Mapping[str, ArrayHeader]) -> tuple[str, ...]:
@@ -112,7 +111,7 @@ def distinct_names(names: Collection[str], kept: Collection[str] = ()) -> dict[s
     taken = {name.lower() for name in names}
     first: dict[str, str] = {}
     renamed: dict[str, str] = {}
-    for name in sorted(names, key=lambda each: (each not in kept, each != each.lower())):
+    for name in sorted(names, key=lambda name: (name not in kept, name != name.lower())):
         if first.setdefault(name.lower(), name) == name or name in kept:
             continue
         number = 2
@@ -159,6 +158,10 @@ def _files_with_other_word(
     match = own.fullmatch(path.stem)
     if match is None:
         return {}
-    named = {word: path.parent / f"{match['before']}{word}{match['after']}{path.suffix}" for word in others}
-    there = {word: each for word, each in named.items() if os.path.exists(each)}  # noqa: PTH110  three times as fast as Path.exists
-    return {word: each for word, each in there.items() if is_inside(each, roots)}
+    files: dict[str, Path] = {}
+    for word in others:
+        other = path.parent / f"{match['before']}{word}{match['after']}{path.suffix}"
+        # os.path.exists is three times as fast as Path.exists.
+        if os.path.exists(other) and is_inside(other, roots):  # noqa: PTH110
+            files[word] = other
+    return files

@@ -9,8 +9,6 @@ import os
 import pickle
 import shutil
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.programs import printed
 from tests.real_ct import write_lung, write_volume
 from unistore.converters.protocol import Converter, Facts, Finalized, Scan
 from unistore.converters.scanning import scan_sources
@@ -244,8 +243,8 @@ def _open_files() -> list[str]:
 @cache
 def _imports(module: str) -> tuple[str, ...]:
     code = f"import sys, {module}; print(*sys.modules, sep='\\n')"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return tuple(run.stdout.split())
+    output = printed("-c", code)
+    return tuple(output.split())
 
 
 def _check_imports(module: str) -> None:

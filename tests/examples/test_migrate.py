@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import unistore
+from tests.programs import printed
 from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -38,16 +39,8 @@ def test_before_and_after_give_the_same_batches() -> None:
         "import trial; trial.EPOCHS = 1\n"
         f"for name in {list(SCRIPTS)}: runpy.run_path(f'{folder}/{{name}}.py', run_name='__main__')"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = iter(done.stdout.splitlines())
+    output = printed("-W", "error", "-c", code, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
+    lines = iter(output.splitlines())
     for compared in SCRIPTS.values():
         assert [next(lines) for _ in compared] == compared
         assert re.fullmatch(r"before: [\d,]+ samples/s", next(lines))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import wave
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 import unistore
 import unistore.plugin
+from tests.programs import printed
 from unistore.data.kinds import named
 from unistore.errors import InputError
 
@@ -169,8 +168,8 @@ def test_the_seam_has_few_names_and_is_light() -> None:
     )
     heavy = "{'torch', 'h5py', 'cv2', 'matplotlib', 'unistore.data'}"
     code = f"import sys, unistore.plugin; print({heavy} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    output = printed("-c", code)
+    assert output == "set()\n"
 
 
 @pytest.mark.parametrize("samples", ["Ragged", "Rows", "Window"])

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import chdir
@@ -20,6 +19,7 @@ import pytest
 import yaml
 
 import unistore
+from tests.programs import printed
 from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -88,14 +88,13 @@ def run(places: Mapping[str, Path]) -> None:
         script += [f"os.chdir({str(folder)!r})", "names = {'__name__': '__main__'}"]
         script += [f"exec(compile({PREAMBLES.get(name, '')!r}, 'preamble', 'exec'), names)"]
         script += [f"exec(compile({code!r}, {name!r}, 'exec'), names)"]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(script)],
+    printed(
+        "-W",
+        "error",
+        "-c",
+        "\n".join(script),
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples" / "migrate")])},
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
 
 
 PREAMBLES = {
@@ -150,15 +149,13 @@ def test_frameworks(stores: Path, tmp_path: Path, framework: str) -> None:
     for name in ("arrays.zarr", "clouds.zarr"):
         shutil.copytree(stores / name, tmp_path / name)
     (tmp_path / "example.py").write_text(code)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "example.py"],
+    printed(
+        "-W",
+        "ignore",
+        "example.py",
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
 
 
 FAMILIES = {"rows": 2, "point-cloud": 3, "ct": 2, "spike": 2, "trajectory": 3}

@@ -29,6 +29,8 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
+from tests.programs import printed
+
 ROOT = Path(__file__).parents[2]
 FORMAT, FAMILY = (ROOT / "docs" / f"write-a-{what}.md" for what in ("format", "family"))
 SAMPLES = 50
@@ -79,14 +81,7 @@ def wheel(folder: Path, destination: Path) -> Path:
     """Build a wheel as pip does without isolation: by the package's own build backend."""
     code = "import sys, setuptools.build_meta as backend; backend.build_wheel(sys.argv[1])"
     before = set(destination.glob("*.whl"))
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(destination)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed("-c", code, destination, cwd=folder)
     (made,) = set(destination.glob("*.whl")) - before
     return made
 

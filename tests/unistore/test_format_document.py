@@ -16,6 +16,7 @@ import pytest
 import unistore
 from tests.cases import Case
 from tests.golden import SOURCES, STORES
+from tests.programs import printed
 from unistore.store.manifest import Entry
 from unistore.zarr3.codecs import codecs_document
 from unistore.zarr3.writer import PRESETS, compressor_of
@@ -51,11 +52,8 @@ def test_its_code_runs(stores: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "clouds.zarr").symlink_to(stores["point_cloud"])
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     (block,) = blocks
-    done = subprocess.run(
-        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "files intact" in done.stdout
+    output = printed("-c", block, cwd=tmp_path)
+    assert "files intact" in output
 
 
 def test_its_check_finds_damage(stores: dict[str, Path], tmp_path: Path) -> None:

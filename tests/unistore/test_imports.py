@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import unistore
+from tests.programs import printed
 
 ROOT = Path(unistore.__file__).parent
 HEAVY = {"torch", "dask", "distributed", "h5py", "zarr", "cv2", "obstore", "tensorstore", "matplotlib"}
@@ -344,10 +343,8 @@ def test_heavy_imports() -> None:
 
 def loaded_by(statement: str) -> set[str]:
     code = f"{statement}\nimport sys; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent
-    )
-    return set(done.stdout.split())
+    output = printed("-c", code, cwd=ROOT.parent)
+    return set(output.split())
 
 
 def test_import_unistore_is_light() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -19,6 +17,7 @@ import pytest
 
 import unistore
 from tests.detection import detect
+from tests.programs import printed
 from unistore.cli.convert import convert as unistore_convert
 from unistore.cli.convert_options import SharedOption, add_family_options
 from unistore.cli.main import main
@@ -112,10 +111,8 @@ def test_importing_the_registry_and_all_options_is_light() -> None:
         "import unistore.cli.main\n"
         "print({'numpy', 'h5py', 'cv2', 'torch'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent
-    )
-    assert done.stdout == "set()\n"
+    output = printed("-c", code, cwd=ROOT.parent)
+    assert output == "set()\n"
 
 
 SONAR = registry.Family(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.programs import printed
 
 ROOT = Path(unistore.__file__).parent.parent
 DESIGN = (ROOT / "docs" / "design.md").read_text()
@@ -100,11 +99,8 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     folder = tmp_path_factory.mktemp("walks")
     np.save(folder / "rows.npy", np.arange(400, dtype=np.float32).reshape(100, 4))
     arguments = [str(folder / "rows.npy"), str(folder / "rows.zarr"), str(ROOT)]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    output = printed("-c", SCRIPT, *arguments, cwd=ROOT)
+    found: dict[str, Any] = json.loads(output)
     return found
 
 

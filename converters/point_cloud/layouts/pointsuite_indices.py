@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +93,7 @@ def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:
         else:
             yield _ascending(dataset, location, rows, wrong)
     raise_first(problems, groups.name)
-    raise_first([problem for each in _KINDS for problem in wrong.get(each, ())], groups.name)
+    raise_first(chain.from_iterable(wrong.get(kind, ()) for kind in _KINDS), groups.name)
 
 
 def _ascending(
@@ -122,4 +123,4 @@ def _not_ascending(index: Ints, rows: int) -> list[tuple[str, str]]:
         ((step == 0).any(), "holds a row twice", "duplicate"),
         ((step < 0).any(), "is not sorted", "unsorted"),
     )
-    return [(message, kind) for found, message, kind in checks if found]
+    return [(message, kind) for is_wrong, message, kind in checks if is_wrong]

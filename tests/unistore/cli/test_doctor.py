@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.programs import printed
 from unistore.cli.main import cli, main
 
 
@@ -104,8 +105,8 @@ def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_machine_alone_needs_no_torch() -> None:
     code = "import sys, unistore; unistore.doctor(); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    output = printed("-c", code)
+    assert output == "False\n"
 
 
 def test_help_names_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.programs import printed
 from unistore.cli.main import main
 
 COMMAND = [sys.executable, "-c", "from unistore.cli.main import main; main()", "inspect"]
@@ -175,8 +176,8 @@ def test_the_command_line_starts_light() -> None:
         "try:\n    main(['inspect', '--help'])\nexcept SystemExit:\n    pass\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.splitlines()[-1].split())
+    output = printed("-c", code)
+    loaded = set(output.splitlines()[-1].split())
     assert not loaded & {"torch", "h5py", "zarr", "dask", "distributed", "cv2"}
 
 
@@ -186,5 +187,5 @@ def test_inspecting_a_store_needs_no_torch(store: Path) -> None:
         f"unistore.inspect({str(store)!r})\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(done.stdout.split()) & {"torch", "dask", "distributed", "zarr"}
+    output = printed("-c", code)
+    assert not set(output.split()) & {"torch", "dask", "distributed", "zarr"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.programs import printed
 
 NEVER = {
     *("torch", "dask", "distributed", "zarr", "cv2", "obstore", "matplotlib", "rich"),
@@ -44,10 +43,8 @@ def loaded(*arguments: str | Path, **environment: str) -> tuple[set[str], str]:
         "print()\nprint(os.environ.get('OPENBLAS_NUM_THREADS', 'all'), *sys.modules)"
     )
     own = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=own | environment
-    )
-    threads, *modules = done.stdout.splitlines()[-1].split()
+    output = printed("-c", code, env=own | environment)
+    threads, *modules = output.splitlines()[-1].split()
     return set(modules), threads
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -14,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
+from tests.programs import printed
 from unistore.data.packed import Packed
 from unistore.errors import InputError
 from unistore.loader import Loader, LoaderError, thread
@@ -337,10 +336,10 @@ def test_pinning_copies_every_tensor_of_a_batch(data, monkeypatch):
 
 def test_a_thread_needs_no_sockets():
     code = "import sys, unistore.loader.loader; print(sorted(m for m in sys.modules if 'loader' in m))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "unistore.loader.loader" in done.stdout
+    output = printed("-c", code)
+    assert "unistore.loader.loader" in output
     for module in ("worker_pool", "worker", "channel"):
-        assert f"unistore.loader.{module}" not in done.stdout
+        assert f"unistore.loader.{module}" not in output
 
 
 def test_options_that_contradict_each_other(data):

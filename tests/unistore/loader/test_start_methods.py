@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.programs import printed
 from tests.unistore.loader.conftest import Batched
 from unistore.data.packed import Packed
 from unistore.loader import Loader, LoaderError, SampleError
@@ -91,14 +92,8 @@ def test_a_fork_waits_until_torch_is_imported(tmp_path):
             print(sum(len(batch["label"]) for batch in loader))
         thread.join()
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "200\n", done.stderr
+    output = printed("-c", textwrap.dedent(script), env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"})
+    assert output == "200\n"
 
 
 class Importing(Batched):
@@ -235,12 +230,6 @@ def test_a_function_of_a_notebook_is_told_what_to_do(tmp_path):
         except unistore.LoaderError as error:
             print(str(error).splitlines()[0])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "'mine'" in done.stdout
-    assert "a notebook or an interactive session defines: move it into a file.py" in done.stdout
+    output = printed("-c", textwrap.dedent(code), cwd=tmp_path)
+    assert "'mine'" in output
+    assert "a notebook or an interactive session defines: move it into a file.py" in output

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.programs import printed
 from tests.steps import Disturbing
 from tests.unistore.conversion.conftest import Stopping
 from unistore.conversion import plan as layout
@@ -429,10 +428,8 @@ main()
 
 def test_the_command_line(bucket: Any, sources: Path, local: Path, work: Path) -> None:
     arguments = ["convert", str(sources), bucket.url("cli.zarr"), "--work", str(work), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout)["digest"] == Store(local).attributes["seal"]["digest"]
+    output = printed("-c", COMMAND, *arguments)
+    assert json.loads(output)["digest"] == Store(local).attributes["seal"]["digest"]
     assert np.array_equal(unistore.Dataset(bucket.url("cli.zarr"))[3]["index"], 3)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.programs import printed
 from unistore.errors import CorruptionError, InputError, StoreError
 from unistore.remote.client import ObjectStorage
 from unistore.store.reader import Store
@@ -223,14 +222,9 @@ for before in ("open", "read"):
 
 def test_after_a_fork_it_raises_at_once(uploaded: str) -> None:
     """Whether the dataset was only opened before, or read from."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORK, uploaded],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.count("object stores cannot be used in a forked process") == 2, done.stderr
-    assert done.stdout.count("multiprocessing_context='spawn'") == 2
+    output = printed("-W", "ignore", "-c", FORK, uploaded)
+    assert output.count("object stores cannot be used in a forked process") == 2
+    assert output.count("multiprocessing_context='spawn'") == 2
 
 
 def test_storages_say_whether_they_survive_a_fork(uploaded: str, local: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.programs import printed
 
 SCRIPT = """
 import sys
@@ -40,14 +40,8 @@ if __name__ == "__main__":
 def test_workers_give_what_the_local_store_gives(uploaded: str, local: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), uploaded, str(local)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    output = printed("-W", "ignore", script, uploaded, local)
+    assert output.splitlines() == [
         "DataLoader 0",
         "DataLoader 1 forkserver",
         "Loader 0 spawn",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 import zarr
 
 import unistore
+from tests.programs import printed
 from tests.steps import Disturbing
 from unistore.cli.main import cli, main
 from unistore.conversion.executors.local import Serial
@@ -96,11 +95,8 @@ def test_the_snippets_run_as_they_are(stores: dict[str, Path], tmp_path: Path) -
         (tmp_path / f"{family}.py").write_text(code)
     runner = "import runpy, sys; [runpy.run_path(path, run_name='__main__') for path in sys.argv[1:]]"
     scripts = [str(tmp_path / f"{family}.py") for family in stores]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", runner, *scripts], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    output = printed("-W", "error", "-c", runner, *scripts)
+    lines = output.splitlines()
     assert sum(line.startswith("index torch.Size") for line in lines) == len(stores)
     for expected in ("data", "xyz", "image", "spike", "action"):
         assert any(line.startswith(f"{expected} torch.Size") for line in lines)

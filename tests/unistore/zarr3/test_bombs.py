@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from tests.programs import printed
 from tests.unistore.store.strategies import changed
 from unistore.errors import CorruptionError, StoreError, UnsupportedError
 from unistore.zarr3 import LocalStorage, StoredArray
@@ -65,11 +64,9 @@ def test_a_stored_chunk_of_a_terabyte(tmp_path: Path, write: Any) -> None:
         file.truncate((1 << 40) - 20)
         file.seek(0, 2)
         file.write(encode_index(np.array([[0, (1 << 40) - 20]], np.int64)))
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert "array 'a': shard a/c/0" in done.stdout
-    assert "encoded ones" in done.stdout
+    output = printed("-c", READ, tmp_path)
+    assert "array 'a': shard a/c/0" in output
+    assert "encoded ones" in output
 
 
 DOCUMENT = array_metadata((12, 30), "i2", (2, 30), (6, 30), "fast").to_json()

@@ -123,13 +123,16 @@ def test_reads_are_announced_while_they_come_from_a_disk(
     array.read_rows(range(40))  # indexes are known from now on
     prefetched: list[int] = []
     monkeypatch.setattr(storage.os, "posix_fadvise", lambda _, __, size, ___: prefetched.append(size))
-    disk = iter((True, False, True))
+    disk = iter((True, False, True, True))
     monkeypatch.setattr(storage.DiskReadMonitor, "has_read", lambda _: next(disk))
     rows = [3, 17, 31, 38]
     for expected in (4, 4, 8):
         np.testing.assert_array_equal(array.read_rows(rows), values[rows])
         assert len(prefetched) == expected
     assert min(prefetched) > 100  # a chunk and its checksum
+    monkeypatch.setattr(storage, "PREFETCH_BYTES", 2 * prefetched[0] + 1)
+    array.read_rows(rows)
+    assert len(prefetched) == 10
 
 
 def test_what_is_announced_and_missing_is_said_where_it_is_read(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.programs import printed
 from tests.waiting import patience
 
 ROOT = Path(__file__).parents[3]
@@ -101,11 +102,11 @@ def test_importing_the_engine_loads_nothing_heavy() -> None:
         "heavy = {'torch', 'zarr', 'h5py', 'dask', 'distributed', 'cv2', 'obstore'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    output = printed("-c", code, cwd=ROOT)
+    assert output.strip() == "[]"
 
 
 def test_blosc_threads_are_off() -> None:
     code = "import unistore.zarr3, numcodecs.blosc; print(numcodecs.blosc.use_threads)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    output = printed("-c", code, cwd=ROOT)
+    assert output.strip() == "False"

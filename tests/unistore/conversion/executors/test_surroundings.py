@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -11,6 +9,8 @@ import nbformat
 import numpy as np
 import pytest
 from nbclient import NotebookClient
+
+from tests.programs import printed
 
 SCRIPT = """
 import unistore
@@ -52,14 +52,8 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def digests(*command: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", *command],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    output = printed("-W", "error::ResourceWarning", *command)
+    return output.split()
 
 
 @pytest.mark.parametrize("place", ENDS)

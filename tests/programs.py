@@ -1,0 +1,15 @@
+"""Programs that tests run: Python in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+
+def printed(*arguments: object, **options: Any) -> str:
+    """Run Python with arguments and return what it prints; fail with all that it says if it fails."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
