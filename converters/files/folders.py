@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -48,7 +49,13 @@ class Folders:
             yield from (Path(entry.path) for entry in entries if self._is_ours(entry))
 
     def _is_ours(self, entry: os.DirEntry[str]) -> bool:
-        if entry.name.startswith(".") or not entry.is_file():
+        try:
+            is_file = not entry.name.startswith(".") and entry.is_file()
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            return False  # a link to itself, which is told of that file
+        if not is_file:
             return False
         return not entry.is_symlink() or is_inside(Path(entry.path), self._roots)
 

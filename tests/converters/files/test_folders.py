@@ -45,6 +45,14 @@ def test_a_link_that_leads_out_is_not_there(tmp_path: Path) -> None:
     assert folders.holds(tmp_path / "b", is_x)
 
 
+def test_a_link_to_itself_is_not_there(tmp_path: Path) -> None:
+    lay(tmp_path, "y.npy")
+    (tmp_path / "x.npy").symlink_to("x.npy")
+    folders = Folders([tmp_path])
+    assert not folders.holds(tmp_path, is_x)
+    assert folders.holds(tmp_path, lambda path: path.name == "y.npy")
+
+
 def test_a_folder_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay(tmp_path, *(f"{number}.npy" for number in range(9)))
     listed = []
