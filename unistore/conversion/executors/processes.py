@@ -126,32 +126,31 @@ class Processes:
             spare = self._idle.get()
             self._processes.remove(spare)
             keep_worker(spare)
-        processes = self._processes
-        idle = self._idle
+        if self._threads is not None:
+            # First, so that no thread takes another step: it would wait for a process for ever.
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.kill()
+            self._idle.put(process)  # whoever waits for one learns that it is gone
+        if self._threads is not None:
+            self._threads.shutdown()
+        for process in self._processes:
+            process.end()
         self._processes = []
         self._idle = SimpleQueue()
         self._lost = SimpleQueue()
-        for process in processes:
-            process.kill()
-            idle.put(process)  # whoever waits for one learns that it is gone
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-        for process in processes:
-            process.end()
 
     def _call(self, item: SentItem) -> Outcome:
-        idle = self._idle
-        lost = self._lost
-        process = idle.get()
+        process = self._idle.get()
         try:
             outcome = process.call(self._job, item, dict(_damaged), self._most_bytes)
         except WorkerLostError:
-            lost.put(process)
+            self._lost.put(process)
             raise
         except BaseException:
-            idle.put(process)
+            self._idle.put(process)
             raise
-        idle.put(process)
+        self._idle.put(process)
         return outcome
 
     def _start(self, need: int, steps: int) -> None:
