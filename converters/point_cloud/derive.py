@@ -437,8 +437,10 @@ _POINT = 120
 """A point of a step: coordinates, order, a column, and what numpy sorts with."""
 _CELLS = 130
 """A point of a step whose voxels and windows are found: cells, keys, order, inverse."""
-_MOVED = 60
-"""A point that is brought into another order, or is one of a large segment: row, cells, voxel, window."""
+_CUT = 60
+"""A point that is cut into windows: row, window, coordinates of both halves."""
+_ORDER, _VOXEL = 6, 24
+"""A point that is brought into another order: row, mask. One of a large segment: cells, position, voxel."""
 
 
 class Memory(NamedTuple):
@@ -459,6 +461,11 @@ def derive_memory(file: Described, options: PointCloudOptions) -> Memory:
     if is_cut or options.voxel_size:
         of_point += _CELLS
     on_disk = _FIXED + file.memory + min(file.points, STEP) * of_point
-    if is_cut or is_large or file.segmented == "indices":
-        return Memory(on_disk, on_disk + file.points * (_MOVED + 2 * widest))
-    return Memory(on_disk, on_disk)
+    of_held = 0
+    if is_cut:
+        of_held = _CUT + 2 * widest
+    elif is_large or file.segmented == "indices":
+        of_held = _ORDER + widest
+        if is_large:
+            of_held += _VOXEL + widest
+    return Memory(on_disk, on_disk + file.points * of_held)
