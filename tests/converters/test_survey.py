@@ -342,9 +342,11 @@ def test_the_table_holds_few_bytes_a_file(tmp_path: Path) -> None:
     for number in range(count):
         (tmp_path / f"{number}.txt").touch()
     survey([tmp_path])
-    tracemalloc.start()
-    claims = survey([tmp_path])
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(claims.paths) == count
-    assert held < (len(str(tmp_path)) + 100) * count
+    held = []
+    for _ in range(3):  # threads of earlier tests may allocate meanwhile
+        tracemalloc.start()
+        claims = survey([tmp_path])
+        held.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert len(claims.paths) == count
+    assert min(held) < (len(str(tmp_path)) + 100) * count
