@@ -165,8 +165,8 @@ class SeamConverter(Converter):
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Group the files into sources, by the family's `group`."""
         linked = LinkedFiles()
-        near = Neighbours(self, Folders(listing.roots), listing.roots)
         if self.plugin.follows_links:
+            near = Neighbours(self, Folders(listing.roots), listing.roots)
             linked = follow_links(listing, self.suffixes, exclusion.covers)
             sources = [self._source_file(path, name, near) for path, name in linked.names.items()]
         else:
