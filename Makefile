@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types check browser chromium docs pictures clean
+.PHONY: demo test lint types check browser chromium docs pictures oracles clean
 
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, which would compile unistore anew
 
@@ -52,6 +52,17 @@ $(VENV)/.docs: $(READY)
 pictures: $(READY)
 	$(BIN)/python examples/pictures.py
 	$(BIN)/python examples/screenshots.py
+
+# Small datasets written by other projects' own classes, and what these return of them, for the tests. By hand: it
+# needs ffmpeg, and an environment a project
+oracles:
+	$(PYTHON) -m venv build/lerobot
+	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check -r tools/oracles/lerobot_requirements.txt
+	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lerobot==0.4.4 torchvision==0.28.0 torchcodec==0.13.0
+	HF_HUB_OFFLINE=1 build/lerobot/bin/python tools/oracles/lerobot_samples.py tests/data/lerobot
+	$(PYTHON) -m venv build/tensorflow
+	build/tensorflow/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0 tensorflow-datasets==4.9.10
+	build/tensorflow/bin/python tools/oracles/rlds_samples.py tests/data/rlds
 
 clean:
 	rm -rf $(VENV) demo-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache

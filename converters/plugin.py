@@ -15,28 +15,31 @@ what a store of them holds. unistore does the rest: detection, conversion by man
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from abc import ABC
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from math import prod
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.formats import lfs_pointer_problem
-from unistore.converters.files.paths import is_inside, natural_key
-from unistore.converters.files.raw import FileBytes
+from unistore.converters.opened import (
+    Array,
+    Claim,
+    Facts,
+    Format,
+    Head,
+    Opened,
+    SourceFile,
+    as_json,
+    maybe,
+    no,
+    sure,
+)
 from unistore.converters.options import Options, option
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from unistore.converters.files.hdf5.attributes import Attributes
 
 __all__ = [
     "API",
@@ -66,143 +69,6 @@ __all__ = [
 API = 1
 """Version of this interface; a package of another one is left out with a line that says so."""
 
-Facts: TypeAlias = Mapping[str, Any]
-"""What a file says beside its arrays, as JSON values: a sample rate, a unit, a header."""
-
-Member: TypeAlias = Literal["array", "group"]
-"""What a group of a file holds under a name."""
-
-HEAD_BYTES = 4096
-BLOCK_BYTES = 16 << 20
-"""Bytes of an array that are read at a time where all of it is read."""
-
-
-class Claim(NamedTuple):
-    """Whether a file is one of a format's or a family's, and why; made by `sure`, `maybe` and `no`."""
-
-    certainty: Literal["sure", "maybe", "no"]
-    reason: str
-    layout: str = ""
-    """Which of the family's layouts the file has; empty: the family has one."""
-
-
-def as_json(value: Any) -> Any:
-    """Return a value, or an array, of a file as JSON: what JSON lacks becomes text."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, np.ndarray):
-        return [as_json(item) for item in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    return value if isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def sure(reason: str, layout: str = "") -> Claim:
-    """Claim a file: ``sure("begins with RIFF")``."""
-    return Claim("sure", reason, layout)
-
-
-def maybe(reason: str) -> Claim:
-    """Claim a file only if the user names the family: ``maybe("is headerless")``."""
-    return Claim("maybe", reason)
-
-
-def no(reason: str) -> Claim:
-    """Leave a file to others: ``no("has 2 axes, a volume 3")``."""
-    return Claim("no", reason)
-
-
-class Near(Protocol):
-    """What lies near a file, among the paths that the user gave."""
-
-    def has(self, path: str) -> bool:
-        """Whether there is a file."""
-        ...
-
-    def holds(self, folder: Path, fits: Callable[[Path], bool]) -> bool:
-        """Whether a file of a folder fits; each folder is searched once."""
-        ...
-
-    def head(self, path: Path) -> Head | None:
-        """What another file holds; None if it is damaged, which is told of that file."""
-        ...
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A file of the user's.
-
-    Attributes
-    ----------
-    path
-        Where it is.
-    name
-        What messages call it: its path below the folder that the user gave.
-    roots
-        The paths that the user gave; no file outside them is read.
-    near
-        In `Family.match` and `Family.group`: what lies near it.
-    format
-        Name of the first of the family's formats that has its ending; empty: none has.
-    """
-
-    path: Path
-    name: str
-    roots: tuple[Path, ...] = ()
-    near: Near | None = field(default=None, compare=False, repr=False)
-    format: str = ""
-
-    @property
-    def is_given(self) -> bool:
-        """Whether the user named the file itself, not its folder."""
-        alike = [root for root in self.roots if root.name == self.path.name]
-        return any(root.parent.resolve() == self.path.parent for root in alike)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self.path.stat().st_size
-
-    def head(self, count: int = HEAD_BYTES) -> bytes:
-        """Return its first `count` bytes, or all if it has fewer."""
-        with self.path.open("rb") as file:
-            return file.read(count)
-
-    def bytes(self) -> Array:
-        """Return the file as it stands, (n,) uint8, which is read where it is sliced."""
-        return Array(FileBytes(self.path, self.name))
-
-    def check_whole(self) -> None:
-        """Refuse an empty file and a Git LFS pointer, as formats do that nothing in a file tells."""
-        if self.size == 0:
-            raise self.problem("is empty (0 bytes)", "copy or write it again", "empty")
-        pointer = lfs_pointer_problem(self.head(64), self.name)
-        if pointer is not None:
-            raise InputError(pointer)
-
-    def beside(self, name: str) -> SourceFile:
-        """Return another file, by its path relative to this file's folder.
-
-        Raises
-        ------
-        InputError
-            If it does not exist, or lies outside the paths that the user gave.
-        """
-        path = self.path.parent / name
-        if not path.is_file():
-            message = f"needs {printable(name)}, which is not there"
-            raise self.problem(message, "copy it beside", "missing")
-        if self.roots and not is_inside(path, self.roots):
-            message = f"needs {printable(name)}, outside the given paths"
-            raise self.problem(message, "give its folder too", "link")
-        return SourceFile(path, str(Path(self.name).parent / name), self.roots)
-
-    def problem(self, message: str, cure: str = "", kind: str = "format") -> InputError:
-        """Return an error about this file, to be raised: ``raise file.problem("is truncated")``."""
-        return InputError(Problem(printable(self.name), message, cure, kind))
-
 
 class Group(NamedTuple):
     """Files that are one source.
@@ -229,241 +95,6 @@ class Group(NamedTuple):
     roles: tuple[str, ...] = ()
     unit: str = ""
     detail: Any = None
-
-
-@dataclass(slots=True, eq=False)
-class Array:
-    """An array of an open file; values are read when it is sliced.
-
-    Attributes
-    ----------
-    values
-        Anything with ``shape``, ``dtype`` and slices of axis 0: a NumPy array, a memory map, an HDF5 dataset.
-        If they have a method ``read_into(lo, hi, out)``, rows are read into the shard itself where they fit.
-    unit
-        Unit of the values, or None.
-    description
-        One sentence.
-    """
-
-    values: Any
-    unit: str | None = None
-    description: str = ""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of every axis."""
-        return tuple(self.values.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values as they are in the file."""
-        dtype: np.dtype[Any] = np.dtype(self.values.dtype)
-        return dtype
-
-    @property
-    def chunk_rows(self) -> int:
-        """Rows that are read together at least; 0: all of them."""
-        together: int = getattr(self.values, "chunk_rows", 1)
-        return together
-
-    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
-        """Say what keeps the values from being read, without reading them.
-
-        `as_objects`: texts and bytes of any length are wanted, too, see `item`.
-        """
-        return ()
-
-    def item(self, row: int | None = None) -> Any:
-        """Read one row, or all of it, whatever it is: a text, bytes of any length, a number."""
-        if row is not None:
-            return self[row : row + 1][0]
-        whole = getattr(self.values, "whole", None)
-        return (self.values if whole is None else whole())[()]
-
-    @property
-    def fortran_order(self) -> bool:
-        """Whether the last axis varies slowest in the file, so that `T` is read faster."""
-        is_reversed: bool = getattr(self.values, "fortran_order", False)
-        return is_reversed
-
-    @property
-    def T(self) -> Array:  # noqa: N802  as of an array
-        """The same array with reversed axes."""
-        return Array(self.values.T, self.unit, self.description)
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        lo, hi, step = rows.indices(len(self))
-        return self.read(lo, max(lo, hi))[::step]
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Read all rows some at a time, each time with the number of the first."""
-        row_bytes = prod(self.shape[1:]) * self.dtype.itemsize
-        step = max(1, BLOCK_BYTES // max(1, row_bytes))
-        for lo in range(0, len(self), step):
-            yield lo, self[lo : min(len(self), lo + step)]
-
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read rows ``lo:hi``, in `out` if the values can and its dtype is theirs, else in another array."""
-        read_into = getattr(self.values, "read_into", None)
-        if read_into is None:
-            return np.asarray(self.values[lo:hi])
-        rows: NDArray[Any] = read_into(lo, hi, out)
-        return rows
-
-
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """An open file.
-
-    Attributes
-    ----------
-    arrays
-        Its arrays by name.
-    facts
-        What else it says.
-    further
-        Other files that are read for it.
-    forward_only
-        Whether rows can only be read from the first to the last: each is then read once and kept in scratch
-        space until it is written.
-    memory
-        Bytes of memory that reading takes beside the rows themselves.
-    problems
-        What is wrong with arrays that cannot be read and are not among `arrays`; no problem of a family that
-        does not want them.
-    left_out
-        What else the file holds and nobody wants, by name, with the reason.
-    notes
-        Remarks on arrays, by name; those of arrays that a family takes are printed, each once.
-    file
-        The file itself; unistore fills it in.
-    """
-
-    arrays: Mapping[str, Array]
-    facts: Facts = field(default_factory=dict)
-    further: Sequence[SourceFile] = ()
-    forward_only: bool = False
-    memory: int = 0
-    problems: Sequence[Problem] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-    file: SourceFile | None = None
-
-    @property
-    def name(self) -> str:
-        """What messages call the file."""
-        assert self.file is not None
-        return self.file.name
-
-    def bytes(self) -> Array:
-        """Return the file as it stands, for families that keep it: (n,) uint8, read where it is sliced."""
-        assert self.file is not None
-        return self.file.bytes()
-
-    # A file of groups (HDF5) says more; of others, names with slashes are taken for groups.
-
-    @property
-    def all_arrays(self) -> Mapping[str, Array]:
-        """`arrays`, and texts, single values and what cannot be read, see `Array.problems`."""
-        return self.arrays
-
-    @property
-    def groups(self) -> Sequence[str]:
-        """Paths of all groups, in natural order."""
-        paths = [name.split("/") for name in self.arrays]
-        found = {"/".join(path[:depth]) for path in paths for depth in range(1, len(path))}
-        return sorted(found, key=natural_key)
-
-    @property
-    def unreachable(self) -> Sequence[Problem]:
-        """Those of `problems` that say why something cannot be opened, as a link out of the folder."""
-        return ()
-
-    def members(self, group: str = "") -> Mapping[str, Member]:
-        """Return what a group holds, in natural order of the names, without what links lead to.
-
-        No more of the file is read for it. A group that is not there holds nothing.
-        """
-        start = f"{group}/" if group else ""
-        inside = [name.removeprefix(start) for name in self.arrays if name.startswith(start)]
-        found: dict[str, Member] = {}
-        for name in sorted(inside, key=natural_key):
-            head, below, _ = name.partition("/")
-            found[head] = "group" if below else "array"
-        return found
-
-    def without(self, groups: Collection[str]) -> Opened:
-        """Return the same open file as if these groups, which may be many, held nothing."""
-        del groups
-        return self
-
-    def group_facts(self, group: str = "") -> Facts:
-        """Return what a group says beside its arrays, as JSON values."""
-        del group
-        return {}
-
-    def attributes(
-        self, is_wanted: Callable[[str], bool], is_told: Callable[[str, str, bool], bool] | None = None
-    ) -> Attributes | None:
-        """Read the attributes of a file of groups to the last bit: its own, those of its groups and arrays.
-
-        Parameters
-        ----------
-        is_wanted
-            Of the name of an array: whether its attributes are wanted. Single values are always.
-        is_told
-            ``(path, name, is_plain)``: whether the family says an attribute in its own words. `is_plain`:
-            its value alone, as JSON has it, makes it again.
-        """
-        del is_wanted, is_told
-        return None
-
-
-class Format(ABC):
-    """A kind of file, for every family that can use its arrays. An instance has no state.
-
-    Attributes
-    ----------
-    name
-        As stores record it: ``"wav"``.
-    suffixes
-        Lower-case endings of its files, with the dot.
-    library
-        The native library that reads the files: ``"LibRaw"``. It is then called in worker processes alone,
-        and a file that crashes or hangs it is refused by name. Empty where Python and NumPy read.
-    """
-
-    name: ClassVar[str]
-    suffixes: ClassVar[tuple[str, ...]]
-    library: ClassVar[str] = ""
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-    @abstractmethod
-    def recognise(self, file: SourceFile) -> Claim:
-        """Say whether a file with one of the suffixes is of this format, from its first bytes."""
-
-    @abstractmethod
-    def open(self, file: SourceFile) -> AbstractContextManager[Opened]:
-        """Open a file: read its header now, and values when arrays are sliced.
-
-        Raises
-        ------
-        InputError
-            If the file is truncated, damaged, or of a form that is not read.
-        """
-
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write a file that opens as these arrays and facts; a format without it is not exported."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -493,7 +124,8 @@ class Column:
         store pads rows to the largest, ``<table>/extent`` says how far each reaches, samples are volumes.
     dtype, shape
         Of a column that `Family.derive` computes: its dtype, and the shape of a row. An empty dtype: the
-        column is an array of the file.
+        column is an array of the file. In `Schema.columns`, the dtype that `Family.rows` gives, whatever the
+        files have.
     """
 
     kinds: str = "biuf"
@@ -573,49 +205,6 @@ def is_derived(columns: Mapping[str, Column]) -> bool:
     return any(column.dtype for column in columns.values())
 
 
-@dataclass(frozen=True, eq=False)
-class Head:
-    """What an open file, or a group of files, holds, without values.
-
-    Attributes
-    ----------
-    file
-        The file; the first of a group, with the name of the group.
-    format
-        Name of its format.
-    opened
-        The open file, for families that look at what is no array; its values are not to be read.
-    """
-
-    file: SourceFile
-    format: str
-    opened: Opened
-
-    @cached_property
-    def arrays(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shape and dtype of each array."""
-        return {name: (array.shape, array.dtype) for name, array in self.opened.arrays.items()}
-
-    @property
-    def facts(self) -> Facts:
-        """See `Opened`."""
-        return self.opened.facts
-
-    @property
-    def problems(self) -> Sequence[Problem]:
-        """See `Opened`."""
-        return self.opened.problems
-
-    @property
-    def left_out(self) -> Mapping[str, str]:
-        """See `Opened`."""
-        return self.opened.left_out
-
-    def members(self, group: str = "") -> Mapping[str, Member]:
-        """See `Opened.members`; asked by families that look at millions of files."""
-        return self.opened.members(group)
-
-
 class Chosen(NamedTuple):
     """Columns that a file has, and what is said of it.
 
@@ -631,6 +220,9 @@ class Chosen(NamedTuple):
         What is wrong with the file.
     tables
         Columns of further tables, by their names.
+    facts
+        What the family says of the file, beside the facts of its format: `Schema.per_source` and
+        `Family.restore` find them among these.
     """
 
     columns: Mapping[str, Column]
@@ -638,6 +230,7 @@ class Chosen(NamedTuple):
     notes: Sequence[str] = ()
     problems: Sequence[Problem] = ()
     tables: Mapping[str, Mapping[str, Column]] = {}
+    facts: Mapping[str, Any] = {}
 
 
 class Cut(NamedTuple):
@@ -668,6 +261,9 @@ class Family(Options, ABC):
     formats
         Formats of its files, by class or by name: ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"``, ``"jpeg"``,
         and ``"raw"`` for files without a header.
+    any_format
+        Whether files of further formats are taken if their arrays fit: of every one that is `Format.offered`.
+        Families that name the format are asked first.
     schema
         What its stores hold.
     batch_size
@@ -687,6 +283,7 @@ class Family(Options, ABC):
     summary: ClassVar[str]
     examples: ClassVar[tuple[str, ...]] = ()
     formats: ClassVar[tuple[type[Format] | str, ...]]
+    any_format: ClassVar[bool] = False
     schema: ClassVar[Schema]
     batch_size: ClassVar[int] = 8
     general: ClassVar[bool] = False

@@ -18,10 +18,11 @@ open between calls (h5py handles must not cross processes). It imports neither t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ from unistore.converters.scan import (
 from unistore.schemas.tables import Table
 
 __all__ = [
+    "Ask",
     "Candidate",
     "Converter",
     "Emit",
@@ -56,6 +58,7 @@ __all__ = [
     "Source",
     "Sources",
     "Verdict",
+    "ask_here",
 ]
 
 Facts = Mapping[str, NDArray[Any]]
@@ -65,6 +68,30 @@ Emit = Callable[[str, str, NDArray[Any]], None]
 """``emit(table, column, rows)`` appends rows, axis 0 first, to a spilled column of this source.
 
 Rows of one column may have several dtypes: ``pack`` gets each run of one dtype separately."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_AT_ONCE = 1024
+"""Items that threads may work ahead."""
+
+
+class Ask(Protocol):
+    """Like the built-in ``map``, in any process: function, items and results can be pickled."""
+
+    def __call__(self, function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
+        """Yield the result of each item, in order; a thread-safe function runs on so many threads."""
+        ...
+
+
+def ask_here(function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
+    """Ask in this process."""
+    if threads < 2 or len(items) < 2:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(threads, "unistore-scan") as pool:
+        for lo in range(0, len(items), _AT_ONCE):
+            yield from pool.map(function, items[lo : lo + _AT_ONCE])
 
 
 class Converter(Protocol):
@@ -80,14 +107,20 @@ class Converter(Protocol):
     scan_identifies
         Whether ``scan`` says in `Scanned.certain` that a file is of the family for sure, so that no other
         family is asked about it.
+    reads_in_place
+        Whether ``read`` holds no more than some blocks of rows beside those that it fills.
     reads_planes
         Whether ``read_planes`` is implemented, so that rows larger than memory can be written.
+    further_suffixes
+        Endings of formats that the family takes and does not name: those that do are asked before it.
     """
 
     family: ClassVar[str]
     thread_safe: ClassVar[bool] = False
     scan_identifies: ClassVar[bool] = False
+    reads_in_place: ClassVar[bool] = False
     reads_planes: ClassVar[bool] = False
+    further_suffixes: tuple[str, ...] = ()
     exclude: tuple[str, ...]
 
     @property

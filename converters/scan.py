@@ -58,17 +58,17 @@ class Candidate:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def opened(self, by: Callable[[Path], AbstractContextManager[Opened]]) -> Opened:
-        """Result of ``by(path)``, entered on the first call and closed with the candidate.
+    def opened(self, kind: Hashable, opening: Callable[[], AbstractContextManager[Opened]]) -> Opened:
+        """Open the file as one of a kind, once; it is closed with the candidate.
 
         An exception from opening is raised again by each call.
         """
-        if by not in self._opened:
+        if kind not in self._opened:
             try:
-                self._opened[by] = self._stack.enter_context(by(self.path))
+                self._opened[kind] = self._stack.enter_context(opening())
             except Exception as error:  # noqa: BLE001  kept to be raised again
-                self._opened[by] = error
-        found = self._opened[by]
+                self._opened[kind] = error
+        found = self._opened[kind]
         if isinstance(found, Exception):
             raise found
         opened: Opened = found
@@ -422,6 +422,8 @@ class Scan:
         name that does not depend on other sources; empty: each source is a whole.
     needs_facts
         Whether ``derive`` is called although no table is spilled (counts, checks over all values).
+    unnamed
+        Whether names of files may tell whom the sources are of, so that none is stored.
     shared
         What ``derive`` and ``read`` need to know about all sources together.
     """
@@ -438,6 +440,7 @@ class Scan:
     left_out: tuple[tuple[Path, str], ...] = ()
     units: Sequence[str] = ()
     needs_facts: bool = False
+    unnamed: bool = False
     shared: Mapping[str, Any] = field(default_factory=dict)
 
     def only(self, numbers: Collection[int]) -> Scan:

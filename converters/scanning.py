@@ -9,16 +9,15 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.asking import Ask, ask_here
 from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.files.formats import has_ending
-from unistore.converters.protocol import Converter
+from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import find_family, get_family
 from unistore.converters.scan import Columns, Found, LeftOut, Part, Parts, Refused, Scan, Scanned
 from unistore.converters.survey import (
@@ -42,14 +41,6 @@ PartResult = tuple[Scanned | None, Sequence[Problem]]
 """Result of scanning a part (None if it failed), and its problems."""
 
 
-class PartScanner(Protocol):
-    """A converter, or another object that scans parts; can be pickled."""
-
-    def scan(self, part: Part) -> Scanned:
-        """As in `Converter`."""
-        ...
-
-
 class LeftOutFile(NamedTuple):
     """A file that is left out, why, and the family that takes it (empty if none)."""
 
@@ -58,7 +49,7 @@ class LeftOutFile(NamedTuple):
     family: str = ""
 
 
-def scan_part(converter: PartScanner, part: Part) -> PartResult:
+def scan_part(converter: Converter, part: Part) -> PartResult:
     """Scan one part; exceptions become its problems."""
     try:
         with as_problem(part.name):
@@ -261,14 +252,14 @@ class _FamilyScan:
     def _is_of_others(self, rows: Rows) -> bool:
         """Return whether other families, not general ones, take all of some files."""
         takers = self._claims.takers[rows]
-        is_other = (rows >= 0) & (takers > 0) & (takers != self._number)
+        is_other = (takers > 0) & (takers != self._number)
         return bool(is_other.all() and not self._claims.is_general[takers].any())
 
     def _is_free(self, rows: Rows) -> NDArray[np.bool_]:
         """Return which files another family takes, and this one does not refuse."""
         takers, refusers = self._claims.takers[rows], self._claims.refusers[rows]
         is_free: NDArray[np.bool_] = (takers > 0) & (takers != self._number) & (refusers != self._number)
-        return is_free & (rows >= 0)
+        return is_free
 
     def _unread(self, rows: Rows) -> list[Problem]:
         """Return the problems of files that could not be read."""

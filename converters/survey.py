@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.asking import Ask, ask_here
 from unistore.converters.common.exclusion import folders_of
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
 from unistore.converters.files.folders import Folders
@@ -28,7 +27,7 @@ from unistore.converters.files.paths import (
     real_path,
     rows_below,
 )
-from unistore.converters.protocol import Converter
+from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import Family, families, get_family, is_own, leave_out, reason_of
 from unistore.converters.scan import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.errors import InputError, Problem, UnistoreError, first_few, printable
@@ -94,7 +93,8 @@ def counted_scan(scan: Scan) -> tuple[Count, ...]:
             name = name_of(path, wrong) if wrong and why == EXCLUDED else None
             yield (LEFT_OUT, why, path) if name is None else (REFUSED, wrong[name], path)
 
-    return counted(chain(((TAKEN, family, path) for path in _each_once(scan)), left_out()))
+    counts = counted(chain(((TAKEN, family, path) for path in _each_once(scan)), left_out()))
+    return tuple([count._replace(examples=()) for count in counts]) if scan.unnamed else counts
 
 
 def _each_once(scan: Scan) -> Iterator[str]:
@@ -162,7 +162,8 @@ class Claims:
     paths
         Path of each row.
     takers, refusers
-        Number in `families` of the family that takes or refuses each row; 0: none, or not asked about.
+        Number in `families` of the family that takes or refuses each row; 0: none, or not asked about. Row -1
+        stands for paths that are not in the table.
     unreadable
         Problems of files that could not be read, by row.
     """
@@ -176,8 +177,9 @@ class Claims:
         problems = (*self.listing.problems, *(problem for _, problem in self.listing.file_problems))
         self.problems = tuple(problem for problem in problems if problem.kind != "missing")
         self.families = ["", *families()]
-        self.takers = np.zeros(len(self.paths), np.uint8)
-        self.refusers = np.zeros(len(self.paths), np.uint8)
+        # One more than there are paths: row -1, of a path that is not in the table, is nobody's.
+        self.takers = np.zeros(len(self.paths) + 1, np.uint8)
+        self.refusers = np.zeros(len(self.paths) + 1, np.uint8)
         self.unreadable: dict[int, Problem] = {}
         self._places = np.full(len(self.paths), -1, np.int64)  # of the rows in `_reasons`
         self._reasons: PackedObjects[tuple[str, str | Problem]] = PackedObjects()
@@ -415,11 +417,21 @@ class _Asker:
                 found[family.name] = family, converter
         return found
 
+    def _order(self, path: Path) -> list[tuple[Family, Converter]]:
+        """The families; of the particular ones, those last that do not name the format of a file."""
+        ending = path.name.lower()
+
+        def place(asked: tuple[Family, Converter]) -> tuple[bool, bool]:
+            family, converter = asked
+            return family.general, ending.endswith(converter.further_suffixes)
+
+        return sorted(self._converters.values(), key=place)
+
     def __call__(self, name: str) -> Answer:
         path = Path(name)
         refuser, problem = "", None
         with Candidate(path, self._roots, folders=self._folders) as file:
-            for family, converter in list(self._converters.values()):
+            for family, converter in self._order(path):
                 # A general family could read what another one finds ambiguous.
                 if family.general and problem is not None and problem.kind == TWO_FAMILIES:
                     continue

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from synthetic import plain_arrays, robot_episodes, spike_sequences
+from synthetic import event_recordings, plain_arrays, robot_episodes, spike_sequences
 from torch.utils.data import DataLoader
 
 import unistore
@@ -93,6 +93,14 @@ CONVERSIONS = [
         unistore.Clips(length=3, crop=64),
     ),
     Conversion(
+        "flights",
+        "SYNTHETIC recordings of an event camera",
+        "events",
+        "flights/",
+        ["--sensor", "64", "48"],
+        unistore.Events("10ms", voxel=5),
+    ),
+    Conversion(
         "demos",
         "REAL human teleoperation in simulation (robosuite)",
         "trajectory",
@@ -125,6 +133,7 @@ def lay_out(folder: Path) -> None:
         for file in files:
             shutil.copy(DATA / file, folder / name)
     spike_sequences(folder / "recordings")
+    event_recordings(folder / "flights")
     (folder / "episodes").mkdir()
     robot_episodes(folder / "episodes" / "run.hdf5")
     plain_arrays(folder / "arrays")

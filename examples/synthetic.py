@@ -58,6 +58,21 @@ def spike_sequences(root: Path) -> Path:
     return root
 
 
+def event_recordings(root: Path) -> None:
+    """Two recordings of an edge that moves to the right, 64 × 48 pixels, in the layout of DSEC."""
+    rng = np.random.default_rng(4)
+    root.mkdir(parents=True)
+    for name in ("a", "b"):
+        times = np.sort(rng.integers(0, 100_000, 20_000)).astype(np.uint32)
+        is_bright = rng.integers(0, 2, 20_000).astype(np.uint8)
+        with h5py.File(root / f"{name}.h5", "w") as file:
+            file["events/t"] = times
+            file["events/x"] = ((times // 2_000 + 3 * is_bright) % 64).astype(np.uint16)
+            file["events/y"] = rng.integers(0, 48, 20_000).astype(np.uint16)
+            file["events/p"] = is_bright
+            file["t_offset"] = 1_700_000_000_000_000
+
+
 def robot_episodes(path: Path) -> Path:
     """Episodes with three cameras in the flat layout: ``observations/*``, ``actions``, ``rewards``, …."""
     rng = np.random.default_rng(1)

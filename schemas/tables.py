@@ -40,7 +40,8 @@ class Field:
     tile
         Chunk shape inside a row where samples read boxes (``(32, 32, 32)``); None: whole rows.
     run
-        Consecutive rows that one sample typically reads (1, or the median segment length).
+        Consecutive rows that one sample typically reads (1, or the median segment length); of rows with a
+        `tile`, the rows of a chunk.
     statistics
         Whether count, mean, std, min and max are accumulated while converting (float64, ddof 0).
     attributes

@@ -12,6 +12,7 @@ import cv2
 import h5py
 import numpy as np
 
+from tests.streams import robot
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
@@ -281,6 +282,11 @@ def robot_robomimic(folder: Path) -> Case:
     return Case("trajectory", [folder / "demos.hdf5"], {"image_size": 4})
 
 
+def robot_streams(folder: Path) -> Case:
+    """Cameras, force and joints of rates of their own, with timestamps or a rate."""
+    return Case("trajectory", [robot(folder)[0]], {"image_size": 2})
+
+
 def robot_flat(folder: Path) -> Case:
     """The documents' flat layout: cameras with channels first, rewards (N, 1), two files."""
     for number in range(2):
@@ -378,6 +384,7 @@ MAKERS: dict[str, Callable[[Path], Case]] = {
         spike_arrays,
         robot_real,
         robot_robomimic,
+        robot_streams,
         robot_flat,
         robot_d4rl,
         robot_act,

@@ -12,6 +12,7 @@ import shutil
 import signal
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,22 +113,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize("family_case", REAL)
 
 
+def maker(folders: pytest.TempPathFactory) -> Callable[[str], tuple[Case, Path]]:
+    """Return a function that makes the case of a name and its sealed store, once."""
+    from tests.cases import MAKERS
+
+    @cache
+    def make(name: str) -> tuple[Case, Path]:
+        folder = folders.mktemp(name)
+        (folder / "sources").mkdir()
+        case = MAKERS[name](folder / "sources")
+        return case, case.convert(folder / "store.zarr")
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def make_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Case, Path]]:
     """``make_case(name)``: the case and its sealed store, made once; neither is to be changed."""
-    from tests.cases import MAKERS
-
-    made: dict[str, tuple[Case, Path]] = {}
-
-    def make(name: str) -> tuple[Case, Path]:
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            (folder / "sources").mkdir()
-            case = MAKERS[name](folder / "sources")
-            made[name] = case, case.convert(folder / "store.zarr")
-        return made[name]
-
-    return make
+    return maker(tmp_path_factory)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Small stores of format version 1, which every later unistore reads: ``python -m tests.golden`` makes them.
 
+Those in `REFUSED` are of a former version of their family, and no longer made.
+
 They are made anew only with a new format version. What changes without one adds a store. ``rows_split`` was
 made with ``--split train=0.6,val=0.4 --split-by row`` before stores recorded a ``split_rule``. Only
 ``ct_related`` has attributes that say how arrays belong together.
@@ -16,6 +18,7 @@ import h5py
 import numpy as np
 
 from tests.cases import DATA, Case, cloud_in_segments, ct_cases, robot_robomimic, rows_npz, rows_real
+from tests.streams import episode, write
 
 STORES = DATA / "golden"
 
@@ -58,12 +61,13 @@ def ct_windows(folder: Path) -> Case:
     return Case("ct", [folder], {"info_order": "xyz"})
 
 
-def spike(folder: Path) -> Case:
-    """Two frames of a real recording, counted in bins."""
-    frame = 250 * 400 // 8
-    whole = (DATA / "spike" / "reds_frames_140_162.dat").read_bytes()
-    (folder / "reds.dat").write_bytes(whole[: 2 * frame])
-    return Case("spike", [folder / "reds.dat"], {"height": 250, "width": 400, "voxel_bins": (2,)})
+def spike_steps(folder: Path) -> Case:
+    """Corners of a real recording, two of unlike lengths and sizes, as steps."""
+    whole = np.fromfile(DATA / "spike" / "reds_frames_140_162.dat", np.uint8).reshape(23, 250, 50)
+    pixels = np.unpackbits(whole[:, ::-1], axis=-1, bitorder="little")
+    np.save(folder / "a.npy", pixels[:, :60, :93])
+    np.save(folder / "b.npy", pixels[4:15, 40:90, 200:280])
+    return Case("spike", [folder], {"voxel_bins": (3,)})
 
 
 def trajectory_real(folder: Path) -> Case:
@@ -89,6 +93,14 @@ def rows_values(folder: Path) -> Case:
     return Case("rows", [folder / "runs.h5"])
 
 
+def trajectory_streams(folder: Path) -> Case:
+    """Two short episodes with a camera, force and joints of rates of their own."""
+    kept = ("action", "obs/force", "obs/images/wrist", "obs/qpos")
+    episodes = [episode(seed, 0.2) for seed in range(2)]
+    few = [{name: own[name] for name in own if name.startswith(kept)} for own in episodes]
+    return Case("trajectory", [write(folder / "robot.h5", few)])
+
+
 SOURCES: dict[str, Callable[[Path], Case]] = {
     "rows": rows_real,
     "rows_split": rows_npz,
@@ -98,11 +110,14 @@ SOURCES: dict[str, Callable[[Path], Case]] = {
     "ct": ct,
     "ct_windows": ct_windows,
     "ct_related": ct_cases,
-    "spike": spike,
+    "spike_steps": spike_steps,
     "trajectory": robot_robomimic,
     "trajectory_real": trajectory_real,
+    "trajectory_streams": trajectory_streams,
 }
 """What makes the sources of each store, and says how it was converted."""
+REFUSED = ("spike",)
+"""Stores of former versions of their family, which are verified, and read as plain arrays alone."""
 
 
 if __name__ == "__main__":

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from unistore.data.collate import collate as collate
     from unistore.data.dataset import Dataset as Dataset
     from unistore.data.kinds.clips import Clips as Clips
-    from unistore.data.kinds.ragged import Ragged as Ragged
+    from unistore.data.kinds.events import Events as Events
     from unistore.data.kinds.replay import ReplayBuffer as ReplayBuffer
+    from unistore.data.kinds.rows import Ragged as Ragged
     from unistore.data.kinds.rows import Rows as Rows
     from unistore.data.kinds.segments import Segments as Segments
     from unistore.data.kinds.sparse_points import SparsePoints as SparsePoints
     from unistore.data.kinds.steps import Transitions as Transitions
-    from unistore.data.kinds.steps import Windows as Windows
+    from unistore.data.kinds.streams import Steps as Steps
     from unistore.data.kinds.volumes import Patches as Patches
     from unistore.data.kinds.volumes import Volumes as Volumes
+    from unistore.data.kinds.windows import Windows as Windows
     from unistore.errors import ConversionError as ConversionError
     from unistore.errors import CorruptionError as CorruptionError
     from unistore.errors import InputError as InputError
@@ -65,13 +67,15 @@ _NAMES = {
     "data.collate": "Collate collate",
     "data.dataset": "Dataset",
     "data.kinds.clips": "Clips",
-    "data.kinds.ragged": "Ragged",
+    "data.kinds.events": "Events",
     "data.kinds.replay": "ReplayBuffer",
-    "data.kinds.rows": "Rows",
+    "data.kinds.rows": "Ragged Rows",
     "data.kinds.segments": "Segments",
     "data.kinds.sparse_points": "SparsePoints",
-    "data.kinds.steps": "Transitions Windows",
+    "data.kinds.steps": "Transitions",
+    "data.kinds.streams": "Steps",
     "data.kinds.volumes": "Patches Volumes",
+    "data.kinds.windows": "Windows",
     "errors": "ConversionError CorruptionError InputError NoStoreError Problem StoreError UnistoreError "
     "UnsupportedError",
     "exporting.run": "Exported export",

@@ -20,7 +20,10 @@ FAMILY = Family(
     specs="unistore.schemas.ct.specs:SPECS",
     rules="unistore.schemas.ct.specs:RULES",
     export="unistore.converters.ct.export:files",
-    export_to={"ome-zarr": "unistore.converters.ct.ome_zarr:files"},
+    export_to={
+        "ome-zarr": "unistore.converters.ct.ome_zarr:files",
+        "nifti": "unistore.converters.ct.export:nifti_files",
+    },
     restore="unistore.converters.ct.restore:restore",
     kind="unistore.data.kinds.defaults:volumes",
     preview="unistore.converters.ct.preview:PREVIEW",

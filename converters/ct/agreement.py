@@ -11,11 +11,12 @@ import numpy as np
 
 from unistore.converters.common.columns import promote
 from unistore.converters.common.left_out import NO_COLUMN, left_out_notes
-from unistore.converters.ct.names import METADATA, suffix_of
+from unistore.converters.ct.names import METADATA, is_plain, suffix_of
 from unistore.converters.ct.points import Points
 from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.ct.source import Voxels
 from unistore.converters.files.paths import natural_key
+from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
@@ -40,6 +41,8 @@ class Agreement:
         0…1.
     labels
         Native dtype name that holds every label volume of a name exactly, by name; floats may be 0 and 1.
+    classes
+        What ``dataset.json`` calls the values of labels.
     """
 
     image: str | None
@@ -48,6 +51,7 @@ class Agreement:
     values: Mapping[str, str]
     scaled: Mapping[str, str]
     labels: Mapping[str, str]
+    classes: Mapping[str, str]
 
 
 def agree(
@@ -66,7 +70,11 @@ def agree(
     names
         Name of each volume in messages.
     """
-    problems = [*_check_images(volumes, names), *_check_names(volumes, asked, names)]
+    problems = [
+        *_check_images(volumes, names),
+        *_check_names(volumes, asked, names),
+        *_check_classes(volumes, names),
+    ]
     found = {name: window for volume in volumes for name, window in volume.named.items()}
     windows = {window.name: window for window in (*asked, *(found[name] for name in sorted_names(found)))}
 
@@ -116,6 +124,7 @@ def agree(
         values=values,
         scaled=scaled,
         labels=labels,
+        classes=next((volume.classes for volume in volumes if volume.classes), {}),
     )
 
 
@@ -151,6 +160,20 @@ def _check_names(
                 cure = f"--window {window}, or rename one of them"
                 problems.append(Problem(where, message, cure, "window"))
     return problems
+
+
+def _check_classes(volumes: Sequence[ScannedVolume], names: Sequence[str]) -> Iterator[Problem]:
+    """Yield a problem for datasets that number other things alike."""
+    first: dict[str, tuple[str, str]] = {}
+    refused: set[SourceFile] = set()
+    for volume, where in zip(volumes, names, strict=True):
+        for value, name in volume.classes.items():
+            known, owner = first.setdefault(value, (name, where))
+            dataset = volume.texts["dataset"]
+            if known != name and dataset not in refused:
+                refused.add(dataset)
+                message = f"calls {value} of its labels {name!r}, which is {known!r} of {owner}"
+                yield Problem(str(dataset.path), message, "convert these datasets apart", "label")
 
 
 def _check_window(name: str, found: Mapping[str, Window], sparse: str) -> list[Problem]:
@@ -190,13 +213,7 @@ def notes_of(
     sparse: str,
 ) -> list[str]:
     """Notes on a scan, of one line each: how files were interpreted, and what volumes lack."""
-    files = [volume.path for volume in volumes if not volume.is_case]
-    cases = len(volumes) - len(files)
-    notes = []
-    if cases:
-        notes.append(f"case folders, one volume each: {cases}")
-    endings = Counter(map(suffix_of, files))
-    notes += [f"{ending} files outside case folders, one volume each: {n}" for ending, n in endings.items()]
+    notes = _kinds_of_sources(volumes)
     windows = [_windows(volume) for volume in volumes]
     alone = [files for files, volume in zip(windows, volumes, strict=True) if files and not volume.image]
     if alone:
@@ -229,7 +246,7 @@ def notes_of(
         for volume in labelled[:1]:
             label = printable(volume.arrays[array].file.path.name)
             paired = f"paired by names: {label} with {printable(volume.path.name)}"
-            hint = "" if volume.is_case else "; as plain arrays: convert rows"
+            hint = "; as plain arrays: convert rows" if is_plain(volume.path) else ""
             notes.append(f"{array}: {len(labelled)} volumes, {paired}{hint}")
     for kind in ("windows", "masks", "labels", "sdf"):
         for name in names_of(volumes, kind):
@@ -237,10 +254,27 @@ def notes_of(
             missing = sum(array not in volume.arrays for volume in volumes)
             if missing and (kind != "windows" or alone):
                 notes.append(f"{array}: {missing} of {len(volumes)} volumes have none")
+    remarks = Counter(note for volume in volumes for note in volume.notes)
+    notes += [f"{count} files: {remark}" for remark, count in remarks.items()]
     notes += left_out_notes(_left_out(volumes))
     unused = sum(map(_has_unused_points, volumes))
     if unused:
         notes.append(f"sparse .npz windows of {unused} volumes were not used: dense files have the same")
+    return notes
+
+
+def _kinds_of_sources(volumes: Sequence[ScannedVolume]) -> list[str]:
+    """Note how many volumes are series, case folders, or files of each ending."""
+    series = sum(bool(volume.series) for volume in volumes)
+    files = [volume.path for volume in volumes if not volume.is_case and not volume.series]
+    cases = len(volumes) - len(files) - series
+    notes = []
+    if series:
+        notes.append(f"DICOM series, one volume each: {series}")
+    if cases:
+        notes.append(f"case folders, one volume each: {cases}")
+    endings = Counter(map(suffix_of, files))
+    notes += [f"{ending} files outside case folders, one volume each: {n}" for ending, n in endings.items()]
     return notes
 
 

@@ -10,6 +10,7 @@ What a conversion needs is imported by its steps: looking at a file of another f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,16 +19,16 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.family import Ct
-from unistore.converters.ct.match import CASES, reason_of_text
-from unistore.converters.ct.names import INFO, METADATA
+from unistore.converters.ct.match import CASES, FILES, SERIES, reason_of_text
+from unistore.converters.ct.names import DATASET, DICOM, INFO, METADATA, is_voxels, slices_of
 from unistore.converters.ct.texts import read_info
 from unistore.converters.files.folders import ListedFolders
 from unistore.converters.files.paths import Listing
-from unistore.converters.plugin import SourceFile
+from unistore.converters.plugin import Format, SourceFile
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Candidate, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.converter import Neighbours, SeamConverter
-from unistore.converters.seam.sources import group_of
+from unistore.converters.seam.sources import Origins, group_of
 from unistore.schemas.ct import fields as schema
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 class CtConverter(SeamConverter):
     """Converts CT volumes."""
 
+    reads_in_place: ClassVar[bool] = True
     reads_planes: ClassVar[bool] = True
     plugin: Ct
 
@@ -47,9 +49,16 @@ class CtConverter(SeamConverter):
         return (*super().suffixes, INFO)
 
     def look(self, file: Candidate) -> Verdict:
-        """Take ``info.json`` and ``metadata.csv`` of cases, too; the first must be JSON."""
-        if file.path.name not in (INFO, METADATA):
+        """Take texts about volumes, too; ``info.json`` must be JSON."""
+        if file.path.name not in (INFO, METADATA, DATASET):
+            if self._format_name(file.path) == DICOM:
+                source = SourceFile(file.path, file.path.name, file.roots)
+                return Taken(SERIES, self.opening_of(source).recognise(source).reason)
             return super().look(file)
+        if file.path.name == DATASET:
+            if file.folders.holds(file.path.parent / "imagesTr", is_voxels):
+                return Taken(FILES, "names the classes of the labels beside it")
+            return LeftOut("is beside no folder imagesTr")
         reason = reason_of_text(file.path, Neighbours(self, file.folders))
         if not reason:
             return LeftOut("describes no case folder")
@@ -61,9 +70,9 @@ class CtConverter(SeamConverter):
         """Files of volumes and texts about them, excluded ones too: what is paired with these is excluded."""
         from unistore.converters.ct.group import FOREIGN
 
-        paths = list(map(Path, listing.with_suffixes((*self.suffixes, METADATA, *FOREIGN))))
+        paths = list(map(Path, listing.with_suffixes((*self.suffixes, METADATA, DATASET, *FOREIGN))))
         near = Neighbours(self, ListedFolders(paths))
-        return [SourceFile(path, path.name, listing.roots, near) for path in paths]
+        return [SourceFile(path, path.name, listing.roots, near, self._format_name(path)) for path in paths]
 
     def scan(self, part: Part) -> ScannedVolume:
         """Read every header of a volume; see `scan_volume`."""
@@ -85,9 +94,12 @@ class CtConverter(SeamConverter):
         found: dict[str, Any] = {"windows": windows, "values": dict(agreement.values)}
         if agreement.scaled:
             found["scaled"] = dict(agreement.scaled)
+        if agreement.classes:
+            found["classes"] = dict(agreement.classes)
         if agreement.labels:
             found["labels"] = dict(agreement.labels)
-        named = zip(parts.names, scanned, strict=True)
+        named = list(zip(parts.names, scanned, strict=True))
+        series = [volume for volume in scanned if volume.series]
         return Scan(
             family=schema.FAMILY_NAME,
             sources=Sources(make_source(volume, name, parts.roots, agreement) for name, volume in named),
@@ -98,6 +110,8 @@ class CtConverter(SeamConverter):
             notes=tuple(notes_of(scanned, agreement, plugin.windows, plugin.sparse)),
             possible=possible_tables(scanned, agreement, plugin.tile, plugin.sparse),
             needs_facts=True,
+            units=[volume.patient or name for name, volume in named] if series else (),
+            unnamed=not plugin.keep_names and bool(series),
         )
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
@@ -130,6 +144,13 @@ class CtConverter(SeamConverter):
     ) -> None:
         """Read planes of the row of volumes, masks, labels or windows; see `Converter.read_planes`."""
         self._reader(scan, source).read_planes(table, lo, hi, out)
+
+    def file_of(self, origin: Origins, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
+        """Return a file of a source by its number, with the slices that continue it, and its format."""
+        opening, file = super().file_of(origin, paths, number)
+        if origin.arrays[number] != "image":
+            return opening, file
+        return opening, replace(file, parts=slices_of(origin.arrays, paths))
 
     def _reader(self, scan: Scan, source: int) -> VolumeReader:
         from unistore.converters.ct.tables import windows_of

@@ -94,9 +94,10 @@ def count_voxels(image: Voxels, tests: Mapping[str, VoxelTest], masks: Mapping[s
 
 
 def max_threads(files: Sequence[Voxels]) -> int:
-    """Threads that `count_voxels` may use: one if slabs are large or orders differ."""
+    """Threads that `count_voxels` may use: one if slabs are large, orders differ, or a file is one stream."""
     small = max(map(slab_bytes, files), default=0) <= 2 * SLAB
-    return THREADS if small and same_order(files) else 1
+    is_stream = any(file.forward_only for file in files)
+    return THREADS if small and same_order(files) and not is_stream else 1
 
 
 def _count_share(

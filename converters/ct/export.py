@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import prod
 from pathlib import PurePosixPath
 from typing import Any
@@ -22,7 +23,10 @@ from unistore.converters.common.exported import (
     source_dtype,
 )
 from unistore.converters.ct.names import GEOMETRY, POINTS, without_suffix
-from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.converters.formats.nifti import Nifti
+from unistore.converters.plugin import Array, Facts
+from unistore.errors import InputError, Problem
+from unistore.schemas.ct.fields import HEADER, IMAGE, INFO, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, read_geometry
 from unistore.schemas.ct.voxels import largest_point
 from unistore.schemas.ct.windows import OWN_VALUES, value_source
@@ -192,6 +196,7 @@ def files(store: StoreView) -> Iterator[File]:
     infos = store.text(INFO) if store.has(f"{INFO}/data") else []
     texts = store.text(SOURCE_FILES) if store.has(f"{SOURCE_FILES}/data") else None
     sources = store.text("sources/path")
+    headers = headers_of(store)
     labels: set[str] = set()
     for volume in volumes(store):
         if texts is None:
@@ -199,10 +204,9 @@ def files(store: StoreView) -> Iterator[File]:
         else:
             names = _names(texts[volume.number])
             names |= _computed_names(volume, names, sources[volume.number])
-        geometry = asdict(read_geometry(store, volume.number))
-        if names and any(geometry.values()):
-            stated = {name: numbers for name, numbers in geometry.items() if numbers is not None}
-            text = json.dumps({"frame": FRAME, "order": "zyx", **stated})
+        geometry = stated_geometry(volume)
+        if names and geometry and not names.get(IMAGE, "").lower().endswith(Nifti.suffixes):
+            text = json.dumps({"frame": FRAME, "order": "zyx", **geometry})
             yield _text_file(volume, _geometry_name(names, sources[volume.number]), text)
         for group, name in names.items():
             if group.startswith(f"{LABELS}/"):
@@ -211,11 +215,75 @@ def files(store: StoreView) -> Iterator[File]:
                 labels.add(name)
             if group == INFO:
                 yield _text_file(volume, name, infos[volume.number])
+            elif name.lower().endswith(Nifti.suffixes):
+                facts = {**geometry, "header": headers[volume.number]} if group == IMAGE else geometry
+                yield nifti_file(volume, name, _voxels(volume, group), facts)
             elif name.lower().endswith(POINTS):
                 yield _file(volume, name, "npz", _points(volume, group))
             else:
                 npy = name if name.lower().endswith(".npy") else f"{without_suffix(name)}.npy"
                 yield _file(volume, npy, "npy", {"": _voxels(volume, group)})
+
+
+def stated_geometry(volume: Volume) -> dict[str, Any]:
+    """Return what is known of where a volume's voxels lie."""
+    geometry = asdict(read_geometry(volume.store, volume.number))
+    return {name: numbers for name, numbers in geometry.items() if numbers is not None}
+
+
+def headers_of(store: StoreView) -> list[Any]:
+    """Return what is kept of the header of each volume's file; None: nothing."""
+    if not store.has(f"{HEADER}/data"):
+        return [None] * len(whole(store, f"{VOLUMES}/extent"))
+    return [json.loads(text) if text else None for text in store.text(HEADER)]
+
+
+class _Blocks(Array):
+    """Values of a store that a format writes block after block."""
+
+    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield all rows some at a time, each time with the number of the first."""
+        lo = 0
+        for rows in self.values.blocks():
+            yield lo, rows
+            lo += len(rows)
+
+
+def nifti_file(volume: Volume, name: str, values: Values, facts: Facts) -> File:
+    """Return a NIfTI file of voxels; what NIfTI has no dtype for is widened."""
+    wider = {"bool": "u1", "float16": "f4"}.get(values.dtype.name)
+    arrays = {"image": _Blocks(values if wider is None else converted(values, np.dtype(wider)))}
+    write = partial(Nifti().write, arrays=arrays, facts=facts)
+    return File(name=name, form="format", source=volume.number, values={}, write=write)
+
+
+def nifti_files(store: StoreView) -> Iterator[File]:
+    """Yield NIfTI files of a store, laid out as TotalSegmentator does, whatever the volumes came from.
+
+    A volume ``<name>`` or ``<name>/ct`` is ``<name>/ct.nii.gz``; its masks and label volumes are
+    ``<name>/segmentations/<label>.nii.gz``. Windows are computed from these again.
+
+    Raises
+    ------
+    InputError
+        If a volume has no voxels, only points.
+    """
+    headers = headers_of(store)
+    groups = sorted({path.rpartition("/")[0] for path in store.paths()})
+    for volume in volumes(store):
+        image = volume.image()
+        if image is None:
+            message = f"volume {volume.name!r} has no image, so it cannot be exported as one"
+            raise InputError(Problem(store.path, message, "leave --to out", "missing"))
+        geometry = stated_geometry(volume)
+        facts = {**geometry, "header": headers[volume.number]}
+        folder = volume.name.removesuffix("/ct")
+        yield nifti_file(volume, f"{folder}/ct.nii.gz", image, facts)
+        for group in groups:
+            family, _, name = group.partition("/")
+            if family in (MASKS, LABELS) and name and volume.has(group):
+                label = f"{folder}/segmentations/{name}.nii.gz"
+                yield nifti_file(volume, label, volume.label(group), geometry)
 
 
 def _geometry_name(names: Mapping[str, str], source: str) -> str:

@@ -20,6 +20,7 @@ class Ct(CtOptions, Family):
 
     name: ClassVar[str] = FAMILY_NAME
     summary: ClassVar[str] = "CT volumes: folders of .npy, case folders."
+    any_format: ClassVar[bool] = True
     schema: ClassVar[Schema] = Schema(table=VOLUMES)
 
     @property
@@ -35,7 +36,7 @@ class Ct(CtOptions, Family):
         """See `unistore.converters.ct.group`."""
         from unistore.converters.ct.group import group
 
-        return group(files, self.window_names)
+        return group(files, self.window_names, keep_names=self.keep_names)
 
 
 converter = ConverterOf(Ct, "unistore.converters.ct.converter:CtConverter")

@@ -168,6 +168,9 @@ def _volume_arrays(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32
             values = np.array([detail.geometry.get(name, unknown) for detail in details], np.float64)
             arrays.append((geometry_field(name, sorted(stated_by)), values))
     add_text("info", [detail.info for detail in details], "info.json of each volume")
+    add_text("header", [detail.header for detail in details], "header of the file of each volume, as JSON")
+    add_text("patient", [detail.patient for detail in details], "digest of the patient of each DICOM series")
+    add_text("series", [detail.series for detail in details], "digest of the UID of each DICOM series")
     add_text(
         "metadata", [detail.metadata for detail in details], "row of metadata.csv, as JSON, of each volume"
     )
@@ -189,6 +192,8 @@ def _file_names(scan: Scan) -> list[str]:
     for source in scan.sources:
         files = zip(source.detail.arrays, source.files, strict=True)
         by_group = {_group_of(array): names[file] for array, file in files if _group_of(array)}
+        if scan.unnamed and source.detail.series:
+            by_group = {schema.IMAGE: source.name}
         texts.append(json.dumps(by_group, ensure_ascii=False))
     return texts
 
@@ -217,17 +222,19 @@ def _class_fields(
     for name in sorted_names(name for detail in details for name in detail.named(family)):
         group = f"{family}/{name}"
         given = [detail.dtype(group) for detail in details]
-        dtypes = {"source_dtype": _by_dtype(given)}
+        about: dict[str, Any] = {"source_dtype": _by_dtype(given)}
+        if name == "label" and "classes" in scan.options["found"]:
+            about["classes"] = scan.options["found"]["classes"]
         if any(int(fact.get(f"others/{group}", 0)) for fact in facts):
             dtype = promote([np.dtype(each if np.dtype(each).kind != "f" else "?") for each in given if each])
             if dtype is None:
                 listed = ", ".join(filter(None, given))
                 message = f"no dtype holds the classes of all of them exactly: {listed}"
                 raise InputError(Problem(group, message, "save them in one dtype", "dtype"))
-            fields.append(schema.label_field(group, dtype.name, shape, tile, dtypes))
+            fields.append(schema.label_field(group, dtype.name, shape, tile, about))
         elif family == schema.LABELS:
             field = schema.mask_field(group, shape, tile, f"label {name!r} of the sources, 0 and 1, as bits")
-            fields.append(replace(field, attributes={**field.attributes, **dtypes}))
+            fields.append(replace(field, attributes={**field.attributes, **about}))
         else:
             fields.append(schema.mask_field(group, shape, tile, f"mask {name!r} of the sources, as bits"))
     return tuple(fields)

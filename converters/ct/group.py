@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from unistore.converters.ct.names import (
+    DATASET,
+    DICOM,
     GEOMETRY,
     IMAGE_WORDS,
     INFO,
@@ -39,14 +41,16 @@ from unistore.converters.ct.names import (
     window_role,
     without_suffix,
 )
+from unistore.converters.ct.series import group_series
 from unistore.converters.ct.texts import metadata_paths
 from unistore.converters.files.formats import unread_format
 from unistore.converters.files.pairs import LabelMatch, images_of_label, is_label_folder, label_name
 from unistore.converters.files.paths import is_inside, natural_key, relative_names
-from unistore.converters.plugin import Group, Near, Problem, SourceFile
+from unistore.converters.opened import Near
+from unistore.converters.plugin import Group, Problem, SourceFile
 from unistore.errors import printable
 
-FOREIGN = (".nii", ".nii.gz", ".dcm", ".mha", ".mhd", ".nrrd")
+FOREIGN = (".hdr", ".img", ".nrrd")
 """Endings of volumes in formats that are not read."""
 _FOREIGN_CURE = "load it with its own library and save the voxels: np.save('volume.npy', voxels)"
 _POINTS_CURE = "save the volume with np.save, or convert it as plain arrays: unistore convert rows"
@@ -75,8 +79,9 @@ _Labelled = Sequence[tuple[str, str]]
 class _Grouping:
     """Groups files; see `group`."""
 
-    def __init__(self, known: Collection[str]) -> None:
+    def __init__(self, known: Collection[str], datasets: Mapping[Path, SourceFile]) -> None:
         self._known = known
+        self._datasets = datasets
         self.volumes: list[_Volume] = []
         self.choices: list[Choice] = []
 
@@ -168,13 +173,18 @@ class _Grouping:
                 geometry = volume.path.with_name(f"{without_suffix(volume.path.name)}.{GEOMETRY}")
             if geometry.exists() and _is_within(geometry, first):
                 volume.files.append(("geometry", replace(first, path=geometry)))
+            dataset = self._datasets.get(volume.path.parent.parent)
+            if dataset is not None and first.path == volume.path:
+                volume.files.append(("dataset", dataset))
             # The one that names the volume first.
             volume.files.sort(key=lambda item: item[1].path != volume.path)
             files = [replace(file, name=_location(file.path, volume.path, name)) for _, file in volume.files]
             yield Group(name, tuple(files), tuple(role for role, _ in volume.files))
 
 
-def group(files: Sequence[SourceFile], known: Collection[str]) -> Iterator[Choice]:
+def group(
+    files: Sequence[SourceFile], known: Collection[str], *, keep_names: bool = False
+) -> Iterator[Choice]:
     """Group files into volumes: groups whose `arrays` are the roles of the files, see `_Volume`.
 
     Parameters
@@ -183,21 +193,37 @@ def group(files: Sequence[SourceFile], known: Collection[str]) -> Iterator[Choic
         All of the given paths, texts too.
     known
         Names of windows besides the presets.
+    keep_names
+        Whether DICOM series are called by their folders.
     """
+    slices = [file for file in files if file.format == DICOM]
+    series: list[Group] = []
+    for choice in group_series(slices, keep_names=keep_names):
+        if isinstance(choice, Group):
+            series.append(choice)
+        else:
+            yield choice
+    files = [file for file in files if file.format != DICOM]
     texts = {file.path: file for file in files if _is_text(file)}
+    datasets = {file.path.parent: file for file in files if file.path.name == DATASET}
     arrays = [file for file in files if _is_array(file.path)]
-    others = [file for file in files if not _is_array(file.path) and file.path not in texts]
+    known_files = {*texts, *(file.path for file in datasets.values())}
+    others = [file for file in files if not _is_array(file.path) and file.path not in known_files]
     cases = _case_folders(arrays, texts)
     outside: list[SourceFile] = []
     for file in arrays:
         cases.get(folder_of(file.path), outside).append(file)
-    grouping = _Grouping(known)
+    grouping = _Grouping(known, datasets)
     grouping.add_cases(cases, texts)
     grouping.add_loose(outside)
     yield from grouping.choices
-    yield from grouping.groups()
+    groups = [*grouping.groups(), *series]
+    if series:
+        groups.sort(key=lambda group: natural_key(group.name))
+    yield from groups
     # Volumes in a format that is not read are left out, where there are others.
-    yield from [_unread(file) for file in others if file.is_given or not grouping.volumes]
+    has_volumes = bool(grouping.volumes or slices)
+    yield from [_unread(file) for file in others if file.is_given or not has_volumes]
     yield from [(file, _foreign(file.path)) for file in others if not file.is_given]
 
 
@@ -302,7 +328,7 @@ def _unread(file: SourceFile) -> Problem:
     read = f"CT volumes are {_formats()} files"
     if file.path.name.lower().endswith(FOREIGN):
         return Problem(str(file.path), f"{_foreign(file.path)}; {read}", _FOREIGN_CURE, "format")
-    return Problem(str(file.path), f"is no {_formats()} file", read, "format")
+    return Problem(str(file.path), "is of no format of CT volumes", read, "format")
 
 
 def _foreign(path: Path) -> str:
@@ -310,7 +336,8 @@ def _foreign(path: Path) -> str:
 
 
 def _formats() -> str:
-    return " or ".join(suffixes())
+    *others, last = suffixes()
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _location(file: Path, volume: Path, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,11 +34,13 @@ from unistore.converters.files.pairs import (
     label_paths,
     row_label_paths,
 )
-from unistore.converters.plugin import Claim, Head, Near, no, sure
+from unistore.converters.opened import Near
+from unistore.converters.plugin import Claim, Head, no, sure
 from unistore.errors import printable
 
 CASES = "cases"
 FILES = "files"
+SERIES = "series"
 _HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)", re.IGNORECASE)
 _NNUNET = ("imagesTr", "imagesTs", "imagesVal")
 """Folders of volumes in nnU-Net and the Medical Segmentation Decathlon."""
@@ -201,7 +204,7 @@ def is_in_case(folder: Path, near: Near) -> bool:
     """Whether a folder is a case: one with a volume, or with windows of one."""
     if has_image(folder, near) or has_windows(folder, near):
         return True
-    has_masks = near.has(str(folder / INFO)) and near.holds(folder / "masks", is_mask)
+    has_masks = near.has(f"{folder}{os.sep}{INFO}") and near.holds(f"{folder}{os.sep}masks", is_mask)
     return has_masks and near.holds(folder, is_voxels)
 
 
@@ -221,4 +224,4 @@ def _file_of(bare: str, near: Near) -> Path | None:
 
 
 def _bare(path: Path) -> str:
-    return str(path.parent / stem_of(path))
+    return f"{path.parent}{os.sep}{stem_of(path)}"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from unistore.converters.files.pairs import label_name
-from unistore.converters.plugin import Format, Near
-from unistore.converters.seam.formats import formats_of
+from unistore.converters.opened import Near
+from unistore.converters.plugin import Format
+from unistore.converters.seam.formats import formats_of, offered_suffixes
 from unistore.schemas.ct.windows import PRESETS, Window
 
-FORMATS: tuple[type[Format] | str, ...] = ("npy",)
+FORMATS: tuple[type[Format] | str, ...] = ("npy", "nifti", "dicom", "metaimage")
 """Formats of voxels."""
+DICOM = "dicom"
+"""The format whose files are slices of series, whatever they are called."""
 POINTS = ".npz"
 """Ending of files of points: sparse windows and distance fields."""
 INFO = "info.json"
@@ -21,6 +26,8 @@ GEOMETRY = "geometry.json"
 """What an export writes of spacing, origin and direction: in a case folder, or as ``a.geometry.json``."""
 METADATA = "metadata.csv"
 """Has a row for each of a set of case folders."""
+DATASET = "dataset.json"
+"""Names the classes of ``labelsTr/``, in nnU-Net and the Medical Segmentation Decathlon."""
 IMAGE_WORDS = ("ct", "hu")
 """What volumes that have labels are called besides images and volumes."""
 
@@ -35,12 +42,12 @@ _WINDOW = re.compile(
 
 def suffixes() -> tuple[str, ...]:
     """Endings of files of voxels."""
-    return _suffixes_of(FORMATS)
+    return (*_suffixes_of(FORMATS), *offered_suffixes())
 
 
 @cache
 def _suffixes_of(formats: tuple[type[Format] | str, ...]) -> tuple[str, ...]:
-    return tuple(suffix for kind in formats_of(formats) for suffix in kind.suffixes)
+    return tuple(chain.from_iterable([one.suffixes for one in formats_of(formats)]))
 
 
 def is_voxels(file: Path) -> bool:
@@ -50,7 +57,7 @@ def is_voxels(file: Path) -> bool:
 
 def is_plain(file: Path) -> bool:
     """Whether a file is of a format of arrays of any kind, so that it may be no volume at all."""
-    return file.name.lower().endswith(_PLAIN)
+    return file.name.lower().endswith((*_PLAIN, *offered_suffixes()))
 
 
 def without_suffix(name: str) -> str:
@@ -170,7 +177,7 @@ def has_image(folder: Path, near: Near) -> bool:
 
 def has_windows(folder: Path, near: Near) -> bool:
     """Whether the folder ``windows/`` of a folder holds any."""
-    return near.holds(folder / "windows", is_case_window)
+    return near.holds(f"{folder}{os.sep}windows", is_case_window)
 
 
 def case_role(file: Path, *, has_named_image: bool, known: Collection[str] = ()) -> str:
@@ -197,3 +204,14 @@ def case_role(file: Path, *, has_named_image: bool, known: Collection[str] = ())
         return f"image/{image_resolution(file)}"
     label = label_name(stem_of(file))
     return f"labels/{label}" if label else ""
+
+
+FURTHER = "further"
+"""What the files are that others need."""
+SLICES = "slices"
+"""What the files are, among the arrays of a source, that continue its image."""
+
+
+def slices_of(arrays: Sequence[str], paths: Sequence[str]) -> tuple[Path, ...]:
+    """Return the files that continue the image of a source."""
+    return tuple([Path(path) for array, path in zip(arrays, paths, strict=True) if array == SLICES])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
@@ -31,6 +31,8 @@ class CtOptions(Options):
     info_order
         Order in which ``info.json`` has spacing, origin and direction (in LPS): ``"zyx"`` is that of the
         array's axes, ``"xyz"`` that of ITK and DICOM. None: unknown, so they are not stored as numbers.
+    keep_names
+        Whether DICOM series are called by their folders; else by number, and no name of a file is stored.
     exclude
         Names of volumes, or of folders that they lie in, to leave out.
     """
@@ -54,6 +56,9 @@ class CtOptions(Options):
     )
     info_order: Literal["zyx", "xyz"] | None = option(
         None, "Order of spacing, origin, direction in info.json: zyx as the array's axes, xyz as ITK."
+    )
+    keep_names: bool = option(
+        False, "Store the folders of DICOM series, which may name patients; else series have numbers alone."
     )
 
     def __post_init__(self) -> None:
@@ -79,3 +84,8 @@ class CtOptions(Options):
     def window_names(self) -> list[str]:
         """Their names."""
         return [window.name for window in self.windows]
+
+    def recorded(self) -> dict[str, Any]:
+        """See `Options.recorded`; `keep_names` is recorded only if it is true."""
+        found = super().recorded()
+        return {key: value for key, value in found.items() if key != "keep_names" or value}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import array_values
-from unistore.converters.ct import names
 from unistore.converters.ct.counting import scaled_tolerance
 from unistore.converters.ct.export import Volume, volumes
+from unistore.converters.ct.family import Ct
+from unistore.converters.ct.names import slices_of
 from unistore.converters.ct.points import SDF_MEMBERS, SPARSE_MEMBERS
 from unistore.converters.ct.scan import BY_FILE
 from unistore.converters.ct.tables import Detail, windows_of
@@ -23,9 +25,9 @@ from unistore.converters.files.comparison import Restore, Restored, RestoredArra
 from unistore.converters.files.libraries import ONLY, Open, Opened, open_npz
 from unistore.converters.plugin import Facts, Format, SourceFile
 from unistore.converters.scan import Scan
-from unistore.converters.seam.formats import formats_of
+from unistore.converters.seam.formats import formats_for
 from unistore.converters.seam.stored import open_original
-from unistore.schemas.ct.fields import SDF, WINDOWS
+from unistore.schemas.ct.fields import HEADER, SDF, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.windows import OWN_VALUES, Window, value_source
 from unistore.schemas.indices import StoreView
@@ -35,7 +37,8 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore the image, and every window, mask, label and distance field that came as a file."""
     all_volumes = list(volumes(store))
     windows = windows_of(scan)
-    formats = {kind.name: kind for kind in formats_of(names.FORMATS)}
+    headers = store.text(HEADER) if store.has(f"{HEADER}/data") else [""] * len(all_volumes)
+    formats = {kind.name: kind for kind in formats_for(Ct())}
 
     def source(number: int) -> Restored:
         volume = all_volumes[number]
@@ -51,8 +54,9 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             elif kind == SDF:
                 files.append(_restored_field(volume, name, path, detail.resolutions.get(name, 0)))
             elif format_name:
-                facts = _stated_facts(volume, detail) if array == "image" else {}
-                opening = partial(_open_voxels, formats[format_name], facts)
+                facts = _stated_facts(volume, detail, headers[number]) if array == "image" else {}
+                parts = slices_of(detail.arrays, scan.sources.paths(number)) if array == "image" else ()
+                opening = partial(_open_voxels, formats[format_name], facts, parts)
                 if kind == WINDOWS:
                     restored, is_scaled = _window(volume, array, path, windows[name], opening)
                     left_out += [f"{array} scaled to 0…1 (the volume gives it)"] * is_scaled
@@ -78,16 +82,19 @@ def _restored_field(volume: Volume, name: str, path: Path, resolution: int) -> R
     return RestoredFile(path, arrays, _open_distances)
 
 
-def _stated_facts(volume: Volume, detail: Detail) -> Facts:
-    """Return what the store has of the geometry that the image's file states."""
+def _stated_facts(volume: Volume, detail: Detail, header: str) -> Facts:
+    """Return what the store has of the geometry that the image's file states, and of its header."""
     geometry = asdict(read_geometry(volume.store, volume.number))
-    return {name: geometry[name] for name, by in detail.stated_by.items() if by == BY_FILE}
+    facts: dict[str, Any] = {name: geometry[name] for name, by in detail.stated_by.items() if by == BY_FILE}
+    if detail.header:
+        facts["header"] = json.loads(header)
+    return facts
 
 
 @contextmanager
-def _open_voxels(format: Format, facts: Facts, path: Path) -> Iterator[Opened]:
+def _open_voxels(format: Format, facts: Facts, parts: tuple[Path, ...], path: Path) -> Iterator[Opened]:
     """Open a file of voxels, whose array needs no name; of its facts those that are stored are compared."""
-    with open_original(format, SourceFile(path, path.name), path) as opened:
+    with open_original(format, SourceFile(path, path.name, parts=parts), path) as opened:
         (name,) = opened.names
         stated = {name: value for name, value in (opened.facts or {}).items() if name in facts}
         yield opened._replace(names=[ONLY], array=lambda _: opened.array(name), facts=stated)

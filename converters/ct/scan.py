@@ -5,27 +5,32 @@ No voxel is read. All problems of all files are raised together.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import ProblemCollector
-from unistore.converters.ct.names import GEOMETRY, INFO, folder_of, window_of
+from unistore.converters.ct.names import GEOMETRY, INFO, SLICES, folder_of, window_of
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.points import SPARSE_MEMBERS, Points, points_in
 from unistore.converters.ct.source import Voxels, voxels_in
-from unistore.converters.ct.texts import numbers_in, read_info, read_row
+from unistore.converters.ct.texts import numbers_in, read_classes, read_info, read_row
 from unistore.converters.plugin import Format, Group, Opened, SourceFile
 from unistore.converters.scan import Scanned
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import PRESETS, Window
 from unistore.schemas.tables import name_problem
 
-TEXTS = ("info", "geometry", "metadata")
+TEXTS = ("info", "geometry", "metadata", "dataset")
 _LONGEST = (1 << 31) - 1
 BY_FILE = "the volume's file"
+_ROUNDING = 1e-3
+"""Headers of one scan written by several programs differ by less, in mm and in parts of a length."""
 
 Open = Callable[[SourceFile], AbstractContextManager[tuple[Format, Opened]]]
 """Opens a file of a source."""
@@ -66,9 +71,21 @@ class ScannedVolume(Scanned):
     unordered
         Those that ``info.json`` has, if nobody said in which order.
     texts
-        Its files of texts: ``info``, ``geometry``, ``metadata``.
+        Its files of texts: ``info``, ``geometry``, ``metadata``, ``dataset``.
     info, metadata
         Text of ``info.json``, and its row of ``metadata.csv`` as JSON text; empty: it has none.
+    header
+        What is kept of the header of the image, as JSON text; empty: nothing.
+    notes
+        Remarks of the formats.
+    classes
+        What ``dataset.json`` calls each value of the label, by value.
+    slices
+        Files that continue the image.
+    further
+        Files that others need: the voxels of a header.
+    patient, series
+        Digests, see `unistore.converters.ct.series`; empty: it is no DICOM series.
     """
 
     path: Path
@@ -81,6 +98,13 @@ class ScannedVolume(Scanned):
     texts: Mapping[str, SourceFile]
     info: str
     metadata: str
+    header: str
+    notes: Sequence[str]
+    classes: Mapping[str, str]
+    slices: Sequence[SourceFile]
+    further: Sequence[SourceFile]
+    patient: str
+    series: str
 
     @property
     def image(self) -> Voxels | None:
@@ -125,15 +149,25 @@ class _Scanning:
         self._unordered: list[str] = []
         self._info = ""
         self._metadata = ""
+        self._header = ""
+        self._notes: list[str] = []
+        self._slices: list[SourceFile] = []
+        self._further: list[SourceFile] = []
+        self._classes: Mapping[str, str] = {}
+        self._placed: dict[str, Mapping[str, Sequence[float]]] = {}
 
     def run(self, group: Group) -> ScannedVolume:
         """See `scan_volume`."""
+        if group.detail is not None and group.detail.problem is not None:
+            raise InputError(group.detail.problem)
         collected = ProblemCollector()
         images: dict[int, SourceFile] = {}
         for role, file in zip(group.arrays, group.files, strict=True):
             kind, _, name = role.partition("/")
             with collected.attempt(file.name):
-                if kind in TEXTS:
+                if kind == SLICES:
+                    self._slices.append(file)
+                elif kind in TEXTS:
                     self._texts[kind] = replace(file, roots=())
                 elif kind == "image":
                     _add_image(images, int(name), file, group.name)
@@ -141,7 +175,9 @@ class _Scanning:
                     self._add(kind, name, file)
         with collected.attempt(group.name):
             if images:
-                self._add("image", "", _choose_image(images, self._options.resolution, group.name))
+                image = _choose_image(images, self._options.resolution, group.name)
+                parts = tuple([file.path for file in self._slices])
+                self._add("image", "", replace(image, parts=parts) if parts else image)
         first = group.files[0]
         is_case = first.name != group.name
         path = folder_of(first.path) if is_case else first.path
@@ -159,8 +195,16 @@ class _Scanning:
             texts=self._texts,
             info=self._info,
             metadata=self._metadata,
+            header=self._header,
+            notes=self._notes,
+            classes=self._classes,
+            slices=self._slices,
+            further=self._further,
+            patient=group.detail.patient if group.detail else "",
+            series=group.detail.series if group.detail else "",
         )
         collected.problems += _differing(volume, has_sizes=len([size for size in images if size]) > 1)
+        collected.problems += self._displaced()
         collected.check()
         return volume
 
@@ -168,6 +212,9 @@ class _Scanning:
         """Read a text: the geometry, or ``info.json``, or the row of a case."""
         if kind == "metadata":
             self._metadata = read_row(file.path, case, file.name)
+            return
+        if kind == "dataset":
+            self._classes = read_classes(file.path, file.name)
             return
         text, stated = read_info(file.path, file.name)
         if kind == "geometry":
@@ -190,8 +237,13 @@ class _Scanning:
                 kind = "sparse" if item.members == SPARSE_MEMBERS else "sdf"
             else:
                 item = _checked(voxels_in(opened, file, opening), f"a {_CALLED[kind]}")
+            placed = numbers_in(opened.facts)
+            self._notes += opened.notes.values()
+            self._further += opened.further
             if kind == "image":
-                self._state(numbers_in(opened.facts), BY_FILE)
+                self._state(placed, BY_FILE)
+                header = opened.facts.get("header")
+                self._header = json.dumps(header) if header else ""
         array = f"{kind}/{name}" if name else kind
         called = _CALLED[kind]
         unnamed = name_problem(array)
@@ -204,6 +256,19 @@ class _Scanning:
         if called == "window":
             self._named.setdefault(name, self._window(name, file))
         self._arrays[array] = item
+        self._placed[array] = placed
+
+    def _displaced(self) -> Iterator[Problem]:
+        """Yield a problem for each array that lies elsewhere than the image, as both files state it."""
+        image = self._placed.get("image", {})
+        for array, placed in self._placed.items():
+            for name in image.keys() & placed.keys():
+                here = np.array(placed[name])
+                there = np.array(image[name])
+                if not np.allclose(here, there, rtol=_ROUNDING, atol=_ROUNDING):
+                    message = f"has {name} {here.tolist()}, its volume {there.tolist()}"
+                    cure = "resample it to the volume, or copy the volume's header if that is right"
+                    yield Problem(self._arrays[array].file.name, message, cure, "geometry")
 
     def _window(self, name: str, file: SourceFile) -> Window:
         """Width and level that a file's name says, or else those of the preset."""

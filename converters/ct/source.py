@@ -37,6 +37,8 @@ class Voxels(NamedTuple):
         Whether the last axis varies slowest in the file.
     memory
         Bytes of memory that the open file needs, without the planes that are read.
+    forward_only
+        Whether planes are read best from the first to the last, in one pass.
     """
 
     file: SourceFile
@@ -45,6 +47,7 @@ class Voxels(NamedTuple):
     dtype: np.dtype[Any]
     fortran_order: bool
     memory: int
+    forward_only: bool
 
     @contextmanager
     def open(self) -> Iterator[Read]:
@@ -66,7 +69,15 @@ def voxels_in(opened: Opened, file: SourceFile, format: Format) -> Voxels:
     array = only_array(opened, file)
     # What the user gave may be long, and is not needed to read the file again.
     file = replace(file, roots=())
-    return Voxels(file, format, array.shape, array.dtype, array.fortran_order, opened.memory)
+    return Voxels(
+        file=file,
+        format=format,
+        shape=array.shape,
+        dtype=array.dtype,
+        fortran_order=array.fortran_order,
+        memory=opened.memory,
+        forward_only=opened.forward_only,
+    )
 
 
 def voxels_of(file: SourceFile, format: Format) -> Voxels:

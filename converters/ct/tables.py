@@ -11,6 +11,7 @@ import numpy as np
 
 from unistore.converters.ct.agreement import Agreement, names_of
 from unistore.converters.ct.counting import max_threads
+from unistore.converters.ct.names import FURTHER, SLICES
 from unistore.converters.ct.points import BLOCK, Points
 from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.ct.slabs import band_bytes, slab_bytes
@@ -34,14 +35,14 @@ class Detail(NamedTuple):
         Names of its files, as messages call them, and their formats; texts have none.
     arrays
         What each file is: ``image``, ``windows/lung``, ``sparse/lung``, ``masks/3``, ``labels/seg``,
-        ``sdf/far``, ``info``, ``geometry``, ``metadata``.
+        ``sdf/far``, ``info``, ``geometry``, ``metadata``, ``dataset``.
     dtypes
         Of the values of each as in the file; texts have none.
     extent
         D, H, W; None if there are only points.
     resolutions
         Edge of the cube of the points of each name; 0: unsaid.
-    geometry, stated_by, info, metadata
+    geometry, stated_by, info, metadata, header, patient, series
         As in `unistore.converters.ct.scan.ScannedVolume`.
     """
 
@@ -55,6 +56,9 @@ class Detail(NamedTuple):
     stated_by: Mapping[str, str]
     info: str
     metadata: str
+    header: str
+    patient: str
+    series: str
 
     def number(self, array: str) -> int | None:
         """Number of a file; None if there is none."""
@@ -81,12 +85,18 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
     """Source of one volume."""
     arrays = {array: item for array, item in volume.arrays.items() if _is_read(array, volume, agreement)}
     points = {array: item for array, item in arrays.items() if isinstance(item, Points)}
-    files = [*(item.file for item in arrays.values()), *volume.texts.values()]
-    no_texts = [""] * len(volume.texts)
+    files = [
+        *(item.file for item in arrays.values()),
+        *volume.texts.values(),
+        *volume.slices,
+        *volume.further,
+    ]
+    further = [*volume.texts, *[SLICES] * len(volume.slices), *[FURTHER] * len(volume.further)]
+    no_texts = [""] * len(further)
     detail = Detail(
         files=tuple(file.name for file in files),
         formats=(*(item.format.name for item in arrays.values()), *no_texts),
-        arrays=(*arrays, *volume.texts),
+        arrays=(*arrays, *further),
         dtypes=(*(item.dtype.str for item in arrays.values()), *no_texts),
         extent=volume.extent,
         resolutions={name.partition("/")[2]: item.resolution for name, item in points.items()},
@@ -94,6 +104,9 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
         stated_by=volume.stated_by,
         info=volume.info,
         metadata=volume.metadata,
+        header=volume.header,
+        patient=volume.patient,
+        series=volume.series,
     )
     fields = {array: item.length for array, item in points.items() if array.startswith(f"{schema.SDF}/")}
     sparse = [item.length for array, item in points.items() if array not in fields]

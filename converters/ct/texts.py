@@ -1,6 +1,6 @@
-"""Texts of CT volumes: ``info.json`` of a case, and ``metadata.csv`` of a set of cases, a row a case.
+"""Texts of CT volumes: ``info.json`` of a case, tables of cases, names of the classes of a dataset.
 
-Both functions raise an `InputError` if the file is too long or not what it should be.
+All functions raise an `InputError` if the file is too long or not what it should be.
 """
 
 from __future__ import annotations
@@ -37,6 +37,25 @@ def numbers_in(content: Mapping[str, Any]) -> dict[str, list[float]]:
     """Return ``spacing``, ``origin`` and ``direction`` as far as they are stated."""
     stated = {name: _numbers(content.get(name), count) for name, count in LENGTHS.items()}
     return {name: numbers for name, numbers in stated.items() if numbers is not None}
+
+
+def read_classes(path: Path, location: str) -> dict[str, str]:
+    """Return what ``dataset.json`` calls each value of a label, by value; regions of several are left out.
+
+    nnU-Net has values by name, the Medical Segmentation Decathlon names by value.
+    """
+    text, _ = read_info(path, location)
+    content = json.loads(text)
+    labels = content.get("labels") if isinstance(content, Mapping) else None
+    classes: dict[str, str] = {}
+    if not isinstance(labels, Mapping):
+        return classes
+    for key, value in labels.items():
+        if isinstance(value, int):
+            classes[str(value)] = key
+        elif isinstance(value, str) and key.isdigit():
+            classes[key] = value
+    return dict(sorted(classes.items(), key=lambda pair: int(pair[0])))
 
 
 def _text(path: Path, encoding: str) -> str:

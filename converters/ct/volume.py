@@ -227,7 +227,7 @@ class VolumeReader:
     def _count_image(self, image: Voxels) -> VoxelCounts:
         """Counts of all windows in the image, and how it agrees with windows that are files, too."""
         masks = tuple((name, self._voxels(f"{WINDOWS}/{name}")) for name, _ in self._files(WINDOWS))
-        state = state_of([image.file.path, *(mask.file.path for _, mask in masks)])
+        state = state_of([image.file.path, *image.file.parts, *(mask.file.path for _, mask in masks)])
         return cached_counts(image, masks, tuple(self.windows.items()), state)
 
     def _point_bounds(self, name: str) -> Extent | None:

@@ -25,11 +25,11 @@ class Folders:
         self._roots = tuple(roots)
         self._holding: dict[tuple[str, Fits], bool] = {}
 
-    def holds(self, folder: Path, fits: Fits) -> bool:
+    def holds(self, folder: str | Path, fits: Fits) -> bool:
         """Return whether a file of a folder fits; the folder need not be there."""
         key = str(folder), fits
         if key not in self._holding:
-            self._holding[key] = any(map(fits, self._files(folder)))
+            self._holding[key] = any(map(fits, self._files(Path(folder))))
         return self._holding[key]
 
     def has(self, path: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
@@ -16,14 +16,8 @@ _DOCUMENT = re.compile(
 _FILE_LIST = re.compile(r".*(files|file_?list)\.(txt|lst)|metadata\.(csv|json)", re.IGNORECASE)
 
 _FORMATS = {
-    "NIfTI": (".nii", ".nii.gz"),
-    "DICOM": (".dcm",),
-    "MetaImage": (".mha", ".mhd"),
+    "half of a NIfTI or Analyze pair": (".hdr", ".img"),
     "NRRD": (".nrrd",),
-    "LAS": (".las",),
-    "LAZ": (".laz",),
-    "PLY": (".ply",),
-    "PCD": (".pcd",),
     "E57": (".e57",),
     "ROS bag": (".bag",),
     "MCAP": (".mcap",),
@@ -60,18 +54,25 @@ _LOOKALIKES = (
     (b"PK\x03\x04", "a zip archive", "give it the ending .npz"),
     (b"\x80", "a Python pickle, which is never opened", "load it where it was made and save with np.save"),
 )
-_HDF5_SUFFIX = ".h5"
+_NUMBERED = re.compile(r"-[0-9]+-of-[0-9]+$")
+"""What follows the ending of one of several files: ``a.tfrecord-00000-of-00004``."""
 _HDF5_OFFSETS = (0, 512, 1024, 2048)
 """Offsets of the signature: behind a user block, such as that of MATLAB."""
 _COPIES = (".tmp", ".part", ".partial", ".crdownload", ".bak", ".old", ".orig", ".swp", "~")
-_NEVER_HDF5 = (
+_SIGNATURES: Mapping[str, tuple[bytes, Sequence[int]]] = {
+    ".h5": (HDF5_SIGNATURE, _HDF5_OFFSETS),
+    ".dcm": (b"DICM", (128,)),
+}
+"""What files of a format hold under any name, and where, by its own suffix."""
+_NEVER_BY_CONTENT = (
     *(".npy", ".npz", ".dat", ".png", ".jpg", ".jpeg", ".bmp", ".txt", ".json", ".yaml", ".yml", ".toml"),
-    *(".md", ".rst", ".py", ".xml", ".html", ".log", ".pdf"),
+    *(".md", ".rst", ".py", ".xml", ".html", ".log", ".pdf", ".las", ".laz", ".ply", ".pcd"),
+    *(".nii", ".nii.gz", ".dcm", ".ima"),
 )
 
 
 def has_ending(path: str | Path, endings: Sequence[str]) -> bool:
-    """Whether a file name has one of the given suffixes, or the file is HDF5 under another suffix.
+    """Whether a file name has one of the given suffixes, or the file is HDF5 or DICOM under another suffix.
 
     Parameters
     ----------
@@ -79,18 +80,21 @@ def has_ending(path: str | Path, endings: Sequence[str]) -> bool:
         The file. Unfinished downloads and backup copies are recognised by their names, never by content.
     endings
         Lower-case suffixes. If ``.h5`` is among them, HDF5 files with suffixes that no other format has, such
-        as ``.mat``, ``.h5ad`` or ``.jld2``, match too.
+        as ``.mat``, ``.h5ad`` or ``.jld2``, match too; ``.dcm`` and DICOM alike.
     """
     text = path if isinstance(path, str) else str(path)
     name = text[text.rfind(os.sep) + 1 :].lower()  # asked of millions
+    if "-of-" in name:
+        name = _NUMBERED.sub("", name)
     if name.endswith(tuple(endings)):
         return True
-    if _HDF5_SUFFIX not in endings or name.endswith((*_COPIES, *_NEVER_HDF5, *_FORMAT_NAMES)):
+    signatures = [_SIGNATURES[ending] for ending in endings if ending in _SIGNATURES]
+    if not signatures or name.endswith((*_COPIES, *_NEVER_BY_CONTENT, *_FORMAT_NAMES)):
         return False
-    return _is_hdf5(Path(path))
+    return _has_signature(Path(path), signatures)
 
 
-def _is_hdf5(path: Path) -> bool:
+def _has_signature(path: Path, signatures: Sequence[tuple[bytes, Sequence[int]]]) -> bool:
     if not path.is_file():
         return False
     try:
@@ -99,7 +103,10 @@ def _is_hdf5(path: Path) -> bool:
         return False
     with file, as_problem(str(path)):
         head = file.read(_HDF5_OFFSETS[-1] + len(HDF5_SIGNATURE))
-    return any(head.startswith(HDF5_SIGNATURE, offset) for offset in _HDF5_OFFSETS)
+    for signature, offsets in signatures:
+        if any(head.startswith(signature, offset) for offset in offsets):
+            return True
+    return False
 
 
 def lookalike_problem(head: bytes, location: Location | str) -> Problem | None:

@@ -24,6 +24,7 @@ class Npy(Format):
 
     name: ClassVar[str] = "npy"
     suffixes: ClassVar[tuple[str, ...]] = (".npy",)
+    offered: ClassVar[bool] = False
 
     def recognise(self, file: SourceFile) -> Claim:
         """Take every file with the suffix: what is wrong with others is said when they are opened."""
@@ -63,6 +64,7 @@ class Npz(Format):
 
     name: ClassVar[str] = "npz"
     suffixes: ClassVar[tuple[str, ...]] = (".npz",)
+    offered: ClassVar[bool] = False
 
     def recognise(self, file: SourceFile) -> Claim:
         """Take every file with the suffix: what is wrong with others is said when they are opened."""
@@ -79,5 +81,7 @@ class Npz(Format):
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write all arrays, each whole in memory."""
-        values: dict[str, Any] = {name: array[0 : len(array)] for name, array in arrays.items()}
+        values: dict[str, Any] = {
+            name: array[0 : len(array)].astype(array.dtype, copy=False) for name, array in arrays.items()
+        }
         np.savez(path, **values)

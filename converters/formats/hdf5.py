@@ -20,7 +20,8 @@ from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
 from unistore.converters.files.paths import natural_key
-from unistore.converters.plugin import Array, Claim, Facts, Format, Member, Opened, SourceFile, as_json, sure
+from unistore.converters.opened import Member
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, as_json, sure
 from unistore.errors import InputError, Location, Problem, location_of
 
 _SURE = sure("")
@@ -255,6 +256,7 @@ class Hdf5(Format):
 
     name: ClassVar[str] = "hdf5"
     suffixes: ClassVar[tuple[str, ...]] = hdf5.SUFFIXES
+    offered: ClassVar[bool] = False
     array_type: ClassVar[type[Dataset]] = Dataset
 
     def recognise(self, file: SourceFile) -> Claim:

@@ -84,6 +84,7 @@ class Png(Format):
 
     name: ClassVar[str] = "png"
     suffixes: ClassVar[tuple[str, ...]] = (".png",)
+    offered: ClassVar[bool] = False
 
     def recognise(self, file: SourceFile) -> Claim:
         """Take every file with the suffix: what is wrong with others is said when they are opened."""

@@ -7,7 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, maybe
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, maybe, no
+
+_LINE = 256
+"""Bytes in which the first line of such a header ends."""
+
+
+def begins_with_text(file: SourceFile) -> bool:
+    """Whether a file begins with a line of text that has a percent sign at its start."""
+    line, end, _ = file.head(_LINE).partition(b"\n")
+    is_text = line.isascii() and line.decode("ascii", "replace").rstrip("\r").isprintable()
+    return bool(end) and line.startswith(b"% ") and is_text
 
 
 class Raw(Format):
@@ -15,9 +25,12 @@ class Raw(Format):
 
     name: ClassVar[str] = "raw"
     suffixes: ClassVar[tuple[str, ...]] = (".dat", ".bin")
+    offered: ClassVar[bool] = False
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Take no file for sure: nothing in it says what it is."""
+        """Take no file for sure: nothing in it says what it is. Lines of text with ``%`` are a header."""
+        if begins_with_text(file):
+            return no("begins with a header of lines with %")
         return maybe(f"is a {file.path.suffix.lower()} file without a known header")
 
     @contextmanager

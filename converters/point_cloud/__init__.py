@@ -8,8 +8,8 @@ __all__ = ["FAMILY"]
 
 FAMILY = Family(
     name="point_cloud",
-    summary="Point clouds in HDF5: PointSuite, PointNet family, others.",
-    description="Point clouds in HDF5: PointSuite, PointNet family, columns in any group.",
+    summary="Point clouds: LAS, LAZ, PLY, PCD, KITTI, HDF5, arrays, text.",
+    description="Point clouds: LAS, LAZ, PLY, PCD, KITTI, nuScenes, HDF5 of many layouts, arrays, text.",
     examples=(
         "unistore convert point-cloud clouds/ clouds.zarr",
         "unistore convert point-cloud clouds/ clouds.zarr --voxel-size 0.5",

@@ -103,6 +103,7 @@ class PointCloudConverter(SeamConverter):
                 windows,
                 emit,
                 folder,
+                drops=options.nan == "drop",
             )
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:

@@ -152,7 +152,7 @@ class FiniteCheck:
                 self._locations[axis],
                 f"{self._wrong[axis]} of {self._rows} coordinates are not finite, "
                 f"first at row {row}: {value}",
-                "remove these points from every column",
+                "--nan drop leaves these points out of all segments",
                 "nan",
             )
             for axis, (row, value) in sorted(self._first.items())
@@ -160,7 +160,7 @@ class FiniteCheck:
 
 
 def bounds_of(axes: Sequence[NDArray[Any]], offsets: NDArray[np.int64]) -> Floats:
-    """Minimum and maximum of each segment, (S, 2, 3) f8; zeros for segments without points.
+    """Minimum and maximum of each segment, (S, 2, 3) f8; zeros for segments without finite points.
 
     Parameters
     ----------
@@ -173,6 +173,7 @@ def bounds_of(axes: Sequence[NDArray[Any]], offsets: NDArray[np.int64]) -> Float
     filled = np.flatnonzero(np.diff(offsets))
     if len(filled):
         for number, axis in enumerate(axes):
-            bounds[filled, 0, number] = np.minimum.reduceat(axis, offsets[filled])
-            bounds[filled, 1, number] = np.maximum.reduceat(axis, offsets[filled])
+            bounds[filled, 0, number] = np.fmin.reduceat(axis, offsets[filled])
+            bounds[filled, 1, number] = np.fmax.reduceat(axis, offsets[filled])
+    bounds[~np.isfinite(bounds).all(axis=(1, 2))] = 0
     return bounds

@@ -26,6 +26,8 @@ _HEADER = "header"
 
 def columns_of(opened: Opened) -> dict[str, Array]:
     """Arrays that may be columns, and those that would be if they could be read."""
+    if not isinstance(opened, OpenedHdf5):
+        return dict(opened.arrays)
     unsound = {problem.dataset for problem in opened.problems}
     return {
         path: array
@@ -35,7 +37,9 @@ def columns_of(opened: Opened) -> dict[str, Array]:
 
 
 def header_of(opened: Opened) -> Facts:
-    """What the group ``header`` of a file says; empty if there is none."""
+    """What the header of a file says: the group of that name of HDF5, else its facts."""
+    if not isinstance(opened, OpenedHdf5):
+        return opened.facts
     return opened.group_facts(_HEADER) if _HEADER in opened.groups else {}
 
 
@@ -66,7 +70,7 @@ def described(opened: Opened, chosen: Described, members: Sequence[str] = ()) ->
             *opened.left_out.items(),
             *((path, NO_COLUMN) for path in others_in_segments),
         ),
-        memory=chosen.memory + 2 * len(read) * opened.memory,
+        memory=chosen.memory + opened.memory * (2 * len(read) if isinstance(opened, OpenedHdf5) else 1),
         attributes=attributes,
     )
 

@@ -113,6 +113,8 @@ class StoredPoints:
         Columns of the store; the file may lack some.
     windows
         Windows that a file without segments is divided into; None: it is one segment.
+    drops
+        Whether points of a file without segments are in none if they are not finite; else these are refused.
 
     Raises
     ------
@@ -127,8 +129,10 @@ class StoredPoints:
         columns: Iterable[str],
         windows: Windows | None,
         work: Workspace,
+        *,
+        drops: bool = False,
     ) -> None:
-        self._points, self._work = points, work
+        self._points, self._work, self._drops = points, work, drops
         layout: Layout = source.detail.layout
         own = layout.columns
         self._forms = {key: (_native(own[key].dtype), own[key].row_shape) for key in columns if key in own}
@@ -150,15 +154,42 @@ class StoredPoints:
         count = self._points.rows
         own = self._points.segments()
         if isinstance(own, Ranges):
+            self._drops = False
             return Partition(None, own.lengths, own.numbers)
         if own is not None:
+            self._drops = False
             partition = partition_of(own.rows, own.numbers, count, self._work)
             self._hold_coordinates()
             return partition
-        if windows is None:
+        if windows is None and not self._drops:
             return Partition(None, np.array([count]), np.zeros(1, np.int64))
-        parts = window_rows(self._hold_coordinates(), windows, self._work)
+        parts = self._cut(self._hold_coordinates(), windows)
         return partition_of(([part] for part in parts), None, count, self._work)
+
+    def _cut(self, xyz: NDArray[Any], windows: Windows | None) -> Iterator[Integers]:
+        """Return the rows of each segment of a file without any: windows of the points that are kept."""
+        if not self._drops and windows is not None:
+            yield from window_rows(xyz, windows, self._work)
+            return
+        rows = self._finite_rows(xyz)
+        if windows is None or not len(rows):
+            yield rows
+            return
+        kept = self._work.column(xyz.dtype.str, len(rows), (3,))
+        for lo, hi in self._work.steps(0, len(rows)):
+            kept[lo:hi] = xyz.take(rows[lo:hi], axis=0)
+        for part in window_rows(kept, windows, self._work):
+            yield rows.take(part)
+
+    def _finite_rows(self, xyz: NDArray[Any]) -> Integers:
+        """Rows of the source whose coordinates are finite."""
+        rows = self._work.column(index_dtype(len(xyz)), len(xyz))
+        total = 0
+        for lo, hi in self._work.steps(0, len(xyz)):
+            finite = np.flatnonzero(np.isfinite(xyz[lo:hi]).all(axis=1)) + lo
+            rows[total : total + len(finite)] = finite
+            total += len(finite)
+        return rows[:total]
 
     def check(self) -> None:
         """Raise `InputError` if rows read so far are invalid."""
@@ -176,13 +207,25 @@ class StoredPoints:
         for first, last in self.blocks:
             yield from self._work.steps(int(self.offsets[first]), int(self.offsets[last]))
 
-    def column(self, key: str) -> Iterator[NDArray[Any]]:
-        """Read a column of the file, or its coordinates, in steps, (n, …) each; coordinates only once."""
+    def coordinates(self) -> Iterator[NDArray[Any]]:
+        """Read the coordinates in steps, (n, 3) each; only once."""
         if self.partition.rows is None:
-            return (self._read(key, lo, hi) for lo, hi in self.steps())
-        if self._work.in_memory(self._points.rows):
-            return self._taken(key, self.partition.rows)
-        return self._placed.column(key)
+            return (self._read(_XYZ, lo, hi) for lo, hi in self.steps())
+        return self._placed.column(_XYZ)
+
+    def columns(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Read the columns of the file in steps, (n, …) each.
+
+        All columns of a step are read together if they can: some formats decode all of them at a time.
+        """
+        if self.partition.rows is None:
+            for lo, hi in self.steps():
+                for key in self._forms:
+                    yield key, self._read(key, lo, hi)
+            return
+        for key in self._forms:
+            for values in self._placed.column(key):
+                yield key, values
 
     def filled(self, field: Field) -> Iterator[NDArray[Any]]:
         """Fill a column that the file lacks, in steps."""
@@ -206,7 +249,8 @@ class StoredPoints:
         else:
             for axis, name in enumerate(self._axes):
                 xyz[:, axis] = self._points.read(name, lo, hi)
-        self._finite.update(lo, xyz)
+        if not self._drops:
+            self._finite.update(lo, xyz)
         return xyz
 
     def _hold_coordinates(self) -> NDArray[Any]:
@@ -218,17 +262,6 @@ class StoredPoints:
         self.check()
         self._xyz = xyz
         return xyz
-
-    def _taken(self, key: str, rows: Integers) -> Iterator[NDArray[Any]]:
-        """Bring a column that fits in memory into storage order, in steps."""
-        if key == _XYZ:
-            values = self._xyz
-            self._xyz = None
-        else:
-            values = self._read(key, 0, self._points.rows)
-        assert values is not None
-        for lo, hi in self.steps():
-            yield values.take(rows[lo:hi], axis=0)
 
     @cached_property
     def _placed(self) -> PlacedTable:
@@ -282,6 +315,8 @@ def derive_points(
     windows: Windows | None,
     emit: Emit,
     folder: Path | None,
+    *,
+    drops: bool = False,
 ) -> Facts:
     """Read an open file, emit its points and voxels, and return what the index needs of it.
 
@@ -295,6 +330,8 @@ def derive_points(
         Columns of points and segments in the store; those that the file lacks are filled.
     windows
         Windows that a file without segments is divided into.
+    drops
+        See `StoredPoints`.
     folder
         For temporary columns of more than a step of points; None: all points are in memory.
 
@@ -314,17 +351,20 @@ def derive_points(
         raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
     origin: Origin = source.detail
     work = Workspace(folder)
-    stored = StoredPoints(points, source, columns, windows, work)
+    stored = StoredPoints(points, source, columns, windows, work, drops=drops)
     facts = _Emitter(stored, source, voxel_sizes, emit, work).emit_all()
     for rows in stored.source_rows():
         emit(POINTS, "source_row", rows)
+    labelled = dict.fromkeys(filter(is_label, columns), False)
+    for key, values in stored.columns():
+        if key in labelled:
+            labelled[key] |= bool(values.any())
+        emit(POINTS, key, values)
     for key, field in columns.items():
-        labelled = False
-        for values in stored.column(key) if key in origin.layout.columns else stored.filled(field):
-            labelled |= is_label(key) and bool(values.any())
-            emit(POINTS, key, values)
-        if is_label(key):
-            facts[f"labelled/{key}"] = np.array(labelled)
+        if key not in origin.layout.columns:
+            for values in stored.filled(field):
+                emit(POINTS, key, values)
+    facts |= {f"labelled/{key}": np.array(has_labels) for key, has_labels in labelled.items()}
     points.check()
     for key, field in segment_columns.items():
         if key == LABEL and origin.label is not None:
@@ -364,7 +404,7 @@ class _Emitter:
         for size in self._sizes:
             self._emit_voxels(size, np.empty((0, 3), np.int32), np.empty(0, np.uint32))
         _, lengths, numbers = self._stored.partition
-        coordinates = self._stored.column(_XYZ)
+        coordinates = self._stored.coordinates()
         for first, last in self._stored.blocks:
             self._emit_segments(first, last, coordinates)
         self._stored.check()
@@ -439,8 +479,8 @@ _CELLS = 130
 """A point of a step whose voxels and windows are found: cells, keys, order, inverse."""
 _CUT = 60
 """A point that is cut into windows: row, window, coordinates of both halves."""
-_ORDER, _VOXEL = 6, 24
-"""A point that is brought into another order: row, mask. One of a large segment: cells, position, voxel."""
+_ORDER, _VOXEL = 14, 24
+"""A point in another order: rows, mask, place. One of a large segment: cells, position, voxel."""
 
 
 class Memory(NamedTuple):
@@ -452,20 +492,21 @@ class Memory(NamedTuple):
 
 def derive_memory(file: Described, options: PointCloudOptions) -> Memory:
     """Bound the memory of `derive_points`."""
-    widest = 3 * np.dtype(file.layout.xyz_dtype).itemsize
-    for place in file.layout.columns.values():
-        widest = max(widest, np.dtype(place.dtype).itemsize * prod(place.row_shape))
-    is_cut = options.segment is not None and file.segmented is None
+    xyz = 3 * np.dtype(file.layout.xyz_dtype).itemsize
+    columns = file.layout.columns.values()
+    widths = [xyz, *(np.dtype(place.dtype).itemsize * prod(place.row_shape) for place in columns)]
+    widest = max(widths)
+    is_cut = (options.segment is not None or options.nan == "drop") and file.segmented is None
     is_large = bool(options.voxel_size) and file.points > STEP
     of_point = _POINT + 3 * widest
     if is_cut or options.voxel_size:
         of_point += _CELLS
     on_disk = _FIXED + file.memory + min(file.points, STEP) * of_point
     of_held = 0
+    if is_cut or file.segmented == "indices":
+        of_held = _ORDER + xyz + sum(widths)
     if is_cut:
-        of_held = _CUT + 2 * widest
-    elif is_large or file.segmented == "indices":
-        of_held = _ORDER + widest
-        if is_large:
-            of_held += _VOXEL + widest
+        of_held += _CUT
+    if is_large:
+        of_held += _VOXEL + 2 * widest
     return Memory(on_disk, on_disk + file.points * of_held)

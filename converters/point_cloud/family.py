@@ -30,18 +30,29 @@ from unistore.converters.seam.record import ConverterOf
 from unistore.errors import printable
 from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS
 
+_NO_SWEEP = "not called like a sweep of a lidar"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PointCloud(PointCloudOptions, Family):
     """Point clouds; see `PointCloudOptions`."""
 
     name: ClassVar[str] = FAMILY_NAME
-    summary: ClassVar[str] = "Point clouds in HDF5: PointSuite, PointNet family, others."
-    formats: ClassVar[tuple[type[Format] | str, ...]] = ("hdf5", "npy", "npz")
+    summary: ClassVar[str] = "Point clouds: LAS, LAZ, PLY, PCD, KITTI, HDF5, arrays, text."
+    formats: ClassVar[tuple[type[Format] | str, ...]] = (
+        *("hdf5", "npy", "npz"),
+        *("las", "laz", "ply", "pcd", "sweep", "text_points"),
+    )
+    any_format: ClassVar[bool] = True
     schema: ClassVar[Schema] = Schema(table=POINTS, samples=SEGMENTS)
 
     def declines(self, file: SourceFile) -> str:
-        """Decline an array that is called neither like a point cloud nor like a column of one beside it."""
+        """Decline an array that is called neither like a point cloud nor like a column of one beside it.
+
+        So are text and files without a header, but for rooms, sweeps and what the user named.
+        """
+        if not_called := _not_called(file):
+            return not_called
         if not arrays.is_npy(file) or coordinate_word(file.path) is not None or _owner(file) is not None:
             return ""
         return "is not called like a point cloud"
@@ -51,9 +62,15 @@ class PointCloud(PointCloudOptions, Family):
         owner = _owner(head.file)
         if owner is not None:
             return sure(f"is a column of {printable(owner.name)}", arrays.NAME)
+        if head.format == "sweep" and not _is_sweep(head.file):
+            if head.file.is_given:
+                message = "may be a sweep of a lidar, or spikes: nothing in it says which"
+                raise InputError(_either(head.file, message, "spike"))
+            return no(_NO_SWEEP)
         layout, match = recognise(head.opened, head.format, self.map)
         if match is Match.EITHER:
-            raise InputError(_either(head.file))
+            message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
+            raise InputError(_either(head.file, message, "rows"))
         if layout is None or match is Match.POSSIBLE:
             return no("is no point cloud of a known format")
         return sure(f"is a point cloud of layout {layout.NAME}", layout.NAME)
@@ -80,7 +97,42 @@ class PointCloud(PointCloudOptions, Family):
             yield from ((file, "no point cloud by its name and shape") for file in left_out)
         by_path = {file.path: file for file in files}
         for file in taken or files:
+            reason = _belongs(file, by_path)
+            if reason:
+                yield file, reason
+                continue
             yield _with_columns(file, by_path) if arrays.is_npy(file) else file
+
+
+def _belongs(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> str:
+    """Say why a file is no source of its own; empty: it is one."""
+    from unistore.converters.formats.ply import labels_of
+    from unistore.converters.formats.text_points import room_of
+
+    if labels_of(file.path) in by_path:
+        return "read as labels of the scan beside it"
+    if room_of(file.path) in by_path:
+        return "read as an object of its room"
+    return _not_called(file)
+
+
+def _not_called(file: SourceFile) -> str:
+    """Say why a file of text or without a header is no cloud by its name; empty: it may be one."""
+    suffix = file.path.suffix.lower()
+    if suffix not in (".txt", ".bin") or file.is_given:
+        return ""
+    if suffix == ".bin":
+        return "" if _is_sweep(file) else _NO_SWEEP
+    from unistore.converters.formats.text_points import is_room
+
+    return "" if is_room(file.path) else "text, which is read as points if you name the file"
+
+
+def _is_sweep(file: SourceFile) -> bool:
+    """Whether a file is a sweep by its name."""
+    from unistore.converters.formats.sweeps import is_sweep
+
+    return is_sweep(file.path)
 
 
 def _is_of_numpy(file: SourceFile) -> bool:
@@ -109,12 +161,11 @@ def _with_columns(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> Group
     return Group(file.name, (file, *columns.values()), ("xyz", *columns))
 
 
-def _either(file: SourceFile) -> Problem:
-    """Problem of a file that two families could read, with a command for each."""
+def _either(file: SourceFile, message: str, other: str) -> Problem:
+    """Problem of a file that another family could read, too, with a command for each."""
     path = shlex.quote(str(file.path))
     store = f"{shlex.quote(file.path.stem)}.zarr"
-    commands = [f"unistore convert {family} {path} {store}" for family in ("point-cloud", "rows")]
-    message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
+    commands = [f"unistore convert {family} {path} {store}" for family in ("point-cloud", other)]
     return Problem(str(file.path), message, " or ".join(commands), TWO_FAMILIES)
 
 

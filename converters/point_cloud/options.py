@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
 from unistore.errors import InputError
@@ -30,6 +31,9 @@ class PointCloudOptions(Options):
     columns
         What to do with columns that some files lack: ``"exact"`` refuses, ``"union"`` fills them,
         ``"intersection"`` leaves them out.
+    nan
+        Points whose coordinates are not finite, as sensors give where nothing returned: ``"refuse"`` names
+        the file, ``"drop"`` keeps them in the store and in no segment.
     exclude
         Names of files or folders to leave out.
     """
@@ -40,6 +44,7 @@ class PointCloudOptions(Options):
     min_points: int = option(1, "Windows with fewer points are no segments.")
     max_points: int | None = option(None, "Windows with more points are halved until none has more.")
     columns: Columns = option("exact", COLUMNS)
+    nan: Literal["refuse", "drop"] = option("refuse", "Points that are not finite; drop: in no segment.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +60,13 @@ class PointCloudOptions(Options):
         if wrong or len(set(self.voxel_size)) < len(self.voxel_size):
             msg = f"voxel_size={self.voxel_size}: expected different sizes above 0"
             raise InputError(msg)
+
+    def recorded(self) -> dict[str, Any]:
+        """See `Options.recorded`; `nan` only where points may have been dropped."""
+        plain = super().recorded()
+        if self.nan == "refuse":
+            del plain["nan"]
+        return plain
 
 
 def parse_window(text: str) -> float:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,15 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import Values, array_values
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.hdf5.attributes import attribute_texts
-from unistore.converters.files.libraries import UNISTORE, Opened, open_with_library
-from unistore.converters.plugin import Format, SourceFile
+from unistore.converters.files.libraries import Opened
 from unistore.converters.point_cloud.cloud import Cloud, clouds, lazy_values
 from unistore.converters.point_cloud.family import PointCloud
 from unistore.converters.point_cloud.layouts import batches, pointsuite_columns, pointsuite_indices
 from unistore.converters.point_cloud.pointsuite import COUNT
 from unistore.converters.point_cloud.source import Origin
 from unistore.converters.scan import Scan
-from unistore.converters.seam.formats import OWN, formats_of, open_file
+from unistore.converters.seam.formats import formats_for
+from unistore.converters.seam.stored import open_arrays
 from unistore.schemas.indices import StoreView, contradiction
 from unistore.schemas.point_cloud.fields import SEGMENTS
 
@@ -34,7 +33,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore coordinates, columns, the rows of segments, and attributes."""
     by_number = {cloud.source.number: cloud for cloud in clouds(store)}
     texts = attribute_texts(store, len(by_number))
-    formats = {kind.name: kind for kind in formats_of(PointCloud.formats)}
+    formats = {kind.name: kind for kind in formats_for(PointCloud)}
 
     def source(number: int) -> Restored:
         found = scan.sources[number]
@@ -49,27 +48,17 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                 RestoredFile(
                     path,
                     restored,
-                    partial(_opened, formats[origin.formats[0]], found.name),
+                    partial(open_arrays, formats[origin.formats[0]], found.name),
                     naming=_segments_by_number,
                     attributes=texts[number],
                     is_rewritten=_is_recounted,
+                    facts=by_number[number].header,
                 )
                 for path, restored in arrays.items()
             ]
         )
 
     return source
-
-
-@contextmanager
-def _opened(kind: Format, name: str, path: Path) -> Iterator[Opened]:
-    """Open a file by another library than unistore, where one reads its format."""
-    if type(kind) in OWN:
-        with open_with_library(path) as opened:
-            yield opened
-        return
-    with open_file(kind, SourceFile(path, name)) as file:
-        yield Opened(kind.library or UNISTORE, list(file.arrays), file.arrays.__getitem__)
 
 
 def _segments_by_number(opened: Opened) -> Callable[[str], str]:

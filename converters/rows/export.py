@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,11 @@ from unistore.converters.common.exported import (
 )
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
+from unistore.converters.plugin import Array
+from unistore.converters.rows.family import Rows
 from unistore.converters.scan import Scan
+from unistore.converters.seam.formats import formats_for
+from unistore.converters.seam.stored import file_of_format, formats_of_sources, open_arrays, stored_facts
 from unistore.schemas.indices import StoreView
 from unistore.schemas.rows.fields import TABLE
 
@@ -35,14 +40,19 @@ def files(store: StoreView) -> Iterator[File]:
     paths = [path for path in store.paths() if path.startswith(f"{TABLE}/")]
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
-    for source in sources:
-        arrays = {
+    for source, opening in zip(sources, formats_of_sources(Rows(), store, sources), strict=True):
+        columns = {
             path.removeprefix(f"{TABLE}/"): _own_rows(store, path, source)
             for path in paths
             if source.number not in store.array(path).attributes.get("missing_in", ())
         }
-        attributes = parse_attributes(texts[source.number])
-        yield from _files(source, _unmapped(arrays, mapping), attributes, reverse_axes=reverse_axes)
+        arrays = _unmapped(columns, mapping)
+        if opening.offered:
+            whole = {name: Array(values.whole()) for name, values in arrays.items()}
+            yield file_of_format(opening, source, whole, stored_facts(store, source))
+        else:
+            attributes = parse_attributes(texts[source.number])
+            yield from _files(source, arrays, attributes, reverse_axes=reverse_axes)
 
 
 def restore(store: StoreView, scan: Scan) -> Restore:
@@ -50,6 +60,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
     reverse_axes = bool(scan.options.get("reverse_axes"))
+    formats = {one.name: one for one in formats_for(Rows())}
 
     def source(number: int) -> Restored:
         found = scan.sources[number]
@@ -59,13 +70,14 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             if reverse_axes and found.detail.formats[place.file] == "hdf5":
                 values = _reversed(values)
             arrays.setdefault(place.file, []).append(RestoredArray(place.array, values, place.field))
+        facts = stored_facts(store, sources[number])
         paths = found.files[: len(found.detail.files)]
-        return Restored(
-            [
-                RestoredFile(path, arrays.get(file, []), attributes=texts[number])
-                for file, path in enumerate(paths)
-            ]
-        )
+        files = []
+        for file, path in enumerate(paths):
+            opening = partial(open_arrays, formats[found.detail.formats[file]], found.name)
+            restored = arrays.get(file, [])
+            files.append(RestoredFile(path, restored, opening, attributes=texts[number], facts=facts))
+        return Restored(files)
 
     return source
 

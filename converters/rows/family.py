@@ -47,6 +47,7 @@ class Rows(RowsOptions, Family):
 
     name: ClassVar[str] = FAMILY_NAME
     summary: ClassVar[str] = "Plain arrays: HDF5, .npy, .npz."
+    any_format: ClassVar[bool] = True
     schema: ClassVar[Schema] = Schema(table=TABLE)
     general: ClassVar[bool] = True
     keeps_attributes: ClassVar[bool] = True

@@ -69,6 +69,8 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
         problems += [(column.source or name, problem) for problem in wrong]
         if column.spatial:  # volumes of any extent are rows of one form
             forms[name] = Form(form.dtype, ())
+        elif column.dtype:
+            forms[name] = Form(column.dtype, form.row_shape)
     return Picked(
         columns={pick.name: pick.column for pick in picks},
         forms=forms,

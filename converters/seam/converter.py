@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,8 @@ from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
 from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
-from unistore.converters.formats.raw import Raw
+from unistore.converters.opened import BLOCK_BYTES
 from unistore.converters.plugin import (
-    BLOCK_BYTES,
     Array,
     Chosen,
     Claim,
@@ -41,10 +41,11 @@ from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.columns import Place, check_columns, check_derived, check_extents, picked_of
 from unistore.converters.seam.faults import calling, fault
-from unistore.converters.seam.formats import formats_of, open_file
+from unistore.converters.seam.formats import formats_for, formats_of, open_file
 from unistore.converters.seam.gather import gather_sources
 from unistore.converters.seam.indices import facts_of, finalize_sources
 from unistore.converters.seam.sources import (
+    Choices,
     Origin,
     Origins,
     PickedTable,
@@ -53,7 +54,6 @@ from unistore.converters.seam.sources import (
     further_files,
     group_of,
     joined,
-    part_group,
     picks_of,
     problems_of_facts,
     source_file,
@@ -61,17 +61,6 @@ from unistore.converters.seam.sources import (
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Table
 from unistore.system.foreign import begin_reading
-
-
-@dataclass(frozen=True)
-class _Opening:
-    """Opens a file by a format."""
-
-    format: Format
-    file: SourceFile
-
-    def __call__(self, _: Path) -> AbstractContextManager[Opened]:
-        return open_file(self.format, self.file)
 
 
 class SeamConverter(Converter):
@@ -83,8 +72,11 @@ class SeamConverter(Converter):
     def __init__(self, plugin: Family) -> None:
         self.plugin = plugin
         self.exclude = plugin.exclude
-        self.formats: tuple[Format, ...] = formats_of(plugin.formats)
+        self.formats: tuple[Format, ...] = formats_for(plugin)
         self._formats_by_name = {one.name: one for one in self.formats}
+        named = formats_of(plugin.formats)
+        further = self.formats[len(named) :]
+        self.further_suffixes = tuple(chain.from_iterable([one.suffixes for one in further]))
         self._suffixes = tuple(dict.fromkeys(suffix for one in self.formats for suffix in one.suffixes))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -131,11 +123,11 @@ class SeamConverter(Converter):
             return claim
         with calling(opening, file.name):
             # Other families that take files of the format look at the same open file.
-            opened: Opened = candidate.opened(_Opening(opening, file))
+            opened: Opened = candidate.opened(opening, partial(open_file, opening, file))
         with calling(self.plugin, file.name):
             matched = self.plugin.match(Head(file, opening.name, opened))
-        # A family is as sure of a file as its format, which knows nothing of bytes without a header.
-        if matched.certainty == "no" or isinstance(opening, Raw):
+        # A family is as sure of a file as its format, if that knows what the file means.
+        if matched.certainty == "no" or not opening.offered:
             return matched
         reason = " and ".join(filter(None, (claim.reason, matched.reason)))
         is_sure = "maybe" not in (claim.certainty, matched.certainty)
@@ -144,11 +136,17 @@ class SeamConverter(Converter):
     def _recognised(self, file: SourceFile, fitting: Sequence[Format]) -> tuple[Format | None, Claim]:
         """The format that claims a file, and its claim; else the reason of the last that does not."""
         claim = None
+        offered: dict[Format, Claim] = {}
         for candidate in fitting:
             with calling(candidate, file.name):
                 claim = candidate.recognise(file)
-            if claim.certainty != "no":
+            if claim.certainty == "no":
+                continue
+            if not candidate.offered:
                 return candidate, claim
+            offered[candidate] = claim
+        if offered:
+            return _surest(file, offered)
         file.check_whole()
         return None, claim or no(f"is of no format of {self.plugin.name}")
 
@@ -157,6 +155,10 @@ class SeamConverter(Converter):
         name = str(path).lower()
         fitting = [one for one in self.formats if name.endswith(one.suffixes)]
         return fitting or [one for one in self.formats if has_ending(path, one.suffixes)]
+
+    def _possible(self, path: Path) -> Sequence[Format]:
+        """Formats with the ending of a file; what the user names, whatever its ending, is of the first."""
+        return self._fitting(path) or self.formats[:1]
 
     def _format_name(self, path: Path | str) -> str:
         fitting = self._fitting(path)
@@ -171,36 +173,22 @@ class SeamConverter(Converter):
             sources = [self._source_file(path, name, near) for path, name in linked.names.items()]
         else:
             sources = self.files(listing, exclusion)
-        with calling(self.plugin, ", ".join(map(str, listing.roots))):
-            chosen = list(self.plugin.group(sources))
-        parts = Parts(roots=listing.roots)
-        problems = [*linked.problems]
-        notes = [*linked.notes]
-        unused = {
-            str(file.path): file.path for file in sources if file.format or not self.plugin.follows_links
-        }
-        left_out: list[tuple[Path, str]] = []
-        for one in chosen:
-            if isinstance(one, Problem):
-                problems.append(one)
-            elif isinstance(one, str):
-                notes.append(one)
-            elif isinstance(one, tuple) and not isinstance(one, Group):
-                file, reason = one
-                if unused.pop(str(file.path), None) is not None:
-                    left_out.append((file.path, reason))
-            else:
-                group = one if isinstance(one, Group) else Group(one.name, (one,))
-                for file in group.files:  # which the family may have named anew
-                    unused.pop(str(file.path), None)
-                parts.add(group.name, [file.path for file in group.files], part_group(group))
+        expected = [file for file in sources if file.format or not self.plugin.follows_links]
+        choices = Choices(listing.roots, expected)
+        where = ", ".join(map(str, listing.roots))
+        with calling(self.plugin, where):
+            for choice in self.plugin.group(sources):
+                choices.add(choice)
+        parts, left_out = choices.parts, choices.left_out
+        problems = [*linked.problems, *choices.problems]
         if not parts and not problems and not exclusion.covered:
             message = f"no {' or '.join(self.suffixes)} file in this folder"
-            problems.append(Problem(", ".join(map(str, listing.roots)), message, kind="missing"))
+            problems.append(Problem(where, message, kind="missing"))
         if not problems:
-            left_out += [(path, "in no source") for path in unused.values()]
+            left_out += [(path, "in no source") for path in choices.unused.values()]
         if self.plugin.follows_links:
             left_out = self._left_by_links(listing, left_out, parts, linked.followed)
+        notes = (*linked.notes, *choices.notes)
         return Found(parts=parts, left_out=left_out, notes=notes, problems=problems)
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
@@ -218,8 +206,7 @@ class SeamConverter(Converter):
     @contextmanager
     def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
         """Recognise a file, and open it."""
-        # What the user names, whatever its ending, is of the first format, if of any.
-        opening, claim = self._recognised(file, self._fitting(file.path) or self.formats[:1])
+        opening, claim = self._recognised(file, self._possible(file.path))
         if opening is None:
             raise file.problem(claim.reason)
         with calling(opening, file.name), open_file(opening, file) as opened:
@@ -249,9 +236,7 @@ class SeamConverter(Converter):
         group = group_of(part)
         openings = []
         for file in group.files:
-            # What the user names, whatever its ending, is of the first format, if of any.
-            fitting = self._fitting(file.path) or self.formats[:1]
-            opening, claim = self._recognised(file, fitting)
+            opening, claim = self._recognised(file, self._possible(file.path))
             if opening is None:
                 return self.not_ours(part, claim)
             openings.append(opening)
@@ -265,8 +250,7 @@ class SeamConverter(Converter):
 
     def opening_of(self, file: SourceFile) -> Format:
         """Return the first format with the ending of a file; what the user names may have any ending."""
-        fitting = self._fitting(file.path) or self.formats
-        return fitting[0]
+        return self._possible(file.path)[0]
 
     def describe(
         self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
@@ -293,8 +277,9 @@ class SeamConverter(Converter):
             count, wrong = check_columns(Chosen(columns), head, picked_of_table, has_map=False)
             tables[table] = PickedTable(picked_of_table, count)
             problems += wrong
+        facts = {**whole.facts, **chosen.facts}
         if plugin.schema.per_source:
-            problems += problems_of_facts(plugin.schema.per_source, head)
+            problems += problems_of_facts(plugin.schema.per_source, head.file.name, facts)
         if not chosen.columns and not problems:
             problems.append(Problem(part.name, "holds no arrays", kind="missing"))
         extent: tuple[int, ...] = ()
@@ -311,13 +296,16 @@ class SeamConverter(Converter):
         attributes = None
         if plugin.keeps_attributes:
             attributes = opened[0].attributes(set(wanted).__contains__)
+        # Single values of HDF5 files are among its attributes.
+        if attributes is not None:
+            facts = {}
         return ScannedSource(
             picked=picked,
             formats=tuple([opening.name for opening in openings]),
             rows=rows,
             tables=tables,
             extent=extent,
-            facts={} if plugin.keeps_attributes else whole.facts,
+            facts=facts,
             attributes=attributes,
             left_out=(*chosen.left_out.items(), *whole.left_out.items()),
             notes=tuple(notes),
@@ -335,7 +323,8 @@ class SeamConverter(Converter):
 
     def gather(self, parts: Parts, scanned: Sequence[ScannedSource]) -> Scan:
         """Merge the columns of all sources."""
-        return gather_sources(self.plugin, self.formats, parts, scanned)
+        # The ending of a file tells a format that the family names; a store records any other.
+        return gather_sources(self.plugin, formats_of(self.plugin.formats), parts, scanned)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Cut a source into samples, derive tables; of a forward-only one, all rows are emitted meanwhile."""
@@ -491,6 +480,17 @@ def fill(
                         rows[field] if field else rows,
                         casting="same_kind",
                     )
+
+
+def _surest(file: SourceFile, claims: Mapping[Format, Claim]) -> tuple[Format, Claim]:
+    """The only format that claims a file, or is sure of it, and its claim."""
+    certain = {one: claim for one, claim in claims.items() if claim.certainty == "sure"}
+    chosen = certain or claims
+    if len(chosen) > 1:
+        message = f"may be {' or '.join([one.name for one in chosen])}"
+        raise file.problem(message, "remove the package of the format that it is not")
+    ((one, claim),) = chosen.items()
+    return one, claim
 
 
 class Neighbours:

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from itertools import chain
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 from unistore.converters.formats.arrays import Npy, Npz
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
 from unistore.converters.formats.raw import Raw
-from unistore.converters.plugin import Array, Format, Opened, SourceFile
-from unistore.converters.registry import leave_out
+from unistore.converters.plugin import Array, Claim, Facts, Family, Format, Opened, SourceFile
+from unistore.converters.registry import leave_out, resolve
 from unistore.converters.seam.faults import calling
 from unistore.errors import InputError, Problem
 from unistore.system.foreign import opening
@@ -21,6 +23,57 @@ from unistore.system.foreign import opening
 ENTRY_POINTS = "unistore.formats"
 """Group of the entry points by which packages add formats."""
 OWN: tuple[type[Format], ...] = (Hdf5, Npy, Npz, Png, Jpeg, Raw)
+
+
+class Later(Format):
+    """A format of this package whose module is imported when it meets its first file."""
+
+    offered: ClassVar[bool] = False
+
+    def __init__(self, name: str, suffixes: tuple[str, ...], reference: str, library: str = "") -> None:
+        self.name = name  # type: ignore[misc]  # of the class of other formats
+        self.suffixes = suffixes  # type: ignore[misc]
+        self.library = library  # type: ignore[misc]
+        self._reference = reference
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Later) and other._reference == self._reference
+
+    def __hash__(self) -> int:
+        return hash(self._reference)
+
+    @property
+    def _format(self) -> Format:
+        kind: type[Format] = resolve(f"unistore.converters.formats.{self._reference}")
+        return kind()
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Ask the format."""
+        return self._format.recognise(file)
+
+    def open(self, file: SourceFile) -> AbstractContextManager[Opened]:
+        """Open the file by the format."""
+        return self._format.open(file)
+
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+        """Write a file of the format."""
+        self._format.write(path, arrays, facts)
+
+
+LATER = (
+    Later("dicom", (".dcm", ".ima"), "dicom:Dicom", "pydicom"),
+    Later("las", (".las",), "las:Las"),
+    Later("laz", (".laz",), "las:Laz", "lazrs"),
+    Later("lerobot", (".json",), "lerobot:LeRobot", "Arrow and FFmpeg"),
+    Later("metaimage", (".mha", ".mhd"), "metaimage:MetaImage"),
+    Later("nifti", (".nii", ".nii.gz"), "nifti:Nifti"),
+    Later("pcd", (".pcd",), "pcd:Pcd"),
+    Later("ply", (".ply",), "ply:Ply"),
+    Later("rlds", (".tfrecord",), "rlds:Rlds"),
+    Later("sweep", (".bin",), "sweeps:Sweep"),
+    Later("text_points", (".xyz", ".pts", ".asc", ".txt"), "text_points:TextPoints"),
+)
+"""Formats of this package that few files have."""
 
 
 def open_file(kind: Format, file: SourceFile) -> AbstractContextManager[Opened]:
@@ -55,6 +108,7 @@ def formats() -> Mapping[str, Format]:
     from importlib.metadata import entry_points
 
     by_name: dict[str, Format] = {kind.name: kind() for kind in OWN}
+    by_name |= {kind.name: kind for kind in LATER}
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         try:
             kind = point.load()
@@ -68,6 +122,21 @@ def formats() -> Mapping[str, Format]:
             message = f"{point.value} cannot be used: {type(error).__name__}: {error}"
             leave_out(point.name, message, "format")
     return by_name
+
+
+@cache
+def offered_suffixes() -> tuple[str, ...]:
+    """Endings of the formats that are offered to every family."""
+    return tuple(chain.from_iterable([one.suffixes for one in formats().values() if one.offered]))
+
+
+def formats_for(family: Family | type[Family]) -> tuple[Format, ...]:
+    """Formats of a family's files: those that it names, and the others that it takes."""
+    named = formats_of(family.formats)
+    if not family.any_format:
+        return named
+    names = {one.name for one in named}
+    return (*named, *[one for one in formats().values() if one.offered and one.name not in names])
 
 
 def format_by_ending(formats: Sequence[Format], name: str) -> Format:

@@ -12,7 +12,8 @@ from unistore.converters.common.columns import Merged, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
 from unistore.converters.files.paths import split_of
-from unistore.converters.plugin import BLOCK_BYTES, Column, Family, Format, Schema
+from unistore.converters.opened import BLOCK_BYTES
+from unistore.converters.plugin import Column, Family, Format, Schema
 from unistore.converters.protocol import Scan, Sources
 from unistore.converters.scan import Parts
 from unistore.converters.seam.columns import Place

@@ -37,28 +37,27 @@ class PluginRecord(Record):
             return light[name]
         if key is None and name == "specs":
             return specs_of(family.schema)
-        made = self._of_stores().get(name)
+        made = stored_parts(family).get(name)
         if made is None or key is not None:
             msg = f"family {self.command} has no {' '.join(filter(None, (name, key)))}"
             raise InputError(msg)
         return made
 
-    def _of_stores(self) -> dict[str, Any]:
-        """What is made of stores."""
-        from unistore.converters.seam import stored
 
-        family = self.kind_of_family
+def stored_parts(family: type[Family]) -> dict[str, Any]:
+    """Return what is made of a family's stores: ``export``, ``restore`` and ``preview`` of its record."""
+    from unistore.converters.seam import stored
 
-        def with_options(store: StoreView) -> Family:
-            recorded = store.attributes.get("options", {})
-            names = {option.name for option in declared(family)}
-            return family(**{name: value for name, value in recorded.items() if name in names})
+    def with_options(store: StoreView) -> Family:
+        recorded = store.attributes.get("options", {})
+        names = {option.name for option in declared(family)}
+        return family(**{name: value for name, value in recorded.items() if name in names})
 
-        return {
-            "export": lambda store: stored.exported_files(with_options(store), store),
-            "restore": lambda store, scan: stored.restore(with_options(store), store, scan),
-            "preview": stored.preview_of(family()),
-        }
+    return {
+        "export": lambda store: stored.exported_files(with_options(store), store),
+        "restore": lambda store, scan: stored.restore(with_options(store), store, scan),
+        "preview": stored.preview_of(family()),
+    }
 
 
 def _kind(store: StoreView) -> Any:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.plugin import Array, Column, Facts, Group, Head, Opened, Schema, SourceFile
-from unistore.converters.scan import Part, Scanned
+from unistore.converters.plugin import Array, Column, Facts, Group, Opened, Schema, SourceFile
+from unistore.converters.scan import Part, Parts, Scanned
 from unistore.converters.seam.columns import Pick, Picked, Place
 from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import Problem
@@ -117,6 +117,47 @@ def group_of(part: Part) -> Group:
     return Group(part.name, tuple(files), *rest)
 
 
+Choice = SourceFile | Group | tuple[SourceFile, str] | Problem | str
+"""See `Family.group`."""
+
+
+class Choices:
+    """Sources, files in no source, problems and remarks.
+
+    Attributes
+    ----------
+    unused
+        Path of each file of which nothing was said.
+    """
+
+    def __init__(self, roots: tuple[Path, ...], files: Sequence[SourceFile]) -> None:
+        self.parts = Parts(roots=roots)
+        self.left_out: list[tuple[Path, str]] = []
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.unused = {str(file.path): file.path for file in files}
+
+    def add(self, choice: Choice) -> None:
+        """Add one more; a file that is in a source is not left out."""
+        match choice:
+            case Problem():
+                self.problems.append(choice)
+            case str():
+                self.notes.append(choice)
+            case Group():
+                self._add_source(choice)
+            case SourceFile():
+                self._add_source(Group(choice.name, (choice,)))
+            case (file, reason):
+                if self.unused.pop(str(file.path), None) is not None:
+                    self.left_out.append((file.path, reason))
+
+    def _add_source(self, group: Group) -> None:
+        for file in group.files:  # which the family may have named anew
+            self.unused.pop(str(file.path), None)
+        self.parts.add(group.name, [file.path for file in group.files], part_group(group))
+
+
 def joined(group: Group, opened: Sequence[Opened]) -> Opened:
     """The files of a source as one."""
     first = opened[0]
@@ -189,18 +230,18 @@ def further_files(opened: Opened, part: Part) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(file.path) for file in opened.further if file.path not in part.files))
 
 
-def problems_of_facts(names: Mapping[str, Column], head: Head) -> list[Problem]:
+def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> list[Problem]:
     """Numbers of a source that its facts do not say."""
     problems = []
     for name, column in names.items():
         key = column.source or name
-        value = head.facts.get(key)
+        value = facts.get(key)
         if not isinstance(value, (int, float)):
             message = f"says no {key}, but {value!r}"
-            problems.append(Problem(head.file.name, message, "write it again", "missing"))
+            problems.append(Problem(file, message, "write it again", "missing"))
         elif not is_number(value, number_dtype(column)):
             message = f"says {key} {value!r}, expected a whole number"
-            problems.append(Problem(head.file.name, message, "write it again", "dtype"))
+            problems.append(Problem(file, message, "write it again", "dtype"))
     return problems
 
 

@@ -22,9 +22,9 @@ from unistore.converters.plugin import Array, Facts, Family, Format, Restored, S
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
 from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import OWN, format_by_ending, formats_of, open_file
+from unistore.converters.seam.formats import format_by_ending, formats_for, formats_of, open_file
 from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_offsets
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.indices import ArrayView, StoreView
 
 _DRAWN_ROWS = 200_000
@@ -64,7 +64,7 @@ def column_names(schema: Schema, store: StoreView) -> list[str]:
 def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
     """The arrays and facts of a source, from a store."""
     schema = family.schema
-    facts: Facts = json.loads(store.text(FACTS)[source.number]) if store.has(f"{FACTS}/data") else {}
+    facts = stored_facts(store, source)
     columns = _columns_of(store, schema.table, column_names(schema, store), source)
     if schema.spatial and source.hi > source.lo:
         extent = tuple(store.array(f"{schema.table}/extent").read(source.lo, source.lo + 1)[0].tolist())
@@ -78,6 +78,15 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
             columns |= {f"{table}/{name}": array for name, array in found.items()}
     with calling(family, source.name):
         return family.restore(columns, facts)
+
+
+def stored_facts(store: StoreView, source: SourceRows) -> Facts:
+    """Read what a source said beside its arrays, and no text of the others."""
+    if not store.has(f"{FACTS}/data"):
+        return {}
+    first, stop = store.array(f"{FACTS}/offsets").read(source.number, source.number + 2).tolist()
+    facts: Facts = json.loads(store.array(f"{FACTS}/data").read(first, stop).tobytes())
+    return facts
 
 
 def _columns_of(store: StoreView, table: str, names: Sequence[str], source: SourceRows) -> dict[str, Array]:
@@ -100,23 +109,51 @@ def exported_files(family: Family, store: StoreView) -> Iterator[File]:
     InputError
         If a format does not write files.
     """
-    formats = formats_of(family.formats)
-    by_name = {one.name: one for one in formats}
-    names = store.text(FORMAT) if store.has(f"{FORMAT}/data") else None
-    for source in sources_of(store):
-        opening = by_name[names[source.number]] if names else format_by_ending(formats, source.name)
-        if type(opening).write is Format.write:
-            message = f"was a {opening.name} file, a format that is not written"
-            raise InputError(Problem(source.name, message, "read the store instead", "option"))
+    sources = sources_of(store)
+    for source, opening in zip(sources, formats_of_sources(family, store, sources), strict=True):
         found = restored(family, store, source)
-        write = partial(opening.write, arrays=found.arrays, facts=found.facts)
-        yield File(name=source.name, form="format", source=source.number, values={}, write=write)
+        yield file_of_format(opening, source, found.arrays, found.facts)
+
+
+def formats_of_sources(family: Family, store: StoreView, sources: Sequence[SourceRows]) -> Iterator[Format]:
+    """The format that each source of a store had: a recorded one, or that of its ending.
+
+    Raises
+    ------
+    InputError
+        If it is not installed.
+    """
+    if not store.has(f"{FORMAT}/data"):
+        named = formats_of(family.formats)
+        yield from [format_by_ending(named, source.name) for source in sources]
+        return
+    by_name = {one.name: one for one in formats_for(family)}
+    for source, name in zip(sources, store.text(FORMAT), strict=True):
+        if name not in by_name:
+            message = f"was a {printable(name)} file, a format that is not known"
+            raise InputError(Problem(source.name, message, "install the package that adds it", "format"))
+        yield by_name[name]
+
+
+def file_of_format(opening: Format, source: SourceRows, arrays: Mapping[str, Array], facts: Facts) -> File:
+    """The file of a source, to be written by its format.
+
+    Raises
+    ------
+    InputError
+        If the format does not write files.
+    """
+    if type(opening).write is Format.write:
+        message = f"was a {opening.name} file, a format that is not written"
+        raise InputError(Problem(source.name, message, "read the store instead", "option"))
+    write = partial(opening.write, arrays=arrays, facts=facts)
+    return File(name=source.name, form="format", source=source.number, values={}, write=write)
 
 
 def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
     """Restore each source by the family's `restore`; its format opens the file."""
     sources = sources_of(store)
-    by_name = {one.name: one for one in formats_of(family.formats)}
+    by_name = {one.name: one for one in formats_for(family)}
 
     def source(number: int) -> RestoredSource:
         found = scan.sources[number]
@@ -138,12 +175,29 @@ def open_original(opening: Format, file: SourceFile, path: Path) -> Iterator[Ope
     """Open a file by its format; values of formats of this package are read by their library alone."""
     with calling(opening, file.name), open_file(opening, file) as opened:
         names = [name for name in opened.arrays if name not in opened.facts]
-        if type(opening) in OWN:
+        if _has_library(opening):
             with BY_FORMAT[opening.name](path) as by_library:
                 yield by_library._replace(names=names, facts=opened.facts)
         else:
             library = opening.library or UNISTORE
             yield OpenedFile(library, names, opened.arrays.__getitem__, facts=opened.facts)
+
+
+@contextmanager
+def open_arrays(opening: Format, name: str, path: Path) -> Iterator[OpenedFile]:
+    """Open a file with all its arrays: by its library, or by its format if no other reads it."""
+    if _has_library(opening):
+        with BY_FORMAT[opening.name](path) as by_library:
+            yield by_library
+        return
+    with open_original(opening, SourceFile(path, name), path) as opened:
+        yield opened
+
+
+def _has_library(opening: Format) -> bool:
+    """Whether a format is one of this package, and another library reads it."""
+    is_own = type(opening).__module__.startswith("unistore.")
+    return is_own and opening.name in BY_FORMAT
 
 
 def sample_of(family: Family, store: StoreView, number: int) -> Mapping[str, NDArray[Any]]:

@@ -23,7 +23,7 @@ FAMILY = Family(
     restore="unistore.converters.spike.export:restore",
     kind="unistore.data.kinds.defaults:clips",
     preview="unistore.converters.spike.preview:PREVIEW",
-    other_kinds=("unistore.Clips(length=5, crop=256)",),
+    other_kinds=("unistore.Clips(length=5, crop=256)", "unistore.Steps(length=200)"),
     batch_size=4,
     follows_links=True,
 )

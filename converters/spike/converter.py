@@ -1,10 +1,10 @@
-"""Conversion of spike recordings: scanning the files of a frame, and reading its row, padded with zeros."""
+"""Conversion of spike recordings: scanning the files of a frame, and reading rows, padded with zeros."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,23 +20,18 @@ from unistore.converters.seam.formats import FileArray, open_file
 from unistore.converters.seam.sources import group_of
 from unistore.converters.spike.family import Spike
 from unistore.converters.spike.frames import IMAGE_ROLES, FrameOrigin, ScannedFrame, VoxelForm
-from unistore.converters.spike.spikes import (
-    PixelSpikes,
-    Spikes,
-    Stream,
-    StreamSpikes,
-    Voxels,
-    spikes_in,
-    voxels_in,
-)
 from unistore.errors import InputError
-from unistore.schemas.spike.fields import FRAMES, IMAGES, file_table_name, row_bytes, voxelize
+from unistore.schemas.spike.fields import FRAMES, IMAGES, SPIKES, file_table_name, row_bytes
+
+if TYPE_CHECKING:
+    from unistore.converters.spike.spikes import Spikes, Stream, Voxels
 
 
 class SpikeConverter(SeamConverter):
     """Converts spike recordings; see `SpikeOptions`."""
 
     plugin: Spike
+    reads_in_place: ClassVar[bool] = True
     thread_safe: ClassVar[bool] = True
 
     def scan(self, part: Part) -> ScannedFrame:
@@ -47,6 +42,11 @@ class SpikeConverter(SeamConverter):
         InputError
             If none of its files can be read; other problems are in the result.
         """
+        # Asking about files of other families loads none of it.
+        from unistore.converters.spike.config import config_of
+        from unistore.converters.spike.spikes import Stream, Voxels, spikes_in, voxels_in
+
+        needs_size = self.plugin.height is None or self.plugin.width is None
         group = group_of(part)
         spikes: Spikes | Stream | None = None
         voxels: Voxels | None = None
@@ -68,6 +68,8 @@ class SpikeConverter(SeamConverter):
                 array = FileArray(opening, file, "")
                 values = voxels_in(opened, array) if role == "voxel" else spikes_in(opened, array)
                 others += [f"{file.name}: {name}" for name in opened.arrays if name != values.array.key]
+                if isinstance(values, Stream) and needs_size:
+                    values = replace(values, config=config_of(file))
                 if isinstance(values, Voxels):
                     voxels = values
                 else:
@@ -113,7 +115,7 @@ class SpikeConverter(SeamConverter):
         from unistore.converters.spike.tables import index_arrays
 
         return Finalized(
-            arrays=index_arrays(scan.sources),
+            arrays=index_arrays(scan),
             samples=len(scan.sources),
             sample_source=np.arange(len(scan.sources)),
             groups={FRAMES: self._attributes(scan)},
@@ -129,7 +131,7 @@ class SpikeConverter(SeamConverter):
             "source_layout": layout,
             "source_rows": "bottom first" if flipped else "top first",
             "flip_undone": flipped,
-            "voxel_rule": "bin = (t * B) // T, T = spike_length of the frame",
+            "voxel_rule": "bin = (t * B) // T, T = steps of the frame",
             "images": self.plugin.frames,
             "existing_voxels": "bottom first" if upside_down else "top first",
         }
@@ -137,7 +139,7 @@ class SpikeConverter(SeamConverter):
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Read a frame, or bytes ``lo:hi`` of one of its kept images."""
+        """Read time steps, the voxels and images of a frame, or bytes ``lo:hi`` of one of its kept images."""
         if lo == hi:
             return
         origin: FrameOrigin = scan.sources.details[source]
@@ -145,38 +147,47 @@ class SpikeConverter(SeamConverter):
         arrays: dict[str, FileArray] = {}
         for number, role in enumerate(origin.roles):
             arrays[role] = FileArray(*self.file_of(origin, paths, number), origin.arrays[number])
-        if table == FRAMES:
-            self._read_frame(origin, arrays, out)
-            return
-        image = next(image for image in IMAGES if file_table_name(image) == table)
-        with arrays[image].open() as pixels:
-            # The whole file is checked before a part of it is taken.
-            out["data"][...] = np.frombuffer(pixels.values.content(), np.uint8)[lo:hi]
+        if table == SPIKES:
+            self._read_steps(origin, arrays["spike"], lo, out["bits"])
+        elif table == FRAMES:
+            self._read_voxels(origin, arrays, out)
+            for image, (height, width) in origin.images.items():
+                if image in out:
+                    _read_image(arrays[image], out[image][0, :height, :width])
+        else:
+            image = next(image for image in IMAGES if file_table_name(image) == table)
+            with arrays[image].open() as pixels:
+                # The whole file is checked before a part of it is taken.
+                out["data"][...] = np.frombuffer(pixels.values.content(), np.uint8)[lo:hi]
 
-    def _read_frame(
+    def _spikes(self, origin: FrameOrigin, array: FileArray) -> Spikes:
+        """The spikes of a frame, to be read."""
+        from unistore.converters.spike.spikes import PixelSpikes, StreamSpikes
+
+        assert origin.spikes is not None
+        layout, extent = origin.spikes
+        if layout == "array":
+            return PixelSpikes(array=array, extent=extent)
+        return StreamSpikes(array=array, extent=extent, layout=layout, flip=self.plugin.flip)
+
+    def _read_steps(self, origin: FrameOrigin, array: FileArray, first: int, out: NDArray[np.uint8]) -> None:
+        spikes = self._spikes(origin, array)
+        spikes.read(out[:, : spikes.extent.height, : row_bytes(spikes.extent.width)], first)
+
+    def _read_voxels(
         self, origin: FrameOrigin, arrays: Mapping[str, FileArray], out: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Read the row of a frame into columns of one row, which are filled with zeros."""
-        if origin.spikes is not None and "spike" in out:
-            layout, extent = origin.spikes
-            length, height, width = extent
-            packed = out["spike"][0, :length, :height, : row_bytes(width)]
-            spikes: Spikes = PixelSpikes(array=arrays["spike"], extent=extent)
-            if layout != "array":
-                flip = self.plugin.flip
-                spikes = StreamSpikes(array=arrays["spike"], extent=extent, layout=layout, flip=flip)
-            spikes.read(packed)
-            for bins in origin.counted:
-                voxelize(packed, width, bins, out=out[f"voxel/{bins}"][0, :, :height, :width])
+        """Count the voxels of a frame, and read those that exist, into columns of one row of zeros."""
+        if origin.counted:
+            spikes = self._spikes(origin, arrays["spike"])
+            _, height, width = spikes.extent
+            spikes.count({bins: out[f"voxel/{bins}"][0, :, :height, :width] for bins in origin.counted})
         existing = origin.voxels
         if existing is not None and existing.bins not in origin.counted:
-            _read_voxels(arrays["voxel"], existing, out[f"voxel/{existing.bins}"][0])
-        for image, (height, width) in origin.images.items():
-            if image in out:
-                _read_image(arrays[image], out[image][0, :height, :width])
+            _read_existing(arrays["voxel"], existing, out[f"voxel/{existing.bins}"][0])
 
 
-def _read_voxels(array: FileArray, form: VoxelForm, out: NDArray[Any]) -> None:
+def _read_existing(array: FileArray, form: VoxelForm, out: NDArray[Any]) -> None:
     with array.open() as voxels:
         values = voxels[:]
     out[:, : form.height, : form.width] = values[:, ::-1] if form.upside_down else values

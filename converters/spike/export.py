@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Values, array_values
+from unistore.converters.common.exported import BLOCK, File, Values, array_values
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.libraries import BY_FORMAT, ONLY, Open, open_bytes, open_image
 from unistore.converters.formats.raw import Raw
@@ -22,20 +22,22 @@ from unistore.converters.seam.formats import format_by_ending, formats_of
 from unistore.converters.seam.stored import open_original
 from unistore.converters.spike.family import Spike
 from unistore.converters.spike.frames import IMAGE_ROLES, STREAM_ENDING, FrameOrigin, SpikeForm
+from unistore.converters.spike.spikes import bits_of_step
 from unistore.schemas.indices import Column, StoreView
 from unistore.schemas.spike.fields import (
+    BITS,
+    FRAME_OFFSETS,
     FRAMES,
     IMAGE_EXTENT,
     IMAGES,
-    SPIKE,
     SPIKE_EXTENT,
-    SPIKE_LENGTH,
     file_table_name,
     row_bytes,
     unpack,
     voxel_bins,
     voxel_path,
 )
+from unistore.schemas.spike.specs import require_version_2
 
 _ARRAY_ENDING = ".npy"
 _PNG = b"\x89PNG"
@@ -63,33 +65,66 @@ class Frame:
         """Whether its spikes came from a headerless stream."""
         return isinstance(self.format, Raw)
 
-    def packed(self, most: int | None = None) -> NDArray[np.uint8]:
-        """Its spikes as packed bits, (T, H, ⌈W/8⌉) u1, row 0 = top; of more than `most` bytes the first."""
-        length, (height, width) = int(self._row(SPIKE_LENGTH)), self.extent()
-        if most is not None:
-            length = min(length, max(1, most // max(1, height * row_bytes(width))))
-        end = [self.number + 1, length, height, row_bytes(width)]
-        return np.asarray(self.store.array(SPIKE).read_box([self.number, 0, 0, 0], end)[0])
+    def length(self) -> int:
+        """Its time steps."""
+        lo, hi = self._steps()
+        return hi - lo
+
+    def packed(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Some time steps as packed bits, (t, H, ⌈W/8⌉) u1, row 0 = top."""
+        first, _ = self._steps()
+        height, width = self.extent()
+        box = self.store.array(BITS).read_box([first + start, 0, 0], [first + stop, height, row_bytes(width)])
+        return np.asarray(box)
+
+    def beginning(self, most: int) -> NDArray[np.uint8]:
+        """Its first steps as packed bits, (t, H, ⌈W/8⌉) u1, of at most so many bytes."""
+        return self.packed(0, min(self.length(), self._steps_of(most)))
+
+    def _steps(self) -> tuple[int, int]:
+        lo, hi = Column(self.store, FRAME_OFFSETS).ranges(np.array([self.number]))
+        return int(lo[0]), int(hi[0])
+
+    def _steps_of(self, nbytes: int) -> int:
+        """Time steps of so many bytes of packed bits, at least one."""
+        height, width = self.extent()
+        return max(1, nbytes // max(1, height * row_bytes(width)))
 
     def extent(self) -> tuple[int, int]:
         """Height and width of its spikes and voxels."""
         height, width = self._row(SPIKE_EXTENT).tolist()
         return height, width
 
-    def stream(self) -> NDArray[np.uint8]:
+    def stream(self) -> Values:
         """The bytes of its stream."""
-        packed = self.packed()
-        if self.attributes["source_rows"] == "bottom first":
-            packed = packed[:, ::-1]
         layout = self.attributes["source_layout"]
-        if layout == "packed":
-            return np.ascontiguousarray(packed).reshape(-1)
-        pixels = unpack(np.ascontiguousarray(packed), self.extent()[1]).reshape(-1)
-        return pixels if layout == "bytes" else np.packbits(pixels, bitorder="little")
+        height, width = self.extent()
+        size = -(-self.length() * bits_of_step(layout, height, width) // 8)
+        # Bits without padding are whole bytes only together.
+        steps = self.length() if layout == "stream" else self._steps_of(BLOCK)
 
-    def spikes(self) -> NDArray[np.uint8]:
+        def blocks() -> Iterator[NDArray[np.uint8]]:
+            for start in range(0, self.length(), steps):
+                packed = self.packed(start, min(start + steps, self.length()))
+                if self.attributes["source_rows"] == "bottom first":
+                    packed = packed[:, ::-1]
+                packed = np.ascontiguousarray(packed)
+                pixels = packed if layout == "packed" else unpack(packed, width)
+                flat = pixels.reshape(-1)
+                yield np.packbits(flat, bitorder="little") if layout == "stream" else flat
+
+        return Values((size,), np.dtype(np.uint8), blocks)
+
+    def spikes(self) -> Values:
         """Its spikes as pixels of 0 and 1, (T, H, W) u1."""
-        return unpack(self.packed(), self.extent()[1])
+        height, width = self.extent()
+        steps = self._steps_of(BLOCK // 8)
+
+        def blocks() -> Iterator[NDArray[np.uint8]]:
+            for start in range(0, self.length(), steps):
+                yield unpack(self.packed(start, min(start + steps, self.length())), width)
+
+        return Values((self.length(), height, width), np.dtype(np.uint8), blocks)
 
     def voxels(self, path: str) -> NDArray[Any]:
         """A voxel set in the orientation of its source, (B, H, W)."""
@@ -119,6 +154,7 @@ class Frame:
 
 def frames(store: StoreView) -> Iterator[Frame]:
     """Every frame of a spike store."""
+    require_version_2(store)
     attributes = store.group(FRAMES)
     for number, path in enumerate(store.text("sources/path")):
         yield Frame(store=store, number=number, path=PurePosixPath(path), attributes=attributes)
@@ -179,7 +215,7 @@ def _reader(source: Source, number: int) -> Open:
 
 def _restored_spikes(frame: Frame, form: SpikeForm, key: str) -> RestoredArray:
     if not frame.is_stream:
-        return RestoredArray(key, array_values(frame.spikes()))
+        return RestoredArray(key, frame.spikes())
     used = prod(form.extent) % 8
 
     def without_unused_bits(stream: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -188,7 +224,7 @@ def _restored_spikes(frame: Frame, form: SpikeForm, key: str) -> RestoredArray:
             stream[-1] &= (1 << used) - 1
         return stream
 
-    return RestoredArray(key, array_values(frame.stream()), of_file=without_unused_bits)
+    return RestoredArray(key, frame.stream(), of_file=without_unused_bits)
 
 
 def files(store: StoreView) -> Iterator[File]:
@@ -201,11 +237,12 @@ def files(store: StoreView) -> Iterator[File]:
     ]
     images = images_in(store)
     for frame in frames(store):
-        if store.has(SPIKE):
+        if store.has(BITS):
             yield _spikes(frame)
         for path in existing:
             name = PurePosixPath(f"{frame.path_in(options['voxel_dir'])}{_ARRAY_ENDING}")
-            yield _array(frame, name if store.has(SPIKE) else frame.path, "voxel", frame.voxels(path))
+            voxels = array_values(frame.voxels(path))
+            yield _array(frame, name if store.has(BITS) else frame.path, "voxel", voxels)
         for image in images:
             yield _image(frame, image, options[f"{image}_dir"])
 
@@ -215,16 +252,16 @@ def _spikes(frame: Frame) -> File:
         return _array(frame, frame.path, "spk", frame.spikes())
     is_raw = type(frame.format) is Raw
     name = frame.path if is_raw else frame.path.with_suffix(STREAM_ENDING)
-    values = {"": array_values(frame.stream())}
+    values = {"": frame.stream()}
     return File(name=str(name), form="raw", source=frame.number, values=values)
 
 
-def _array(frame: Frame, name: PurePosixPath, key: str, values: NDArray[Any]) -> File:
+def _array(frame: Frame, name: PurePosixPath, key: str, values: Values) -> File:
     """An array in a ``.npz`` file if it came in one, else in a ``.npy`` file."""
     if name.suffix.lower() == ".npz":
-        inside = {key: array_values(values)}
+        inside = {key: values}
         return File(name=str(name), form="npz", source=frame.number, values=inside)
-    inside = {"": array_values(values)}
+    inside = {"": values}
     name = name.with_suffix(_ARRAY_ENDING)
     return File(name=str(name), form="npy", source=frame.number, values=inside)
 

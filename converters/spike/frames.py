@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from unistore.converters.formats.images import ImageHeader
 from unistore.converters.plugin import Group
 from unistore.converters.scan import Scanned
-from unistore.converters.spike.spikes import Extent, Spikes, Stream, Voxels
+
+if TYPE_CHECKING:
+    from unistore.converters.spike.spikes import Extent, Spikes, Stream, Voxels
 
 ROLES = ("spike", "voxel", "blur", "sharp")
 """Roles of the files of a frame; the first file present names the frame."""
@@ -62,6 +64,8 @@ class ScannedFrame(Scanned):
     @property
     def stream(self) -> Stream | None:
         """Its spikes, if they have no header."""
+        from unistore.converters.spike.spikes import Stream
+
         return self.spikes if isinstance(self.spikes, Stream) else None
 
     def called(self, role: str) -> str:
@@ -106,3 +110,10 @@ class FrameOrigin(NamedTuple):
     images: Mapping[str, tuple[int, int]]  # height and width by role
     counted: tuple[int, ...]  # bins of voxels that are counted
     inexact: tuple[str, ...]  # roles of images that lose values as 8-bit RGB
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Height and width of its spikes and voxels."""
+        extent = self.voxels if self.spikes is None else self.spikes.extent
+        assert extent is not None
+        return extent.height, extent.width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from math import prod
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from unistore.converters.spike.spikes import Extent, Spikes, Stream, StreamSpike
 from unistore.converters.spike.streams import ResolvedStreams, resolve_streams
 from unistore.converters.spike.tables import make_source, make_tables
 from unistore.errors import InputError, Problem, first_few
-from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, bin_edges
+from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, SPIKES, bin_edges
 from unistore.system.sizes import count_of, size
 
 _CHECKED_RECORDINGS = 8
@@ -55,20 +55,21 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
     if problems:
         raise InputError(problems)
     if any(frame.problems for frame in frames):
-        return Scan(family=FAMILY_NAME, sources=Sources(), tables=(), sample_table=FRAMES, main_table=FRAMES)
+        return Scan(family=FAMILY_NAME, sources=Sources(), tables=(), sample_table=FRAMES, main_table=SPIKES)
     voxels = _plan_voxels(frames, spikes, options.voxel_bins, misread)
     existing = [] if misread else [frame.voxels for frame in frames if frame.voxels is not None]
     sources = Sources(
         make_source(frame, roles, spikes.get(frame.name), options.frames, voxels.upside_down, voxels.counted)
         for frame in frames
     )
+    tables = make_tables(frames, extents, voxels.counted, existing, roles, options.frames)
     return Scan(
         family=FAMILY_NAME,
         sources=sources,
         units=[frame.group.unit for frame in frames],
-        tables=make_tables(frames, extents, voxels.counted, existing, roles, options.frames),
+        tables=tables,
         sample_table=FRAMES,
-        main_table=FRAMES,
+        main_table=tables[0].name,
         options={**options.recorded(), "found": {"layout": resolved.layout}},
         notes=(
             size_note(frames, extents),
@@ -125,7 +126,29 @@ def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedS
             by_sequence.setdefault(frame.sequence, []).append(frame.stream)
     if not by_sequence:
         return ResolvedStreams({}, "arrays")
-    return resolve_streams(by_sequence, options.layout, options.height, options.width, options.flip)
+    height, width, notes = _size_of_streams(list(chain.from_iterable(by_sequence.values())), options)
+    resolved = resolve_streams(by_sequence, options.layout, height, width, options.flip)
+    return resolved._replace(notes=[*notes, *resolved.notes])
+
+
+def _size_of_streams(
+    streams: Sequence[Stream], options: SpikeOptions
+) -> tuple[int | None, int | None, list[str]]:
+    """Height and width of all streams by the options or the files beside them, and a remark on these."""
+    height, width = options.height, options.width
+    named = [stream.config for stream in streams if stream.config is not None]
+    if not named:
+        return height, width, []
+    name = named[0].name
+    cure = "convert them apart, or give --height and --width"
+    if len(named) < len(streams) or len({(config.height, config.width) for config in named}) > 1:
+        message = "says the size of some streams, and of others another file does, or none"
+        raise InputError(Problem(name, message, cure, "geometry"))
+    rows, columns, _ = named[0]
+    if height not in (None, rows) or width not in (None, columns):
+        message = f"says {rows} x {columns} pixels, unlike the one of --height and --width that is given"
+        raise InputError(Problem(name, message, "give both, or none", "geometry"))
+    return rows, columns, [f"streams are {rows} x {columns} pixels, as {name} says"]
 
 
 def _spikes(frames: Sequence[ScannedFrame], resolved: ResolvedStreams, flip: bool) -> dict[str, Spikes]:
@@ -322,25 +345,26 @@ def size_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> 
         steps = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
         listing = ", ".join(f"{height} x {width}" for height, width in pixels)
         note += f", {steps} time steps of {listing} pixels"
-        if len(lengths) > 1 or len(pixels) > 1:
-            note += "; shorter and smaller ones are padded with zeros"
+        if len(pixels) > 1:
+            note += "; smaller ones are padded with zeros"
     return note
 
 
 def padding_note(extents: Mapping[str, Extent]) -> list[str]:
-    """A note if padding to the largest extents makes the store several times as large as its sources."""
-    sizes = {name: prod(extent) for name, extent in extents.items()}
-    if not sizes:
+    """A note if padding to the most pixels makes the store several times as large as its sources."""
+    if not extents:
         return []
-    largest = prod(map(max, zip(*extents.values(), strict=True)))
-    factor = len(sizes) * largest / sum(sizes.values())
+    steps = sum(extent.length for extent in extents.values())
+    height = max(extent.height for extent in extents.values())
+    width = max(extent.width for extent in extents.values())
+    factor = steps * height * width / sum(prod(extent) for extent in extents.values())
     if factor < _LARGE_PADDING:
         return []
-    name = max(sizes, key=sizes.__getitem__)
+    name = max(extents, key=lambda name: extents[name].height * extents[name].width)
     note = (
-        f"careful: {name} has {extents[name].length} time steps, and all frames are padded to the largest: "
-        f"{factor:.1f} times the values that the sources hold; convert it apart (--exclude {name}), "
-        "or cut it into frames"
+        f"careful: {name} has {extents[name].height} x {extents[name].width} pixels, and all frames are "
+        f"padded to the largest: {factor:.1f} times the values that the sources hold; convert it apart "
+        f"(--exclude {name})"
     )
     return [note]
 

@@ -14,7 +14,8 @@ from unistore.converters.spike.export import Frame, images_in
 from unistore.converters.spike.gather import SATURATED, firing_rate
 from unistore.errors import InputError, StoreError
 from unistore.schemas.indices import StoreView, whole
-from unistore.schemas.spike.fields import SPIKE, SPIKE_LENGTH, unpack, voxel_bins, voxel_path, voxelize
+from unistore.schemas.spike.fields import BITS, FRAME_OFFSETS, unpack, voxel_bins, voxel_path, voxelize
+from unistore.schemas.spike.specs import require_version_2
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,8 +29,9 @@ _MEASURED_BITS = 1 << 20
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one frame."""
+    require_version_2(store)
     frame = Frame(store=store, number=sample)
-    packed = frame.packed(_BITS) if store.has(SPIKE) else None
+    packed = frame.beginning(_BITS) if store.has(BITS) else None
     width = frame.extent()[1]
     bins, said = _bins(frame, packed)
     shown: list[tuple[str, NDArray[Any]]] = [(image, _image(frame, image)) for image in images_in(store)]
@@ -63,14 +65,14 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
 
 def measures(store: StoreView) -> Iterator[Measure]:
     """Steps of every frame, and how many spikes a pixel fires in some."""
-    if not store.has(SPIKE):
+    if not store.has(BITS):
         return
-    yield Measure(name="time steps", values=whole(store, SPIKE_LENGTH))
+    yield Measure(name="time steps", values=np.diff(whole(store, FRAME_OFFSETS)))
     samples = evenly(0, store.sample_count, _MEASURED)
     some = [Frame(store=store, number=sample) for sample in samples.tolist()]
     yield Measure(
         name="spikes a pixel and step",
-        values=np.array([firing_rate([each.packed(_MEASURED_BITS)], each.extent()[1]) for each in some]),
+        values=np.array([firing_rate([each.beginning(_MEASURED_BITS)], each.extent()[1]) for each in some]),
         samples=samples,
         most=SATURATED,
         cure="look at the recordings",

@@ -9,7 +9,7 @@ Everything here knows where values lie, and opens a file whenever it reads some.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import storable
 from unistore.converters.plugin import Array, Opened
 from unistore.converters.seam.formats import FileArray
+from unistore.converters.spike.config import Config
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
 
 BLOCK = 8 << 20
@@ -72,13 +73,14 @@ class Spikes(ABC):
         return self.memory > LARGE
 
     @abstractmethod
-    def blocks(self) -> Iterator[NDArray[np.uint8]]:
-        """Read the spikes as packed bits, row 0 = top, in time order. Thread-safe.
+    def blocks(self, first: int = 0) -> Iterator[NDArray[np.uint8]]:
+        """Read the spikes from a time step on as packed bits, row 0 = top, in time order. Thread-safe.
 
         Yields
         ------
         ndarray, (t, H, ⌈W/8⌉) u1
-            Least significant bit first, padding bits 0. Together T steps, each of about `BLOCK` pixels.
+            Least significant bit first, padding bits 0. Together all further steps, each of about `BLOCK`
+            pixels.
 
         Raises
         ------
@@ -86,10 +88,10 @@ class Spikes(ABC):
             If the file cannot be read, ends early, or holds other values than 0 and 1.
         """
 
-    def read(self, out: NDArray[np.uint8]) -> None:
-        """Fill `out`, (t, H, ⌈W/8⌉), with the first t time steps; it may be a view of a larger array."""
+    def read(self, out: NDArray[np.uint8], first: int = 0) -> None:
+        """Fill `out`, (t, H, ⌈W/8⌉), with t time steps from `first` on; it may be part of an array."""
         start = 0
-        for block in self.blocks():
+        for block in self.blocks(first):
             steps = min(len(block), len(out) - start)
             out[start : start + steps] = block[:steps]
             start += steps
@@ -100,30 +102,35 @@ class Spikes(ABC):
         """Count the spikes of each bin of time, as `voxelize` does, block by block."""
         length, height, width = self.extent
         counts = np.zeros((bins, height, width), count_dtype(length, bins))
-        edges = bin_edges(length, bins)
+        self.count({bins: counts})
+        return counts
+
+    def count(self, grids: Mapping[int, NDArray[Any]]) -> None:
+        """Add the spikes of each bin of time to grids (bins, H, W) of zeros, by their numbers of bins."""
+        length, _, width = self.extent
         start = 0
         for block in self.blocks():
             stop = start + len(block)
-            for number in range(bins):
-                first, last = np.clip(edges[number : number + 2], start, stop) - start
-                if first < last:
-                    counts[number] += voxelize(block[first:last], width, 1)[0]
+            for bins, grid in grids.items():
+                inside = np.clip(bin_edges(length, bins), start, stop) - start
+                for number in np.flatnonzero(np.diff(inside)).tolist():
+                    steps = block[inside[number] : inside[number + 1]]
+                    grid[number] += voxelize(steps, width, 1)[0]
             start = stop
-        return counts
 
 
 @dataclass(frozen=True, kw_only=True)
 class PixelSpikes(Spikes):
     """Spikes as an array of pixels (T, H, W), top row first."""
 
-    def blocks(self) -> Iterator[NDArray[np.uint8]]:
+    def blocks(self, first: int = 0) -> Iterator[NDArray[np.uint8]]:
         """Pack the pixels."""
         with self.array.open() as pixels:
             if pixels.shape != self.extent:
                 now = " x ".join(map(str, pixels.shape))
                 message = f"is {now} now, and was {self.extent} when it was scanned"
                 raise self.array.file.problem(message, _CHANGED, "changed")
-            for start in range(0, self.extent.length, self._steps):
+            for start in range(first, self.extent.length, self._steps):
                 yield self.block(pixels, start)
 
     @property
@@ -149,6 +156,8 @@ class Stream:
     array: FileArray
     size: int
     """Bytes of the stream."""
+    config: Config | None = None
+    """What is said of it beside it."""
 
     @property
     def name(self) -> str:
@@ -165,15 +174,17 @@ class StreamSpikes(Spikes):
     flip: bool
     """Whether it holds its bottom row first."""
 
-    def blocks(self) -> Iterator[NDArray[np.uint8]]:
+    def blocks(self, first: int = 0) -> Iterator[NDArray[np.uint8]]:
         """Read whole time steps."""
         length, height, width = self.extent
         step_bits = bits_of_step(self.layout, height, width)
         steps = max(1, BLOCK // (height * width))
-        if self.layout == "stream":
-            steps = -(-steps // 8) * 8  # so that every block begins at a whole byte
+        before = 0
+        if self.layout == "stream":  # every block begins at a whole byte
+            steps = -(-steps // 8) * 8
+            before = first % 8
         with self.array.open() as content:
-            for start in range(0, length, steps):
+            for start in range(first - before, length, steps):
                 count = min(steps, length - start)
                 first_byte = start * step_bits // 8
                 byte_count = -(-count * step_bits // 8)
@@ -182,7 +193,7 @@ class StreamSpikes(Spikes):
                     message = f"ended in frame {start + raw.size * 8 // step_bits} of {length}"
                     cure = f"{_CHANGED} when it is complete"
                     raise self.array.file.problem(message, cure, "truncated")
-                rows = self._rows(raw, count)
+                rows = self._rows(raw, count)[max(0, first - start) :]
                 yield rows[:, ::-1] if self.flip else rows
 
     def _rows(self, raw: NDArray[np.uint8], steps: int) -> NDArray[np.uint8]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import promote
-from unistore.converters.protocol import Source, Sources
+from unistore.converters.protocol import Scan, Source
 from unistore.converters.spike.frames import FrameOrigin, Place, ScannedFrame, SpikeForm, VoxelForm
 from unistore.converters.spike.spikes import Extent, Spikes, StreamSpikes, Voxels
 from unistore.schemas.spike import fields
@@ -21,6 +21,7 @@ from unistore.schemas.spike.fields import (
     IMAGES,
     SEQUENCE_NAME,
     SPIKE_EXTENT,
+    SPIKES,
     count_dtype,
     file_table_name,
 )
@@ -37,25 +38,24 @@ def make_tables(
     roles: Sequence[str],
     frames: str,
 ) -> tuple[Table, ...]:
-    """The table of frames and, with ``frames="keep"``, a table of bytes for each image.
+    """Tables of time steps, and of voxels and images, where there are some; kept images are one each.
 
-    Rows are padded to the largest extents of spikes (`extents`, by the frame's name), voxels and images.
+    Rows are padded to the most pixels of spikes (`extents`, by the frame's name) and voxels, and of images.
     Voxel sets of `counted` bins are counted; an existing set of other bins is read.
     """
-    length = max((extent.length for extent in extents.values()), default=0)
+    lengths = [extent.length for extent in extents.values()]
     sized: list[Extent | Voxels] = [*extents.values(), *existing]
     height = max(grid.height for grid in sized)
     width = max(grid.width for grid in sized)
-    sets = [(bins, count_dtype(length, bins), True) for bins in counted]
+    steps: list[Field] = []
+    if "spike" in roles:
+        steps.append(fields.bits_field(height, width, fields.chunk_steps(lengths)))
+    sets = [(bins, count_dtype(max(lengths), bins), True) for bins in counted]
     if existing and existing[0].bins not in counted:
         dtype = promote([voxels.dtype for voxels in existing])
         if dtype is not None:
             sets.append((existing[0].bins, dtype.name, False))
-    columns: list[Field] = []
-    if "spike" in roles:
-        columns.append(fields.spike_field(length, height, width))
-    for bins, name, is_counted in sorted(sets):
-        columns.append(fields.voxel_field(bins, name, height, width, counted=is_counted))
+    columns = [fields.voxel_field(bins, name, height, width, counted=own) for bins, name, own in sorted(sets)]
     kept: list[Table] = []
     headers = [header for frame in scanned for header in frame.images.values()]
     for image in IMAGES:
@@ -68,27 +68,24 @@ def make_tables(
         else:
             sizes = [frame.images[image].size for frame in scanned]
             kept.append(fields.file_table(image, median_low(sizes)))
-    return (Table(name=FRAMES, fields=tuple(columns)), *kept)
+    tables = [Table(name=SPIKES, fields=tuple(steps)), Table(name=FRAMES, fields=tuple(columns)), *kept]
+    return tuple([table for table in tables if table.fields])
 
 
-def index_arrays(sources: Sources) -> Arrays:
+def index_arrays(scan: Scan) -> Arrays:
     """All index arrays of the sources, one source for each frame."""
-    origins: list[FrameOrigin] = list(sources.details)
-    spikes = [origin.spikes.extent for origin in origins if origin.spikes is not None]
-    arrays: Arrays = []
-    if spikes:
-        arrays.append((fields.SPIKE_LENGTH_FIELD, np.array([extent.length for extent in spikes], np.int32)))
-        pixels = [(extent.height, extent.width) for extent in spikes]
-    else:
-        voxels = [origin.voxels for origin in origins if origin.voxels is not None]
-        pixels = [(form.height, form.width) for form in voxels]
+    origins: list[FrameOrigin] = list(scan.sources.details)
+    arrays: Arrays = [(fields.FRAME_SOURCE_FIELD, np.arange(len(origins), dtype=np.int32))]
+    if scan.main_table == SPIKES:
+        arrays.append((fields.FRAME_OFFSETS_FIELD, offsets_of(scan.sources.rows(SPIKES))))
+    pixels = [origin.pixels for origin in origins]
     arrays.append((fields.extent_field(SPIKE_EXTENT), np.array(pixels, np.int32)))
     images = list(origins[0].images)
     if images:
         pixels = [origin.images[images[0]] for origin in origins]
         arrays.append((fields.extent_field(IMAGE_EXTENT), np.array(pixels, np.int32)))
     for image in images:
-        sizes = sources.rows(file_table_name(image))
+        sizes = scan.sources.rows(file_table_name(image))
         if any(sizes):
             arrays.append((fields.file_offsets_field(image), offsets_of(sizes)))
     names: list[str] = []
@@ -124,6 +121,7 @@ def make_source(
     keys = {}
     memory = 0
     if spikes is not None:
+        rows[SPIKES] = spikes.extent.length
         layout = spikes.layout if isinstance(spikes, StreamSpikes) else "array"
         spike_form = SpikeForm(layout, spikes.extent)
         keys["spike"] = spikes.array.key

@@ -1,7 +1,7 @@
 """Columns of one episode, from its arrays.
 
-Per-step arrays become columns of ``steps``. Only the names of arrays of shape (T, 0) are stored. Small arrays
-that are not per step become attributes.
+Per-step arrays become columns of ``steps``, those of other rates columns of the tables of their clocks. Only
+the names of arrays of shape (T, 0) are stored. Small arrays that are not per step become attributes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import Column, length_table, storable
 from unistore.converters.formats.images import decode, encoding_of, header_of
 from unistore.converters.plugin import Array
+from unistore.converters.trajectory.clocks import Clocks, Said, Timed, check_clocks, dataset_names
 from unistore.converters.trajectory.layouts import Recording
 from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core, is_ignored
 from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
+from unistore.schemas.trajectory.fields import STEPS
 
 Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable"]
 """How the rows of an array are converted to those of a column.
@@ -45,12 +47,13 @@ FEW = 8
 
 
 class Feature(NamedTuple):
-    """One column of one episode: its array (path inside the episode), how it is read, dtype and shape."""
+    """One column of one episode: its array (path inside the episode), how it is read, dtype, shape, clock."""
 
     dataset: str
     kind: Kind
     dtype: str
     row_shape: tuple[int, ...] = ()
+    clock: str = STEPS
 
     @property
     def form(self) -> Column:
@@ -88,6 +91,9 @@ class Episode:
     left_out: dict[str, str] = field(default_factory=dict)
     """Reason for each array that is not stored."""
     problems: list[Problem] = field(default_factory=list)
+    clocks: Clocks = field(default_factory=Clocks)
+    """Of columns of other rates."""
+    notes: list[str] = field(default_factory=list)
 
 
 class NamedArrays:
@@ -102,15 +108,28 @@ class NamedArrays:
         episode of the file, even where the numbers happen to be equal.
     """
 
-    def __init__(self, recording: Recording, naming: Naming) -> None:
+    def __init__(self, recording: Recording, naming: Naming, said: Said) -> None:
         self.recording = recording
         self._naming = replace(naming, bare=recording.is_bare)
-        columns = {path: column_of(path, self._naming) for path in recording.arrays}
+        names = dataset_names(recording.arrays.keys())
+        columns = {path: column_of(path, self._naming, name) for path, name in names.items()}
         self._columns = {path: column for path, column in columns.items() if column is not None}
-        self._length = self._most_common_rows()
+        timed = Timed(recording, self._columns, said)
+        self._length = self._rows_of_action(timed) or self._most_common_rows()
+        self._clocks = timed.clocks(self._length)
         self.not_per_step = {
-            path for path in self._columns if not self._must_match(path) and not self._is_per_step(path)
+            path
+            for path in self._columns
+            if path not in self._clocks.of and not self._must_match(path) and not self._is_per_step(path)
         }
+
+    def _rows_of_action(self, timed: Timed) -> int:
+        """Steps, where all arrays that are not per step can be streams of their own; 0: they cannot."""
+        arrays = self.recording.arrays
+        action = next((path for path, column in self._columns.items() if column == "action"), "")
+        rows = arrays[action].shape[:1] if action else ()
+        others = [path for path in self._columns if self._must_match(path) and arrays[path].shape[:1] != rows]
+        return rows[0] if rows and all(map(timed.has_time, others)) else 0
 
     def _most_common_rows(self) -> int:
         """Steps: the most common number of rows among the arrays that must be per step."""
@@ -130,18 +149,26 @@ class NamedArrays:
 
     def describe(self, excluded: Collection[str]) -> Episode:
         """Find the columns; arrays in `excluded` are not per step in some episode."""
-        episode = Episode(self._length, problems=self._length_problems())
+        episode = Episode(self._length, problems=self._length_problems(), clocks=self._clocks)
+        if any(rows != self._length for rows in self._clocks.lengths.values()) and not episode.problems:
+            told = check_clocks(self.recording, self._clocks, self._length)
+            episode.problems += told.problems
+            episode.notes += told.notes
         for path in self.recording.arrays:
             if path not in self._columns:
                 episode.left_out[path] = IGNORED if is_ignored(path, self._naming) else _LENGTHS
         taken: dict[str, str] = {}
         for path, column in self._columns.items():
             array, location = self.recording.arrays[path], self.recording.location(path)
-            if path in excluded or not self._is_per_step(path):
+            clock = self._clocks.of.get(path, STEPS)
+            if clock == STEPS and (path in excluded or not self._is_per_step(path)):
                 _keep_small(episode, path, array)
                 continue
-            if 0 in array.shape[1:]:
+            if 0 in array.shape[1:] and clock == STEPS:
                 episode.empty[path] = str(array.dtype)
+                continue
+            if 0 in array.shape[1:]:
+                episode.left_out[path] = "holding no values"
                 continue
             problem = _name_problem(column, location, taken.get(column))
             if problem is not None:
@@ -149,19 +176,23 @@ class NamedArrays:
                 continue
             taken[column] = path
             try:
-                episode.features[column] = _feature(path, column, array, location)
+                episode.features[column] = _feature(path, column, array, location)._replace(clock=clock)
             except InputError as error:
                 episode.problems += error.problems
         return episode
 
     def _length_problems(self) -> list[Problem]:
         """One Problem with a table of lengths if arrays that must be per step have different ones."""
-        shapes = {path: self.recording.arrays[path].shape for path in self._columns if self._must_match(path)}
+        paths = [path for path in self._columns if path not in self._clocks.of and self._must_match(path)]
+        shapes = {path: self.recording.arrays[path].shape for path in paths}
         lengths = {path: shape[0] for path, shape in shapes.items() if shape}
         if all(rows == self._length for rows in lengths.values()):
             return []
         message = f"datasets have different numbers of steps:\n{length_table(lengths)}\n   "
-        cure = "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out"
+        cure = (
+            "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out; a dataset of another rate "
+            "needs timestamps beside it (NAME_timestamps), or an attribute rate"
+        )
         return [Problem.at(self.recording.location(), message, cure, "length")]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
-from unistore.converters.plugin import Format, Group, Head, Opened
+from unistore.converters.plugin import Claim, Format, Group, Head, Opened
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Part, Parts
 from unistore.converters.seam.converter import SeamConverter
@@ -56,6 +56,13 @@ class TrajectoryConverter(SeamConverter):
             Exclusion(options.exclude),
             is_certain=not options.map,  # without a map, what is not recognised is refused
         )
+
+    def not_ours(self, part: Part, claim: Claim) -> ScannedFile:
+        """See `SeamConverter.not_ours`; such a file has no episodes."""
+        from unistore.converters.trajectory.scan import without_episodes
+
+        super().not_ours(part, claim)
+        return without_episodes(f"left out: {part.name} {claim.reason}")
 
     def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
         """Merge the columns of all episodes."""

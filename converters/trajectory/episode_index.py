@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.plugin import Array, Opened
+from unistore.converters.trajectory.clocks import Stream
 from unistore.converters.trajectory.columns import Feature
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
+from unistore.schemas.trajectory.fields import CLOCKS, STEPS
 
 
 class Variant(NamedTuple):
@@ -22,6 +24,8 @@ class Variant(NamedTuple):
     features: Mapping[str, Feature]
     values: tuple[str, ...]
     empty: Mapping[str, str]
+    streams: Mapping[str, Stream] = {}
+    """What tells the times of each clock, by its name."""
 
     @property
     def knows_next(self) -> bool:
@@ -73,6 +77,13 @@ class EpisodeIndex(NamedTuple):
     variants: Sequence[Variant]
     masks: Mapping[str, Sequence[int]]
     """Episode numbers in each mask of the file."""
+    clock_lengths: Mapping[str, Sequence[int]] = {}
+    """Rows of each episode, by the names of the clocks that are not that of the steps."""
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether a clock has another number of rows than the steps in some episode."""
+        return any(tuple(rows) != tuple(self.lengths) for rows in self.clock_lengths.values())
 
     @property
     def must_be_compared(self) -> bool:
@@ -83,8 +94,9 @@ class EpisodeIndex(NamedTuple):
         """Paths in the file of all arrays that are converted."""
         found: set[str] = set()
         for group, number in dict.fromkeys(zip(self.groups, self.variant, strict=True)):
-            features, values, empty = self.variants[number]
-            names = [*(feature.dataset for feature in features.values()), *values, *empty]
+            variant = self.variants[number]
+            columns = (feature.dataset for feature in variant.features.values())
+            names = [*columns, *variant.values, *variant.empty]
             found.update(f"{group}/{name}".strip("/") for name in names)
         return found
 
@@ -95,6 +107,39 @@ class EpisodeIndex(NamedTuple):
             features = {name: feature for name, feature in variant.features.items() if name in columns}
             variants.append(variant._replace(features=features))
         return self._replace(variants=tuple(variants))
+
+    def on_clocks(self, clocks: Mapping[str, str]) -> EpisodeIndex:
+        """The same index with each column on the given clock, or on that of the steps."""
+        variants = []
+        for variant in self.variants:
+            features = {
+                name: feature._replace(clock=clocks.get(name, STEPS))
+                for name, feature in variant.features.items()
+            }
+            variants.append(variant._replace(features=features))
+        lengths = {clock: self._rows_on(clock, clocks) for clock in dict.fromkeys(clocks.values())}
+        return self._replace(variants=tuple(variants), clock_lengths=lengths)
+
+    def _rows_on(self, clock: str, clocks: Mapping[str, str]) -> list[int]:
+        """Rows of each episode in the table of a clock, whose columns may have been taken for steps."""
+        columns = [column for column, own in clocks.items() if own == clock]
+        rows = []
+        for episode, number in enumerate(self.variant):
+            features = self.variants[number].features
+            taken = next((features[column].clock for column in columns if column in features), "")
+            if taken == STEPS:
+                rows.append(self.lengths[episode])
+            else:
+                rows.append(self.clock_lengths[clock][episode] if taken else 0)
+        return rows
+
+    def rows_in(self, table: str) -> int:
+        """Rows of all episodes in a table of the scan."""
+        return sum(self.clock_lengths.get(table.removeprefix(f"{CLOCKS}/"), self.lengths))
+
+    def of_clock(self, clock: str) -> EpisodeIndex:
+        """The index of the rows of another clock than that of the steps."""
+        return self._replace(lengths=self.clock_lengths[clock])
 
     @contextmanager
     def episodes_in_problems(self, name: str) -> Iterator[None]:

@@ -17,10 +17,13 @@ from unistore.converters.options import Columns
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.trajectory.columns import ENCODED, Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
+from unistore.converters.trajectory.merged_clocks import MergedClocks
 from unistore.converters.trajectory.read import cut_episodes, frame_sizes, keys_apart
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, IndexValues, Table, offsets_of, text_arrays
+from unistore.schemas.trajectory.clocks import offsets_path, table_of
 from unistore.schemas.trajectory.fields import (
+    CLOCKS,
     EPISODES,
     FINAL,
     JPEG_SUFFIX,
@@ -66,6 +69,10 @@ class MergedColumns:
     """Kinds of those datasets, see `Feature`."""
     empty: Mapping[str, str]
     """Dtype of each dataset of shape (T, 0, …)."""
+    clocks: Mapping[str, str]
+    """Clock of each column that is on another one than the steps."""
+    streams: Mapping[str, Mapping[str, Any]]
+    """What tells the times of each clock, see `schemas.trajectory.clocks.clocks_of`."""
 
     @property
     def next_keys(self) -> list[str]:
@@ -76,10 +83,14 @@ class MergedColumns:
     def tables(self, colour: str) -> tuple[Table, ...]:
         """Tables that are known from the scan: ``steps``, large observations, kept frames."""
         small, large, frames = [], [], []
+        of_clocks: dict[str, list[Field]] = {clock: [] for clock in self.clocks.values()}
         for column, form in self.merged.items():
             if column in _FLAGS or column.startswith("next_observation/"):
                 continue
             field = self.field(column)
+            if column in self.clocks:
+                of_clocks[self.clocks[column]] += self._of_clock(field)
+                continue
             image = column.startswith("observation/") and is_image(field)
             size = self.image_size if image else None
             if size is not None and self.alone:
@@ -100,7 +111,15 @@ class MergedColumns:
         tables = [Table(name=STEPS, fields=tuple(small))]
         if large:
             tables.append(Table(name=OBSERVATION, fields=tuple(large)))
+        tables += [Table(name=table_of(clock), fields=tuple(own)) for clock, own in of_clocks.items()]
         return (*tables, *frames)
+
+    def _of_clock(self, field: Field) -> list[Field]:
+        """Fields of a column in the table of its clock."""
+        if self.image_size is None or not is_image(field):
+            return [field]
+        small = _resized(field, self.image_size, alone=self.alone)
+        return [small] if self.alone else [field, small]
 
     def field(self, column: str) -> Field:
         """Field of a column of ``steps``."""
@@ -108,7 +127,8 @@ class MergedColumns:
         attributes = self._origin(column)
         if form is None or column in _FLAGS:
             return column_field(column, "bool", (), **attributes)
-        return column_field(column, form.dtype, form.row_shape, **attributes, **_dtypes(form))
+        table = table_of(self.clocks.get(column, STEPS))
+        return column_field(column, form.dtype, form.row_shape, table, **attributes, **_dtypes(form))
 
     def _origin(self, column: str) -> dict[str, Any]:
         """Attributes: the source datasets of a column, and how their rows were converted."""
@@ -130,11 +150,13 @@ class MergedColumns:
     def resized_columns(self, table: str) -> dict[str, str]:
         """Original column by resized column of a table of observations, without the table's name."""
         group = {OBSERVATION: "observation", NEXT: "next_observation", FINAL: "next_observation"}.get(table)
-        if self.image_size is None or group is None:
+        if self.image_size is None or (group is None and not table.startswith(f"{CLOCKS}/")):
             return {}
-        names = [
-            column.removeprefix(f"{group}/") for column in self._images if column.startswith(f"{group}/")
-        ]
+        if group is None:
+            names = [column for column in self._images if table_of(self.clocks.get(column, STEPS)) == table]
+        else:
+            own = [column for column in self._images if column not in self.clocks]
+            names = [column.removeprefix(f"{group}/") for column in own if column.startswith(f"{group}/")]
         return {_resized_name(name, self.image_size, alone=self.alone): name for name in names}
 
     @property
@@ -145,7 +167,8 @@ class MergedColumns:
     @property
     def _images(self) -> list[str]:
         observed = ("observation/", "next_observation/")
-        return [name for name in self.merged if name.startswith(observed) and is_image(self.field(name))]
+        images = [name for name in self.merged if is_image(self.field(name))]
+        return [name for name in images if name.startswith(observed) or name in self.clocks]
 
 
 def _dtypes(form: Merged) -> dict[str, Any]:
@@ -180,9 +203,11 @@ def merge_columns(
     datasets: dict[str, dict[str, None]] = {}
     kinds: dict[str, dict[str, None]] = {}
     empty: dict[str, str] = {}
+    clocks = MergedClocks()
 
     def forms() -> Iterator[tuple[str, dict[str, Column]]]:
         for name, index in found:
+            clocks.add(name, index)
             for variant in index.variants:
                 empty.update(variant.empty)
             for label, features in _variants(name, index):
@@ -193,7 +218,14 @@ def merge_columns(
 
     merged, problems = reconcile(forms(), columns)
     observed = [column for column in merged if column.startswith("observation/") and images == "keep"]
-    kept = [column for column in observed if not ENCODED.isdisjoint(kinds[column])]
+    encoded = [column for column in observed if not ENCODED.isdisjoint(kinds[column])]
+    on_clocks = {column: clock for column, clock in clocks.of_columns.items() if column in merged}
+    kept = [column for column in encoded if column not in on_clocks]
+    problems += [
+        Problem(column, "has frames of another rate than the steps", "use --images raw", "columns")
+        for column in encoded
+        if column in on_clocks
+    ]
     problems += [
         Problem(column, "is compressed in some sources and plain in others", "use --images raw", "columns")
         for column in kept
@@ -207,7 +239,10 @@ def merge_columns(
         datasets={column: tuple(names) for column, names in datasets.items()},
         forms={column: tuple(found) for column, found in kinds.items()},
         empty=empty,
+        clocks=on_clocks,
+        streams=clocks.told,
     )
+    problems += clocks.problems
     return layout, problems + _name_problems(layout)
 
 
@@ -280,14 +315,20 @@ def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts])
 
 
 class _Episodes:
-    """Layout and counts (episodes, steps) of all sources; names, lengths and masks of their episodes."""
+    """Layout and counts (episodes, steps) of all sources; names, lengths and masks of their episodes.
+
+    `of_clocks` has the rows of each episode, by the names of the other clocks.
+    """
 
     def __init__(self, indexes: Iterable[EpisodeIndex]) -> None:
         self.layout = ""
         self.names: list[str] = []
         counts, steps, lengths = array("q"), array("q"), array("q")
+        self.of_clocks: dict[str, array[int]] = {}
         listed: dict[str, list[int]] = {}
         for index in indexes:
+            for clock, rows in index.clock_lengths.items():
+                self.of_clocks.setdefault(clock, array("q")).extend(rows)
             self.layout = self.layout or index.layout
             for name, numbers in index.masks.items():
                 listed.setdefault(name, []).extend(len(self.names) + number for number in numbers)
@@ -307,6 +348,7 @@ def _episode_arrays(episodes: _Episodes, owner: NDArray[np.int64], facts: Sequen
     described = "steps of episode e are offsets[e]:offsets[e + 1]"
     arrays: Arrays = [
         (_field("offsets", "int64", "episode_bound", described), offsets_of(episodes.lengths)),
+        *(_clock_offsets(clock, rows) for clock, rows in episodes.of_clocks.items()),
         (_field("source", "int32", "episode", "index of the source file"), owner.astype(np.int32)),
         *text_arrays(f"{EPISODES}/name", episodes.names, axis="episode", description=_NAME),
     ]
@@ -316,6 +358,12 @@ def _episode_arrays(episodes: _Episodes, owner: NDArray[np.int64], facts: Sequen
     if cut.any():
         arrays.append((_field("cut", "bool", "episode", "the recording ends here, no flag marks it"), cut))
     return arrays
+
+
+def _clock_offsets(clock: str, rows: Sequence[int]) -> tuple[Field, IndexValues]:
+    described = f"rows of episode e in the table of the clock {clock} are offsets[e]:offsets[e + 1]"
+    path = offsets_path(clock).removeprefix(f"{EPISODES}/")
+    return _field(path, "int64", "episode_bound", described), offsets_of(np.array(rows, np.int64))
 
 
 def _field(name: str, dtype: str, axis: str, description: str) -> Field:
@@ -371,6 +419,8 @@ def _groups(
     groups = {EPISODES: {"attributes": shared, "source_layout": source_layout}, STEPS: dict[str, Any]()}
     if masks:
         groups[f"{EPISODES}/mask"] = {"description": "whether a mask of the source lists the episode"}
+    if layout.streams:
+        groups[EPISODES]["clocks"] = dict(layout.streams)
     if layout.empty:
         groups[STEPS]["empty_datasets"] = dict(layout.empty)
     return groups

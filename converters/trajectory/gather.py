@@ -55,14 +55,14 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
     texts, sources, seen = AttributeCollector(), Sources(), _Seen(next(iter(formats)))
     for name, files, each in zip(parts.names, parts.files(), scanned, strict=True):
         if each.index.names:
-            index = each.index.restricted(layout.merged)
+            index = each.index.restricted(layout.merged).on_clocks(layout.clocks)
             attributes = NO_ATTRIBUTES
             if each.attributes is not None:
                 attributes = texts.text(name, each.attributes, _is_stored(index))
             sources.add(
                 name=name,
                 files=(*files, *each.files),
-                rows={table.name: sum(index.lengths) for table in tables if not table.spilled},
+                rows={table.name: index.rows_in(table.name) for table in tables if not table.spilled},
                 split=split_of(name),
                 detail=Origin(
                     files=(name,),
@@ -99,6 +99,7 @@ def _notes(seen: _Seen, files: int, layout: MergedColumns, options: TrajectoryOp
     counted = f"{count_of(seen.episodes, 'episode')}, {count_of(seen.steps, 'step')}"
     notes = [f"{seen.format}: {counted} from {count_of(files, 'file')}"]
     notes += [_no_role(role, seen, layout) for role in ("action", "reward") if role not in layout.merged]
+    notes += [_clock_note(clock, layout) for clock in dict.fromkeys(layout.clocks.values())]
     if layout.empty:
         listed = ", ".join(layout.empty)
         notes.append(f"(T, 0) datasets hold no values and are only named in attributes: {listed}")
@@ -114,6 +115,14 @@ def _notes(seen: _Seen, files: int, layout: MergedColumns, options: TrajectoryOp
     elif options.images == "keep":
         notes.append("--images keep: no image is compressed in the sources, all are stored as arrays")
     return notes
+
+
+def _clock_note(clock: str, layout: MergedColumns) -> str:
+    """Remark on what a clock is, and in which unit its timestamps were taken."""
+    columns = ", ".join(column for column, own in layout.clocks.items() if own == clock)
+    told = layout.streams[clock]
+    times = f"times in {told['unit']}" if "unit" in told else f"{told['rate']:g} rows a second"
+    return f"clock {clock}: {columns}; {times}"
 
 
 def _columns_left_out(layout: MergedColumns) -> Iterator[tuple[str, str]]:

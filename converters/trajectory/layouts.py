@@ -1,10 +1,12 @@
 """Layouts of files of trajectories: by which names each is recognised, and where its episodes are.
 
+``lerobot``, ``rlds``: ``data/<episode>/…``, as the formats of these names open a dataset.
 ``robomimic`` (LIBERO, MimicGen, robosuite, Isaac Lab): ``data/<episode>/…``; ``mask/<name>`` list episodes.
 ``act`` (ACT, ALOHA): one episode a file, ``action`` beside ``observations/{qpos, images/<camera>}``.
 ``d4rl``, ``flat``: many consecutive episodes in the same arrays. Flags in ``terminals`` or ``timeouts`` end
 one, and so does the end of the file. ``observations`` is an array, or a group, or there are keys beside
 ``actions`` and ``rewards``.
+``streams``: one episode a file, a group for each stream: ``action/{timestamps, value}``.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from unistore.errors import InputError, Location, Problem, location_of, printabl
 
 _ACTIONS = ("action", "actions")
 _RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
+TIMES = ("timestamps", "timestamp", "time", "t")
+"""Names of the timestamps of all arrays of a group."""
 _EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
 _MASKS = "mask"
 _LISTED = 8
@@ -105,7 +109,7 @@ def claim_of(head: Head) -> Claim:
 
 def layout_of(head: Head) -> Layout | None:
     """Layout of a file; None if it is not a trajectory file."""
-    return next((layout for layout in LAYOUTS if layout.fits(head)), None)
+    return next((layout for layout in (LEROBOT, RLDS, *LAYOUTS) if layout.fits(head)), None)
 
 
 def needed_layout(head: Head, *, is_mapped: bool) -> Layout:
@@ -147,6 +151,14 @@ def _is_act(head: Head) -> bool:
     return not head.members("observations").keys().isdisjoint(("qpos", "images"))
 
 
+def _is_lerobot(head: Head) -> bool:
+    return head.format == "lerobot"
+
+
+def _is_rlds(head: Head) -> bool:
+    return head.format == "rlds"
+
+
 def _has_actions(root: Mapping[str, str]) -> bool:
     return any(root.get(name) == "array" for name in _ACTIONS)
 
@@ -164,19 +176,28 @@ def _is_flat(head: Head) -> bool:
     return _has_actions(root) or not head.members("observations").keys().isdisjoint(cameras)
 
 
+def _is_streams(head: Head) -> bool:
+    root = head.members()
+    actions = [name for name in _ACTIONS if root.get(name) == "group"]
+    return any(not head.members(name).keys().isdisjoint(TIMES) for name in actions)
+
+
+LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", _is_lerobot, container="data")
+RLDS = Layout("rlds", "episodes in TFRecord", _is_rlds, container="data")
 FLAT = Layout("flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True)
 LAYOUTS = (
     Layout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
     Layout("act", "action beside observations/qpos or observations/images", _is_act),
     Layout("d4rl", "actions beside a dataset of observations", _is_d4rl, joined=True),
     FLAT,
+    Layout("streams", "a group of actions with timestamps", _is_streams),
 )
-"""In the order in which they are tried."""
+"""Those of files whose names tell the layout, in the order in which they are tried."""
 
 
 def layout_named(name: str) -> Layout:
     """Layout by its name, which is known."""
-    return {layout.name: layout for layout in LAYOUTS}[name]
+    return {layout.name: layout for layout in (LEROBOT, RLDS, *LAYOUTS)}[name]
 
 
 def recordings_of(layout: Layout, opened: Opened) -> list[Recording]:
@@ -185,7 +206,7 @@ def recordings_of(layout: Layout, opened: Opened) -> list[Recording]:
     file, arrays = opened.file, opened.all_arrays
     if not layout.container:
         has_group = any(path.startswith(("observation", "obs/")) for path in arrays)
-        is_bare = layout.joined and not has_group
+        is_bare = (layout.joined or layout.name == "streams") and not has_group
         return [Recording(file.name, file.path.stem, "", arrays, is_bare)]
     inside: dict[str, dict[str, Array]] = {}
     for group in opened.groups:

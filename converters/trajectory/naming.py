@@ -1,7 +1,8 @@
 """Column names from the names of an episode's datasets.
 
 - ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) are the columns ``action``,
-  ``reward``, ``terminated`` and ``truncated``.
+  ``reward``, ``terminated`` and ``truncated``; so are LeRobot's ``next.reward`` and ``next.done``, and
+  ``is_terminal`` of RLDS.
 - ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` are (next) observations; a single
   dataset ``observations`` is ``observation/state``.
 - Every other dataset keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``), so that
@@ -16,8 +17,17 @@ from fnmatch import fnmatchcase
 
 _ROLES = {
     "action": ("actions", "action"),
-    "reward": ("rewards", "reward"),
-    "terminated": ("terminals", "terminal", "terminated", "terminations", "dones", "done"),
+    "reward": ("rewards", "reward", "next.reward"),
+    "terminated": (
+        "terminals",
+        "terminal",
+        "terminated",
+        "terminations",
+        "dones",
+        "done",
+        "next.done",
+        "is_terminal",
+    ),
     "truncated": ("timeouts", "timeout", "truncated", "truncations"),
 }
 _OBSERVATIONS = ("obs", "observations", "observation")
@@ -45,8 +55,8 @@ def is_ignored(dataset: str, naming: Naming) -> bool:
     return any(fnmatchcase(dataset, pattern) for pattern in naming.ignored)
 
 
-def column_of(dataset: str, naming: Naming) -> str | None:
-    """Column name of a dataset; None if it is left out.
+def column_of(dataset: str, naming: Naming, name: str = "") -> str | None:
+    """Column name of a dataset; None if it is left out. `name` is what it is known by, if not by its path.
 
     >>> column_of("obs/eef_pos", Naming())
     'observation/eef_pos'
@@ -58,10 +68,11 @@ def column_of(dataset: str, naming: Naming) -> str | None:
             return column
     if dataset.rsplit("/", 1)[-1].endswith(_DERIVED):
         return None
+    dataset = name or dataset
     for role, names in _ROLES.items():
         if dataset in names:
             return role
-    head, _, rest = dataset.partition("/")
+    head, _, rest = dataset.replace("observation.", "observation/", 1).partition("/")
     if head in _OBSERVATIONS:
         return f"observation/{rest or 'state'}"
     if head in _NEXT:

@@ -18,7 +18,7 @@ from unistore.converters.trajectory.columns import BLOCK, Feature, flags, frame_
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Span, array_in
 from unistore.converters.trajectory.options import Colour
 from unistore.errors import InputError, Location, Problem
-from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
+from unistore.schemas.trajectory.fields import CLOCKS, FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
 
 _FLAGS = ("terminated", "truncated", "next_valid")
 _PREFIXES = {OBSERVATION: "observation/", NEXT: "next_observation/", FINAL: "next_observation/"}
@@ -40,6 +40,8 @@ class Reader:
     def read(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Fill ``out`` with rows ``lo:hi`` of a table, counted inside the source."""
         index = self.index
+        if table.startswith(f"{CLOCKS}/"):
+            index = index.of_clock(table.removeprefix(f"{CLOCKS}/"))
         if table == STEPS:
             out["terminated"][...] = False  # where no array says so
             out["truncated"][...] = False

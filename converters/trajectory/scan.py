@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from unistore.converters.common.exclusion import Exclusion, ProblemCollector
-from unistore.converters.plugin import Opened, as_json
+from unistore.converters.plugin import Facts, Opened, as_json
 from unistore.converters.scan import Scanned
 from unistore.converters.trajectory.columns import Episode, NamedArrays, flags
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, lies_in, with_episodes
@@ -22,6 +22,8 @@ from unistore.schemas.tables import name_problem
 
 if TYPE_CHECKING:
     from unistore.converters.files.hdf5.attributes import Attributes
+
+_LISTED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ def scan_file(
     broken = _by_group(opened.unreachable, name, recordings)
     episodes = _Episodes(name, layout, opened)
     episodes.problems += broken.pop("", [])
-    named = [NamedArrays(recording, naming) for recording in chosen]
+    named = [NamedArrays(recording, naming, _said(opened, recording)) for recording in chosen]
     not_per_step = set[str]().union(*(arrays.not_per_step for arrays in named))
     collected = ProblemCollector(episodes.problems)
     for arrays in named:
@@ -93,6 +95,21 @@ def scan_file(
         problems=tuple(problems),
         excluded=exclusion.covered,
         certain=is_certain,
+    )
+
+
+def _said(opened: Opened, recording: Recording) -> Callable[[str], Facts]:
+    """What a recording says of its arrays and groups."""
+    return lambda path: opened.group_facts(f"{recording.group}/{path}".strip("/"))
+
+
+def without_episodes(note: str) -> ScannedFile:
+    """Return what is known of a file that is none of the family's."""
+    index = EpisodeIndex(
+        layout="", names=(), groups=(), firsts=(), lengths=(), variant=(), variants=(), masks={}
+    )
+    return ScannedFile(
+        index=index, format="", left_out=(), notes=(note,), files=(), reading=0, said="{}", attributes=None
     )
 
 
@@ -144,6 +161,7 @@ class _Sound(NamedTuple):
     first: int
     length: int
     variant: int
+    lengths: Mapping[str, int]
 
 
 class _Episodes:
@@ -159,6 +177,7 @@ class _Episodes:
         self._of_file: dict[str, Any] = {}
         self._of_episodes: list[dict[str, Any]] = []
         self._notes: list[str] = []
+        self._clock_notes: list[str] = []
         self._without_steps: list[Location] = []
         self._count_not_finite = 0
 
@@ -168,6 +187,10 @@ class _Episodes:
             self.problems += episode.problems
             return
         firsts = self._first_rows(recording, episode) if self._layout.joined else [0]
+        if len(firsts) > 1 and any(rows != episode.length for rows in episode.clocks.lengths.values()):
+            self.problems.append(_joined_streams(recording, episode))
+            return
+        self._clock_notes += episode.notes
         self._count_not_finite += _count_not_finite(recording, episode)
         if episode.length == 0:
             self._without_steps.append(recording.location())
@@ -179,13 +202,15 @@ class _Episodes:
         else:
             said = {**self._opened.group_facts(recording.group), **values}
         self.left_out |= episode.left_out
-        variant = Variant(episode.features, tuple(episode.values), episode.empty)
+        clocks = episode.clocks
+        variant = Variant(episode.features, tuple(episode.values), episode.empty, clocks.streams)
         if variant not in self._variants:
             self._variants.append(variant)
         number = self._variants.index(variant)
         for count, (first, stop) in enumerate(pairwise([*firsts, episode.length])):
             name = f"{recording.name}:{count}" if len(firsts) > 1 else recording.name
-            self.sound.append(_Sound(name, recording.group, first, stop - first, number))
+            own = clocks.lengths if len(firsts) == 1 else dict.fromkeys(clocks.lengths, stop - first)
+            self.sound.append(_Sound(name, recording.group, first, stop - first, number, own))
             self._of_episodes.append(said)
 
     def _first_rows(self, recording: Recording, episode: Episode) -> list[int]:
@@ -219,8 +244,8 @@ class _Episodes:
         """Index of the sound episodes; `groups` are names of episodes that may have problems."""
         numbers = {episode.name: number for number, episode in enumerate(self.sound)}
         listed = self._listed(masks, {*groups, *numbers})
-        columns: Sequence[tuple[Any, ...]] = list(zip(*self.sound, strict=True)) or [()] * 5
-        names, in_groups, firsts, lengths, variant = columns
+        columns: Sequence[tuple[Any, ...]] = list(zip(*self.sound, strict=True)) or [()] * 6
+        names, in_groups, firsts, lengths, variant, of_clocks = columns
         return EpisodeIndex(
             layout=self._layout.name,
             names=names,
@@ -229,6 +254,7 @@ class _Episodes:
             lengths=lengths,
             variant=variant,
             variants=tuple(self._variants),
+            clock_lengths=_by_clock(of_clocks),
             masks={
                 mask: tuple(numbers[name] for name in episodes if name in numbers)
                 for mask, episodes in listed.items()
@@ -254,12 +280,28 @@ class _Episodes:
 
     def notes(self) -> list[str]:
         """Notes on decisions and what is left out."""
+        rest = len(self._clock_notes) - _LISTED
         steps = f"{self._count_not_finite} steps have an action that is not finite; kept as they are"
         return [
             *self._notes,
+            *self._clock_notes[:_LISTED],
+            *([f"{self._name}: {rest} more remarks on clocks"] if rest > 0 else []),
             *([f"{self._name}: {steps}"] if self._count_not_finite else []),
             *(f"left out: {location} has no step" for location in self._without_steps),
         ]
+
+
+def _by_clock(lengths: Sequence[Mapping[str, int]]) -> Mapping[str, Sequence[int]]:
+    """Rows of each episode by clock, from those of each clock by episode."""
+    clocks = dict.fromkeys(clock for own in lengths for clock in own)
+    return {clock: tuple(own.get(clock, 0) for own in lengths) for clock in clocks}
+
+
+def _joined_streams(recording: Recording, episode: Episode) -> Problem:
+    names = ", ".join(episode.clocks.lengths)
+    message = f"holds several episodes in the same arrays, and streams of other rates ({names})"
+    cure = "write each episode into a file of its own, or leave the streams out with --ignore"
+    return Problem.at(recording.location(), message, cure, "clock")
 
 
 def _count_not_finite(recording: Recording, episode: Episode) -> int:

@@ -23,13 +23,19 @@ from unistore.converters.common.exported import (
 )
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes, type_problem
+from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.converters.scan import Scan
+from unistore.converters.seam.formats import formats_for
+from unistore.converters.seam.stored import open_arrays
 from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
+from unistore.converters.trajectory.family import Trajectory
 from unistore.converters.trajectory.layouts import Layout, layout_named
 from unistore.schemas.indices import ArrayView, Column, StoreView, whole
-from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
+from unistore.schemas.trajectory.clocks import offsets_path, table_of
+from unistore.schemas.trajectory.fields import CLOCKS, EPISODES, FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
 
+_COLUMNS = (f"{STEPS}/", f"{FINAL}/", f"{CLOCKS}/")
 _FLAGS = ("steps/terminated", "steps/truncated")
 
 
@@ -59,7 +65,7 @@ class _Run:
     def values(self, path: str) -> Values:
         """Rows of a column, in the shape and dtype of its source."""
         array = self.store.array(path)
-        lo, hi = int(self.bounds[0]), int(self.bounds[-1])
+        lo, hi = self._range_in(path)
         if path.endswith(f"{JPEG_SUFFIX}/data"):
             return self._frames(path)
         if path.startswith(f"{FINAL}/"):
@@ -69,6 +75,13 @@ class _Run:
         else:
             values = row_values(array, lo, hi)
         return _in_source_form(values, path, array.attributes)
+
+    def _range_in(self, path: str) -> tuple[int, int]:
+        """Rows of the episodes in an array."""
+        if not path.startswith(f"{CLOCKS}/"):
+            return int(self.bounds[0]), int(self.bounds[-1])
+        offsets = whole(self.store, offsets_path(path.split("/")[1]))
+        return int(offsets[self.first]), int(offsets[self.last])
 
     def frames(self, path: str) -> Iterator[NDArray[np.uint8]]:
         """Kept frame of every step, (n,) u1; `path` is that of the ``data`` array."""
@@ -146,7 +159,7 @@ def files(store: StoreView) -> Iterator[File]:
         for mask, listed in _masks_of(store, parts).items():
             values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in listed]))
         yield File(
-            name=name,
+            name=name if name.lower().endswith(SUFFIXES) else f"{name}.h5",
             form="hdf5",
             source=number,
             values=values,
@@ -202,7 +215,7 @@ def _columns(store: StoreView) -> dict[str, str]:
     """Source dataset of each array, relative to its group."""
     found: dict[str, str] = {}
     for path in store.paths():
-        attributes = store.array(path).attributes if path.startswith((f"{STEPS}/", f"{FINAL}/")) else {}
+        attributes = store.array(path).attributes if path.startswith(_COLUMNS) else {}
         if "source_dataset" in attributes:
             found[path] = attributes["source_dataset"][0].strip("/")
     kept = {path for path in found if path.startswith(f"{FINAL}/")}
@@ -274,7 +287,9 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore every dataset of every episode; the scan says which dataset a column is."""
     all_runs = {number: parts for number, _, parts in _runs(store)}
     texts = attribute_texts(store, len(scan.sources))
+    facts = _texts(store, "sources/attributes")
     swapped = store.attributes["options"]["colour"] == "swapped"
+    formats = {one.name: one for one in formats_for(Trajectory)}
 
     def source(number: int) -> Restored:
         found, parts = scan.sources[number], all_runs[number]
@@ -284,7 +299,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
         for run in parts:
             variant = index.variants[index.variant[run.first - parts[0].first]]
             for column, feature in variant.features.items():
-                path, name = _path_of(store, column), run.path_of(feature.dataset)
+                path, name = _path_of(store, column, feature.clock), run.path_of(feature.dataset)
                 if path is not None and _is_resized(store, path):
                     remarks[name] = "only resized"
                 elif path is not None:
@@ -307,23 +322,25 @@ def restore(store: StoreView, scan: Scan) -> Restore:
         file = RestoredFile(
             found.path,
             arrays,
+            partial(open_arrays, formats[found.detail.formats[0]], found.name),
             remarks=remarks,
             attributes=texts[number],
             is_rewritten=is_in_text,
+            facts=facts[number] if facts else {},
         )
         return Restored([file])
 
     return source
 
 
-def _path_of(store: StoreView, column: str) -> str | None:
+def _path_of(store: StoreView, column: str, clock: str) -> str | None:
     """Array of the store with the values of a column; None if there is none."""
     if column.startswith("next_observation/"):
         key = column.removeprefix("next_observation/")
         paths = [f"{FINAL}/{key}"] if store.has(f"{OBSERVATION}/{key}") else []
         paths.append(f"{NEXT}/{key}")
     else:
-        paths = [f"{STEPS}/{column}", f"{STEPS}/{column}{JPEG_SUFFIX}/data"]
+        paths = [f"{table_of(clock)}/{column}", f"{STEPS}/{column}{JPEG_SUFFIX}/data"]
     return next((path for path in paths if store.has(path)), None)
 
 

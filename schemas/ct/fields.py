@@ -4,7 +4,7 @@
 
     volumes/image                    (V, D, H, W), padded to the largest extent
     volumes/extent                   (V, 3): true D, H, W; what lies beyond is padding
-    volumes/{name, source_dtype, info, metadata}    text
+    volumes/{name, source_dtype, info, metadata, header}    text
     volumes/{spacing, origin, direction}            where known: see `unistore.schemas.ct.geometry`
     volumes/nan                                     voxels that are not a number, of float images
     windows/<name>/offsets           (V + 1): points of volume v are offsets[v]:offsets[v + 1]
@@ -37,6 +37,7 @@ SDF = "sdf"
 
 IMAGE = f"{VOLUMES}/image"
 INFO = f"{VOLUMES}/info"
+HEADER = f"{VOLUMES}/header"
 NAN = f"{VOLUMES}/nan"
 
 _DHW = ["depth", "height", "width"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
@@ -143,18 +144,21 @@ def _check_width(packed: NDArray[np.uint8], width: int, left: int) -> None:
 
 
 FAMILY_NAME = "spike"
+SPIKES = "spikes"
+"""The table of time steps."""
+BITS = f"{SPIKES}/bits"
 FRAMES = "frames"
-"""The table of samples."""
-SPIKE = "frames/spike"
-SPIKE_LENGTH = "frames/spike_length"
-SPIKE_EXTENT = "frames/spike_extent"
-IMAGE_EXTENT = "frames/image_extent"
+"""Samples, each of them a range of time steps; the table of their voxels and images."""
+FRAME_OFFSETS = f"{FRAMES}/offsets"
+FRAME_SOURCE = f"{FRAMES}/source"
+SPIKE_EXTENT = f"{FRAMES}/spike_extent"
+IMAGE_EXTENT = f"{FRAMES}/image_extent"
 SEQUENCE_OFFSETS = "sequences/offsets"
 SEQUENCE_NAME = "sequences/name"
 """Text group: ``data`` and ``offsets``."""
 IMAGES = ("blur", "sharp")
 
-_VOXEL = "frames/voxel/"
+_VOXEL = f"{FRAMES}/voxel/"
 
 
 def voxel_path(bins: int) -> str:
@@ -173,18 +177,19 @@ def file_table_name(image: str) -> str:
     return f"{FRAMES}/{image}_file"
 
 
-def spike_field(length: int, height: int, width: int) -> Field:
-    """``frames/spike`` for at most `length` steps of `height` x `width` pixels."""
+def bits_field(height: int, width: int, chunk_steps: int) -> Field:
+    """``spikes/bits`` for at most `height` x `width` pixels, in chunks of so many time steps."""
     stored = row_bytes(width)
     return Field(
-        path=SPIKE,
+        path=BITS,
         dtype="uint8",
-        row_shape=(length, height, stored),
-        axes=("frame", "time", "y", "x_byte"),
+        row_shape=(height, stored),
+        axes=("step", "y", "x_byte"),
         unit="spike",
         description="Spikes, eight pixels a byte, least significant bit first, row 0 = top, "
         "rows padded to whole bytes",
-        tile=spike_tile(length, height, stored),
+        tile=bits_tile(chunk_steps, height, stored),
+        run=chunk_steps,
         attributes={"bit_order": "little", "pixels_per_byte": 8},
     )
 
@@ -240,12 +245,11 @@ def file_offsets_field(image: str) -> Field:
     return bounds_field(f"{file_table_name(image)}/offsets", "frame", description)
 
 
-SPIKE_LENGTH_FIELD = Field(
-    path=SPIKE_LENGTH,
-    dtype="int32",
-    axes=("frame",),
-    unit="time step",
-    description="Time steps of the frame; later ones are padding",
+FRAME_OFFSETS_FIELD = bounds_field(
+    FRAME_OFFSETS, "frame", "Steps of frame f are rows offsets[f]:offsets[f + 1]"
+)
+FRAME_SOURCE_FIELD = Field(
+    path=FRAME_SOURCE, dtype="int32", axes=("frame",), description="Source of the frame"
 )
 SEQUENCE_OFFSETS_FIELD = bounds_field(
     SEQUENCE_OFFSETS, "sequence", "Frames of sequence q are offsets[q]:offsets[q + 1]"
@@ -270,7 +274,8 @@ def extent_field(path: str) -> Field:
 # win over tiles of less amplification, since copying short rows and starting a decoder cost more than the
 # bytes outside the crop (tiles of 36 x 40 bytes: 300 and 125 µs; of 36 x 16 bytes: 470 and 170 µs).
 _SPIKE_BYTES = 128 << 10
-_SPIKE_STEPS = 128
+_FRAME_STEPS = 200
+_STREAM_STEPS = 32
 _SPIKE_COLUMNS = 40
 _VOXEL_BYTES = 80 << 10
 _PIXELS = 128
@@ -295,12 +300,22 @@ def even_tile(extent: int, wanted: int, step: int = 1) -> int:
     return min(lengths, key=cost)
 
 
-def spike_tile(length: int, height: int, row_bytes: int) -> tuple[int, int, int]:
-    """Time steps, rows and bytes of a tile of packed spikes: all steps up to 200, about 128 KiB."""
-    steps = even_tile(length, _SPIKE_STEPS)
+def chunk_steps(lengths: Collection[int]) -> int:
+    """Time steps of a chunk for recordings of these lengths.
+
+    Frames of one length, not too long, are one chunk each, so that a clip reads its own steps alone. All
+    others begin and end anywhere in chunks, which are short for it.
+    """
+    longest = max(lengths)
+    if longest == min(lengths) <= _FRAME_STEPS:
+        return longest
+    return even_tile(sum(lengths), _STREAM_STEPS)
+
+
+def bits_tile(steps: int, height: int, row_bytes: int) -> tuple[int, int]:
+    """Rows and bytes of a tile of packed spikes of so many time steps: about 128 KiB."""
     columns = even_tile(row_bytes, _SPIKE_COLUMNS)
-    rows = even_tile(height, min(_PIXELS, max(8, _SPIKE_BYTES // (steps * columns))))
-    return steps, rows, columns
+    return even_tile(height, min(_PIXELS, max(8, _SPIKE_BYTES // (steps * columns)))), columns
 
 
 def voxel_tile(bins: int, height: int, width: int, itemsize: int) -> tuple[int, int, int]:

@@ -5,22 +5,36 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from unistore.errors import Problem
+from unistore.errors import InputError, Problem
 from unistore.schemas.array_specs import BYTES, SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
+from unistore.schemas.indices import StoreView
 from unistore.schemas.spike.fields import (
+    BITS,
+    FRAME_OFFSETS,
+    FRAME_SOURCE,
     FRAMES,
     IMAGE_EXTENT,
     IMAGES,
     SEQUENCE_NAME,
     SEQUENCE_OFFSETS,
-    SPIKE,
     SPIKE_EXTENT,
-    SPIKE_LENGTH,
     file_table_name,
     voxel_bins,
 )
 
 _ROWS = (SAMPLES, 0)
+
+
+def require_version_2(store: StoreView) -> None:
+    """Refuse a store of version 1, by name."""
+    if _is_version_1(store.paths()):
+        message = "is a spike store of version 1, in which the spikes of a frame are one row"
+        cure = "convert its sources again; unistore.open_zarr still reads its arrays"
+        raise InputError(Problem(store.path, message, cure, "version"))
+
+
+def _is_version_1(paths: Collection[str]) -> bool:
+    return FRAME_SOURCE not in paths
 
 
 def _spec(path: str, paths: Collection[str]) -> ArraySpec:
@@ -29,15 +43,16 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
     if bins is not None:
         return ArraySpec(kinds="uif", row_shape=(bins, None, None), rows=_ROWS)
     voxels = [each for each in sorted(paths) if voxel_bins(each) is not None]
-    if path == SPIKE:
+    if path == BITS:
         like = tuple(Limit(each, (2, 3), 8) for each in voxels)
-        dtypes, beside = ("uint8",), (SPIKE_LENGTH,)
-        return ArraySpec(dtypes=dtypes, row_shape=(None, None, None), rows=_ROWS, beside=beside, like=like)
-    if path == SPIKE_LENGTH:
-        steps = (Limit(SPIKE, (1,)),) if SPIKE in paths else ()
-        return ArraySpec(dtypes=("int32",), row_shape=(), rows=_ROWS, least=1, limits=steps)
+        return ArraySpec(dtypes=("uint8",), row_shape=(None, None), beside=(FRAME_OFFSETS,), like=like)
+    if path == FRAME_OFFSETS:
+        return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=BITS)
+    if path == FRAME_SOURCE:
+        sources = ("sources/path/offsets", -1)
+        return ArraySpec(dtypes=("int32",), row_shape=(), rows=_ROWS, indexes=sources, ascending=True)
     if path == SPIKE_EXTENT:
-        limits = [Limit(SPIKE, (2, 3), 8)] if SPIKE in paths else []
+        limits = [Limit(BITS, (1, 2), 8)] if BITS in paths else []
         limits += [Limit(each, (2, 3)) for each in voxels]
         return ArraySpec(dtypes=("int32",), row_shape=(2,), rows=_ROWS, least=1, limits=tuple(limits))
     if path == IMAGE_EXTENT:
@@ -55,14 +70,15 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
 
 
 def _no_frames(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
-    if SPIKE not in arrays and all(voxel_bins(path) is None for path in arrays):
-        yield Problem(FRAMES, f"has neither {SPIKE} nor {FRAMES}/voxel/<bins>", kind="missing")
+    if _is_version_1(arrays):
+        return
+    if BITS not in arrays and all(voxel_bins(path) is None for path in arrays):
+        yield Problem(FRAMES, f"has neither {BITS} nor {FRAMES}/voxel/<bins>", kind="missing")
 
 
 SPECS = ArraySpecs(
     required=(SPIKE_EXTENT, SEQUENCE_OFFSETS, f"{SEQUENCE_NAME}/data", f"{SEQUENCE_NAME}/offsets"),
     others=_spec,
     check=_no_frames,
-    main_rows=SAMPLES,
     text={"sequences": (SEQUENCE_OFFSETS, 0)},
 )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 
-import numpy as np
-
-from unistore.errors import Problem
 from unistore.schemas.array_specs import BYTES, SAMPLES, ArraySpec, ArraySpecs
-from unistore.schemas.rules import Rule, View, broken, first_row
 from unistore.schemas.tables import Field, bounds_field, own_axes
 
 FAMILY_NAME = "trajectory"
 STEPS = "steps"
 EPISODES = "episodes"
 OBSERVATION = "steps/observation"
+CLOCKS = "clocks"
+"""Group of the tables of streams that have other rates than the steps, one for each clock."""
+CLOCK_OFFSETS = "episodes/clocks"
 NEXT = "steps/next_observation"
 FINAL = "episodes/final_observation"
 JPEG_SUFFIX = "_jpeg"
@@ -35,8 +34,10 @@ _TEXTS = {
 }
 
 
-def column_field(column: str, dtype: str, row_shape: tuple[int, ...], **attributes: object) -> Field:
-    """Field of one column of ``steps``.
+def column_field(
+    column: str, dtype: str, row_shape: tuple[int, ...], table: str = STEPS, **attributes: object
+) -> Field:
+    """Field of one column of ``steps``, or of the table of another clock.
 
     Parameters
     ----------
@@ -46,6 +47,8 @@ def column_field(column: str, dtype: str, row_shape: tuple[int, ...], **attribut
         numpy dtype name.
     row_shape
         Shape of one step's value; (H, W, 3) with ``uint8`` is an RGB image.
+    table
+        Name of the table.
     **attributes
         Further attributes of the array.
     """
@@ -53,18 +56,23 @@ def column_field(column: str, dtype: str, row_shape: tuple[int, ...], **attribut
     own = own_axes(column, "dimension" if len(row_shape) == 1 else "axis", len(row_shape))
     axes = image_axes(column) if image else own
     numeric = dtype != "bool" and not image and len(row_shape) <= 1
-    described = f"observation {column.removeprefix('observation/')} before the step's action"
     return Field(
-        path=f"{STEPS}/{column}",
+        path=f"{table}/{column}",
         dtype=dtype,
         row_shape=row_shape,
-        axes=("step", *axes),
-        description=_TEXTS.get(
-            column, described if column.startswith("observation/") else f"{column}, per step"
-        ),
+        axes=("step" if table == STEPS else f"{table.rpartition('/')[2]}_tick", *axes),
+        description=_description(column, table),
         statistics=numeric and (column in ("action", "reward") or column.startswith("observation/")),
         attributes={"channels": ["red", "green", "blue"], **attributes} if image else attributes,
     )
+
+
+def _description(column: str, table: str) -> str:
+    if table != STEPS:
+        return f"{column}, at the times of the clock {table.removeprefix(f'{CLOCKS}/')}"
+    if column.startswith("observation/"):
+        return f"observation {column.removeprefix('observation/')} before the step's action"
+    return _TEXTS.get(column, f"{column}, per step")
 
 
 def image_axes(column: str) -> tuple[str, str, str]:
@@ -132,19 +140,23 @@ def sample_key(path: str) -> str:
     for group in (NEXT, FINAL):
         if path.startswith(f"{group}/"):
             return "next.observation." + path.removeprefix(f"{group}/").replace("/", ".")
+    if path.startswith(f"{CLOCKS}/"):
+        return path.split("/", 2)[2].replace("/", ".")
     column = path.removeprefix(f"{STEPS}/").removesuffix(f"{JPEG_SUFFIX}/data")
     return column.replace("/", ".")
 
 
-# What the arrays of a trajectory store must be (`SPECS`), and what must hold of their values (`RULES`).
+# What the arrays of a trajectory store must be.
 
 _VALID = "steps/next_valid"
 _STEPS = (_VALID, 0)
 _EPISODES = (SAMPLES, 0)
 
 
-def _spec(path: str, _paths: Collection[str]) -> ArraySpec:
+def _spec(path: str, paths: Collection[str]) -> ArraySpec:
     group, _, name = path.rpartition("/")
+    if path.startswith((f"{CLOCKS}/", f"{CLOCK_OFFSETS}/")):
+        return _clock_spec(path, paths)
     if group.endswith(JPEG_SUFFIX) and name in ("data", "offsets"):
         offsets = ArraySpec(dtypes=("int64",), row_shape=(), rows=(_VALID, 1), offsets_of=f"{group}/data")
         return offsets if name == "offsets" else BYTES
@@ -155,6 +167,18 @@ def _spec(path: str, _paths: Collection[str]) -> ArraySpec:
     if path.startswith(f"{EPISODES}/mask/"):
         return ArraySpec(dtypes=("bool",), row_shape=(), rows=_EPISODES)
     return ArraySpec(rows=_EPISODES) if path.startswith(f"{EPISODES}/") else ArraySpec()
+
+
+def _clock_spec(path: str, paths: Collection[str]) -> ArraySpec:
+    """Spec of a column of a clock's table, or of the offsets of the episodes in it."""
+    if path.startswith(f"{CLOCK_OFFSETS}/"):
+        table = f"{CLOCKS}/{path.removeprefix(f'{CLOCK_OFFSETS}/').removesuffix('offsets')}"
+        column = min((other for other in paths if other.startswith(table)), default=table)
+        return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=column)
+    table = "/".join(path.split("/")[:2])
+    first = min(other for other in paths if other.startswith(f"{table}/"))
+    offsets = f"{CLOCK_OFFSETS}/{table.removeprefix(f'{CLOCKS}/')}/offsets"
+    return ArraySpec(beside=(offsets,), rows=None if path == first else (first, 0))
 
 
 _FLAG = ArraySpec(dtypes=("bool",), row_shape=(), rows=_STEPS)
@@ -179,52 +203,3 @@ SPECS = ArraySpecs(
     main_rows=_VALID,
     text={EPISODES: (SAMPLES, 1)},
 )
-
-
-def episodes(view: View) -> Iterator[Problem]:
-    """No episode is empty, and the episodes of a source hold all its steps."""
-    offsets = view.whole(f"{EPISODES}/offsets")
-    empty = np.diff(offsets) == 0
-    if empty.any():
-        yield broken(f"{EPISODES}/offsets", f"episode {first_row(empty)} has no step")
-    source, count = view.whole(f"{EPISODES}/source"), view.shape("sources/rows")[0]
-    held = np.bincount(source, np.diff(offsets), count).astype(np.int64)
-    wrong = held != view.whole("sources/rows")
-    if wrong.any():
-        at = first_row(wrong)
-        yield broken(f"{EPISODES}/offsets", f"source {at} has {held[at]} steps in its episodes, not all")
-
-
-def ends(view: View) -> Iterator[Problem]:
-    """The next observation is known inside an episode, at its end only if it is stored; ends are marked."""
-    offsets, valid = view.whole(f"{EPISODES}/offsets"), view.whole("steps/next_valid")
-    if (np.diff(offsets) == 0).any():
-        return  # reported by `episodes`
-    last = offsets[1:] - 1
-    inside = np.ones(len(valid), bool)
-    inside[last] = False
-    if not valid[inside].all():
-        at = int(np.flatnonzero(inside & ~valid)[0])
-        yield broken("steps/next_valid", f"step {at} is inside an episode, so the next observation is known")
-    if not (view.under(f"{FINAL}/") or view.under(f"{NEXT}/")) and valid[last].any():
-        at = int(last[first_row(valid[last])])
-        yield broken("steps/next_valid", f"step {at} ends an episode, and no next observation is stored")
-    marked = view.whole("steps/terminated") | view.whole("steps/truncated")
-    if not marked[last].all():
-        at = int(last[first_row(~marked[last])])
-        yield broken("steps/truncated", f"step {at} ends an episode, but is neither terminated nor truncated")
-
-
-def success(view: View) -> Iterator[Problem]:
-    """Success is 1 (yes), 0 (no) or -1 (unknown)."""
-    path = f"{EPISODES}/success"
-    if view.store.has(path):
-        values = view.whole(path)
-        wrong = (values < -1) | (values > 1)
-        if wrong.any():
-            yield broken(
-                path, f"episode {first_row(wrong)} has {values[first_row(wrong)]}, expected -1, 0 or 1"
-            )
-
-
-RULES: tuple[Rule, ...] = (episodes, ends, success)

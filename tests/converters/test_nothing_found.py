@@ -17,8 +17,8 @@ def volumes(folder: Path) -> None:
     np.save(folder / "a.npy", np.full((3, 4, 5), -1000, "i2"))
 
 
-def nifti(folder: Path) -> None:
-    (folder / "a.nii.gz").write_bytes(b"x")
+def scanned(folder: Path) -> None:
+    (folder / "a.e57").write_bytes(b"x")
 
 
 def empty(folder: Path) -> None:
@@ -42,7 +42,7 @@ def text(folder: Path) -> None:
     ("make", "said"),
     [
         (empty, "is an empty folder (check the path)"),
-        (nifti, "a.nii.gz is NIfTI, which is not read (load them with their own library and save the values"),
+        (scanned, "a.e57 is E57, which is not read (load them with their own library and save the values"),
         (zarr2, "is Zarr, which is no source (save its arrays as .npy)"),
         (zarr3, "is a store already, or other Zarr ('unistore export"),
         (text, "not recognised (unistore inspect says more"),

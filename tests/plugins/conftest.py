@@ -17,12 +17,13 @@ ENTRY_POINTS = """\
 [unistore.families]
 audio = unistore_audio:Audio
 bytes = unistore_native:Bytes
-events = unistore_events:Events
+dvs = unistore_events:Events
 robot = unistore_robot:Robot
 scans = unistore_scans:Scans
 sensors = unistore_sensors:Sensors
 
 [unistore.formats]
+pack = unistore_pack:Pack
 wav = unistore_audio:Wav
 
 [unistore.kinds]
@@ -52,8 +53,10 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     importlib.invalidate_caches()
     registry.families.cache_clear()
     formats.formats.cache_clear()
+    formats.offered_suffixes.cache_clear()
     named.installed_kinds.cache_clear()
     yield
     registry.families.cache_clear()
     formats.formats.cache_clear()
+    formats.offered_suffixes.cache_clear()
     named.installed_kinds.cache_clear()

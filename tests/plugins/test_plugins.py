@@ -58,7 +58,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np
         }
         with h5py.File(folder / f"e{number}.h5", "w") as file:
             for name, values in parts.items():
-                file[f"events/{name}"] = values
+                file[f"dvs/{name}"] = values
                 columns[name].append(values)
             file["t_offset"] = 1_000_000 * (number + 1)
     return folder, {name: np.concatenate(values) for name, values in columns.items()}
@@ -90,7 +90,7 @@ def test_the_events_family_keeps_every_promise(
     folder, columns = events
     oracle = {f"events/{name}": values for name, values in columns.items()}
     oracle["sources/t_offset"] = np.array([1_000_000, 2_000_000])
-    check_family("events", folder, tmp_path, oracle, {"window": 10_000})
+    check_family("dvs", folder, tmp_path, oracle, {"window": 10_000})
 
 
 def test_an_option_of_several_families_leaves_the_choice_to_the_sources(
@@ -98,12 +98,12 @@ def test_an_option_of_several_families_leaves_the_choice_to_the_sources(
 ) -> None:
     """Volumes have windows, too: of Hounsfield units."""
     report = unistore.convert(events[0], tmp_path / "e.zarr", window=10_000)
-    assert report.family == "events"
+    assert report.family == "dvs"
 
 
 def test_samples_of_the_events_family(events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path) -> None:
     folder, columns = events
-    unistore.convert(folder / "e0.h5", tmp_path / "e.zarr", "events", window=10_000)
+    unistore.convert(folder / "e0.h5", tmp_path / "e.zarr", "dvs", window=10_000)
     dataset = unistore.Dataset(tmp_path / "e.zarr", fields=["x", "t", "start", "source"])
     first = int(columns["t"][0])
     inside = (columns["t"][:20_000] - first) // 10_000 == 3
@@ -119,7 +119,7 @@ def test_samples_of_the_events_family(events: tuple[Path, dict[str, np.ndarray]]
 def test_attributes_of_a_plugins_store_say_how_its_arrays_belong_together(
     events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:
-    unistore.convert(events[0], tmp_path / "e.zarr", "events", window=10_000)
+    unistore.convert(events[0], tmp_path / "e.zarr", "dvs", window=10_000)
     schema = json.loads((Path(__file__).parents[2] / "docs/format/schema.json").read_text())
     root = json.loads((tmp_path / "e.zarr" / "zarr.json").read_text())
     jsonschema.validate(root, schema)
@@ -165,16 +165,16 @@ def test_plugins_import_the_one_module_alone() -> None:
     [
         (
             {"t": np.zeros((5, 2), "u4")},
-            r"e\.h5: events/t: is uint32 \(n, 2\), expected 1 axes of kind i",
+            r"e\.h5: dvs/t: is uint32 \(n, 2\), expected 1 axes of kind i",
         ),
-        ({"t": np.zeros(5, "f8")}, r"e\.h5: events/t: is float64 \(n\), expected 1 axes of kind i or u"),
+        ({"t": np.zeros(5, "f8")}, r"e\.h5: dvs/t: is float64 \(n\), expected 1 axes of kind i or u"),
         (
             {"t": np.zeros(4, "u4")},
-            r"e\.h5: arrays do not share axis 0; their lengths:\n +events/x  5\n(.*\n)* +events/t  4",
+            r"e\.h5: arrays do not share axis 0; their lengths:\n +dvs/x  5\n(.*\n)* +dvs/t  4",
         ),
-        ({"t": None}, r"e\.h5: holds no events/t"),
+        ({"t": None}, r"e\.h5: holds no dvs/t"),
         ({"t_offset": None}, r"e\.h5: says no t_offset"),
-        ({"t": np.arange(5)[::-1]}, r"events/t: falls \(sort the events by time\)"),
+        ({"t": np.arange(5)[::-1]}, r"dvs/t: falls \(sort the events by time\)"),
     ],
 )
 def test_files_that_the_schema_does_not_fit(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -182,18 +182,18 @@ def test_files_that_the_schema_does_not_fit(columns: dict[str, Any], message: st
     with h5py.File(tmp_path / "e.h5", "w") as file:
         for name, value in values.items():
             if value is not None:
-                file[name if name == "t_offset" else f"events/{name}"] = value
+                file[name if name == "t_offset" else f"dvs/{name}"] = value
     with pytest.raises(InputError, match=message):
-        unistore.convert(tmp_path / "e.h5", tmp_path / "e.zarr", "events")
+        unistore.convert(tmp_path / "e.h5", tmp_path / "e.zarr", "dvs")
     assert not (tmp_path / "e.zarr").exists()
 
 
 def forgets_a_column(self: Any, opened: Any, lo: int, hi: int) -> dict[str, Any]:
-    return {name: opened.arrays[f"events/{name}"][lo:hi] for name in ("x", "y", "t")}
+    return {name: opened.arrays[f"dvs/{name}"][lo:hi] for name in ("x", "y", "t")}
 
 
 def gives_fewer_rows(self: Any, opened: Any, lo: int, hi: int) -> dict[str, Any]:
-    return {name: opened.arrays[f"events/{name}"][lo : hi - 1] for name in ("x", "y", "t", "p")}
+    return {name: opened.arrays[f"dvs/{name}"][lo : hi - 1] for name in ("x", "y", "t", "p")}
 
 
 def has_a_bug(self: Any, *arguments: Any) -> Any:
@@ -230,7 +230,7 @@ def test_a_fault_of_the_code_names_the_plugin(
 
     monkeypatch.setattr(Events, method, fault)
     with pytest.raises(InputError, match=message):
-        unistore.convert(events[0], tmp_path / "e.zarr", "events")
+        unistore.convert(events[0], tmp_path / "e.zarr", "dvs")
     assert not (tmp_path / "e.zarr").exists()
 
 
@@ -241,7 +241,7 @@ def test_faults_of_restore_and_draw_name_the_plugin(
     from unistore_events import Events
 
     store = tmp_path / "e.zarr"
-    unistore.convert(events[0], store, "events")
+    unistore.convert(events[0], store, "dvs")
     monkeypatch.setattr(Events, "restore", misses_a_key)
     monkeypatch.setattr(Events, "draw", misses_a_key)
     problems = unistore.verify(store, against=events[0]).problems
@@ -265,7 +265,7 @@ def test_what_fails_while_values_are_read_is_of_the_file(
     with pytest.raises(
         InputError, match=r"e0\.h5: cannot be read: ValueError: invalid code lengths"
     ) as caught:
-        unistore.convert(events[0], tmp_path / "e.zarr", "events")
+        unistore.convert(events[0], tmp_path / "e.zarr", "dvs")
     assert {problem.kind for problem in caught.value.problems} == {"damaged"}
 
 
@@ -327,11 +327,11 @@ def test_numbers_of_a_sample_that_the_schema_does_not_declare(
     from unistore_events import Events
 
     def cut(self: Events, opened: plugin.Opened) -> Iterator[plugin.Cut]:
-        yield plugin.Cut(len(opened.arrays["events/t"]), numbers)
+        yield plugin.Cut(len(opened.arrays["dvs/t"]), numbers)
 
     monkeypatch.setattr(Events, "cut", cut)
     with pytest.raises(InputError, match=message):
-        unistore.convert(events[0], tmp_path / "e.zarr", "events")
+        unistore.convert(events[0], tmp_path / "e.zarr", "dvs")
     assert not (tmp_path / "e.zarr").exists()
 
 

@@ -16,16 +16,16 @@ class Events(plugin.Family):
 
     window: int = plugin.option(50_000, "Microseconds of a window.", metavar="US", least=1)
 
-    name = "events"
-    summary = "Event cameras: HDF5 with events/{x, y, t, p}."
+    name = "dvs"
+    summary = "Event cameras: HDF5 with dvs/{x, y, t, p}."
     formats = ("hdf5",)
     schema = plugin.Schema(
         table="events",
         columns={
-            "x": plugin.Column(kinds="u", unit="px", description="column", source="events/x"),
-            "y": plugin.Column(kinds="u", unit="px", description="row", source="events/y"),
-            "t": plugin.Column(kinds="iu", unit="us", description="time since t_offset", source="events/t"),
-            "p": plugin.Column(kinds="bu", description="polarity", source="events/p"),
+            "x": plugin.Column(kinds="u", unit="px", description="column", source="dvs/x"),
+            "y": plugin.Column(kinds="u", unit="px", description="row", source="dvs/y"),
+            "t": plugin.Column(kinds="iu", unit="us", description="time since t_offset", source="dvs/t"),
+            "p": plugin.Column(kinds="bu", description="polarity", source="dvs/p"),
         },
         samples="windows",
         per_sample={"start": plugin.Column(kinds="i", unit="us", description="when the window begins")},
@@ -33,15 +33,13 @@ class Events(plugin.Family):
     )
 
     def cut(self, opened: plugin.Opened) -> Iterator[plugin.Cut]:
-        times = opened.arrays["events/t"]
+        times = opened.arrays["dvs/t"]
         counts = np.zeros(0, np.int64)
         first = last = int(times[0:1].sum())
         for lo in range(0, len(times), BLOCK):
             block = times[lo : lo + BLOCK].astype(np.int64)
             if (np.diff(block, prepend=last) < 0).any():
-                raise plugin.InputError(
-                    plugin.Problem("events/t", "falls", "sort the events by time", "order")
-                )
+                raise plugin.InputError(plugin.Problem("dvs/t", "falls", "sort the events by time", "order"))
             last = int(block[-1])
             here = np.bincount((block - first) // self.window)
             counts = np.pad(counts, (0, max(0, len(here) - len(counts))))

@@ -61,8 +61,9 @@ STORES = {
     "point_cloud": CLOUD,
     "rows": {"rows/data": "float32 5 3", "rows/a/b": "int64 5"},
     "spike": {
-        "frames/spike": "uint8 3 88 360 80",
-        "frames/spike_length": "int32 3",
+        "spikes/bits": "uint8 264 360 80",
+        "frames/offsets": "int64 4",
+        "frames/source": "int32 3",
         "frames/spike_extent": "int32 3 2",
         "frames/voxel/5": "uint8 3 5 360 640",
         "frames/blur": "uint8 3 720 1280 3",
@@ -111,7 +112,7 @@ def problems(family: str, changes: dict[str, str | None], samples: int | None = 
     [
         *((family, {}) for family in STORES),
         ("ct", {"volumes/image": None}),
-        ("spike", {"frames/spike": None, "frames/spike_length": None}),
+        ("spike", {"spikes/bits": None, "frames/offsets": None}),
         ("point_cloud", {"sources/note/data": "uint8 99", "sources/note/offsets": "int64 3"}),
         ("point_cloud", {"points/xyz": "float64 10 3", "sources/scale": None, "sources/offset": None}),
     ],
@@ -122,7 +123,7 @@ def test_sound_stores(family: str, changes: dict[str, str | None]) -> None:
 
 
 FREE = {
-    "spike": {"frames/spike", "frames/blur", "frames/voxel/5", "sources/bytes", "sources/path/data"},
+    "spike": {"frames/source", "frames/blur", "frames/voxel/5", "sources/bytes", "sources/path/data"},
     "point_cloud": {"points/rgb", "sources/path/data"},
     "trajectory": set(),
 }
@@ -153,7 +154,7 @@ SPIKE_REQUIRED = [
     "frames/spike_extent",
     *(f"sequences/{name}" for name in ("offsets", "name/data", "name/offsets")),
 ]
-WIDE = "has shape (3, 88, 396, 80), expected (360, 80) at its end, as frames/voxel/5 has (3, 5, 360, 640)"
+WIDE = "has shape (264, 396, 80), expected (360, 80) at its end, as frames/voxel/5 has (3, 5, 360, 640)"
 CUT = "has shape (2, 8, 9, 2), expected (8, 2) at its end, as volumes/image has (2, 8, 9)"
 BOTH = "coords, offsets, values or mask, offsets"
 
@@ -181,20 +182,20 @@ BOTH = "coords, offsets, values or mask, offsets"
         ("rows", "rows/d", "int64", "has no axis, expected rows on axis 0"),
         ("point_cloud", "points/xyz", "int16 10 2", "is int16, expected int32 or float64 or float32"),
         ("point_cloud", "segments/origin", "float32 3 3", "is float32, expected float64"),
-        ("spike", "frames/spike", "bool 3 88 360 80", "is bool, expected uint8"),
-        ("spike", "frames/spike", "uint8 3 88 360", "has shape (3, 88, 360), expected (n, n, n, n)"),
+        ("spike", "spikes/bits", "bool 264 360 80", "is bool, expected uint8"),
+        ("spike", "spikes/bits", "uint8 264 360", "has shape (264, 360), expected (n, n, n)"),
         (
             *("spike", "frames/voxel/5", "uint8 3 4 360 640"),
             "has shape (3, 4, 360, 640), expected (n, 5, n, n)",
         ),
         (
-            *("spike", "frames/spike", "uint8 3 88 396 80"),
+            *("spike", "spikes/bits", "uint8 264 396 80"),
             WIDE,
         ),
         ("spike", "frames/voxel/5", "bool 3 5 360 640", "is bool, expected numbers"),
         ("spike", "frames/voxel/5", "uint8 2 5 360 640", f"has 2 rows, expected 3 {COUNT})"),
         ("spike", "frames/blur", "uint8 3 720 1280 4", "has shape (3, 720, 1280, 4), expected (n, n, n, 3)"),
-        ("spike", "frames/spike_length", "int32 4", f"has 4 rows, expected 3 {COUNT})"),
+        ("spike", "frames/source", "int32 4", f"has 4 rows, expected 3 {COUNT})"),
         ("spike", "frames/sharp_file/offsets", "int64 3", f"has 3 rows, expected 4 {COUNT} +1)"),
         ("spike", "frames/image_extent", "int32 3 3", "has shape (3, 3), expected (n, 2)"),
         (
@@ -326,5 +327,6 @@ def test_voxels_of_points_are_numbered_in_32_bits() -> None:
 
 
 def test_a_spike_store_has_spikes_or_voxels() -> None:
-    (problem,) = problems("spike", {path: None for path in STORES["spike"] if path not in SPIKE_REQUIRED})
-    assert "neither frames/spike nor frames/voxel" in problem
+    kept = [*SPIKE_REQUIRED, "frames/source", "sources/path/data", "sources/path/offsets"]
+    (problem,) = problems("spike", {path: None for path in STORES["spike"] if path not in kept})
+    assert "neither spikes/bits nor frames/voxel" in problem

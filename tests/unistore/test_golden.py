@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.golden import SOURCES, STORES
+from tests.golden import REFUSED, SOURCES, STORES
+from unistore.errors import InputError
 from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
 
-LARGEST, TOGETHER = 100_000, 900_000
+LARGEST, TOGETHER = 100_000, 1_000_000
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -55,6 +56,20 @@ def test_a_golden_store_is_sound_and_is_what_its_sources_are(name: str, tmp_path
     assert_same_samples(samples, samples_of(case.convert(tmp_path / "again.zarr", [tmp_path / "export"])))
 
 
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_store_of_a_former_version_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    store = STORES / f"{name}.zarr"
+    assert unistore.verify(store).ok
+    opened = Store(store)
+    group = unistore.open_zarr(store)
+    for path in opened.paths():
+        assert np.array_equal(opened.array(path).read(), group[path][...])
+    for read in (unistore.Dataset, lambda path: unistore.export(path, tmp_path / "export")):
+        with pytest.raises(InputError, match=r"is a spike store of version 1.*convert its sources again"):
+            read(store)
+    assert not (tmp_path / "export").exists()
+
+
 def test_splits_without_a_rule_are_those_of_the_former_way(tmp_path: Path) -> None:
     (tmp_path / "sources").mkdir()
     sources = SOURCES["rows_split"](tmp_path / "sources").sources
@@ -74,7 +89,7 @@ def test_splits_without_a_rule_are_those_of_the_former_way(tmp_path: Path) -> No
 
 def test_they_are_small_and_of_every_family() -> None:
     sizes = {store: sum(path.stat().st_size for path in files_of(store)) for store in STORES.iterdir()}
-    assert {store.stem for store in sizes} == set(SOURCES)
+    assert {store.stem for store in sizes} == {*SOURCES, *REFUSED}
     assert max(sizes.values()) < LARGEST
     assert sum(sizes.values()) < TOGETHER
     families = {unistore.inspect(store).to_json()["family"] for store in sizes}

@@ -45,10 +45,9 @@ ROOMS: dict[str, set[str]] = {
 
 AT_TOP: dict[str, set[str]] = {
     "unistore.converters": {"h5py"},
-    "unistore.data.collate": {"torch"},
     "unistore.data.dataset": {"torch"},
     "unistore.data.kinds.replay": {"torch"},
-    "unistore.data.sample": {"torch"},
+    "unistore.data.collate": {"torch"},
     "unistore.loader.collating": {"torch"},
     "unistore.loader.wire": {"torch"},
 }
@@ -76,78 +75,10 @@ NEVER: dict[str, set[str]] = {
 }
 """What single modules and packages may not import beyond that, `unistore.data.kinds.replay` apart."""
 
-NOT_YET: set[str] = {
-    "unistore.converters.ct",
-    "unistore.converters.ct.agreement",
-    "unistore.converters.ct.converter",
-    "unistore.converters.ct.counting",
-    "unistore.converters.ct.export",
-    "unistore.converters.ct.finalize",
-    "unistore.converters.ct.group",
-    "unistore.converters.ct.match",
-    "unistore.converters.ct.names",
-    "unistore.converters.ct.points",
-    "unistore.converters.ct.scan",
-    "unistore.converters.ct.family",
-    "unistore.converters.ct.ome_zarr",
-    "unistore.converters.ct.options",
-    "unistore.converters.ct.preview",
-    "unistore.converters.ct.restore",
-    "unistore.converters.ct.source",
-    "unistore.converters.ct.tables",
-    "unistore.converters.ct.volume",
-    "unistore.converters.formats.arrays",
-    "unistore.converters.formats.hdf5",
-    "unistore.converters.formats.images",
-    "unistore.converters.point_cloud",
-    "unistore.converters.point_cloud.cloud",
-    "unistore.converters.point_cloud.columns",
-    "unistore.converters.point_cloud.converter",
-    "unistore.converters.point_cloud.datasets",
-    "unistore.converters.point_cloud.derive",
-    "unistore.converters.point_cloud.export",
-    "unistore.converters.point_cloud.family",
-    "unistore.converters.point_cloud.finalize",
-    "unistore.converters.point_cloud.folders",
-    "unistore.converters.point_cloud.gather",
-    "unistore.converters.point_cloud.layouts.pointsuite_columns",
-    "unistore.converters.point_cloud.layouts.pointsuite_indices",
-    "unistore.converters.point_cloud.names",
-    "unistore.converters.point_cloud.options",
-    "unistore.converters.point_cloud.pointsuite",
-    "unistore.converters.point_cloud.preview",
-    "unistore.converters.point_cloud.restore",
-    "unistore.converters.point_cloud.source",
-    "unistore.converters.rows",
-    "unistore.converters.rows.export",
-    "unistore.converters.rows.family",
-    "unistore.converters.rows.grouping",
-    "unistore.converters.rows.options",
-    "unistore.converters.rows.preview",
-    "unistore.converters.spike",
-    "unistore.converters.spike.converter",
-    "unistore.converters.spike.gather",
-    "unistore.converters.spike.export",
-    "unistore.converters.spike.family",
-    "unistore.converters.spike.frames",
-    "unistore.converters.spike.options",
-    "unistore.converters.spike.preview",
-    "unistore.converters.spike.recordings",
-    "unistore.converters.spike.spikes",
-    "unistore.converters.spike.streams",
-    "unistore.converters.spike.tables",
-    "unistore.converters.trajectory",
-    "unistore.converters.trajectory.columns",
-    "unistore.converters.trajectory.converter",
-    "unistore.converters.trajectory.read",
-    "unistore.converters.trajectory.finalize",
-    "unistore.converters.trajectory.gather",
-    "unistore.converters.trajectory.options",
-    "unistore.converters.trajectory.preview",
-    "unistore.converters.trajectory.stored",
-    "unistore.converters.trajectory.scan",
-}
-"""Modules of families and formats that import more of unistore than packages of others may; to be emptied."""
+BY_FORMATS = {"common", "files", "formats", "opened", "plugin"}
+BY_FAMILIES = BY_FORMATS | {"options", "preview", "protocol", "registry", "scan", "seam"}
+"""What formats and families of this package import of `unistore.converters`: what reads files and describes
+sources, not what asks about them and scans them. Packages of others import `unistore.plugin` alone."""
 
 FAMILIES = {path.parent.name for path in (ROOT / "schemas").glob("*/__init__.py")}
 
@@ -297,21 +228,19 @@ def test_nothing_imports_a_family_but_itself() -> None:
     assert not wrong
 
 
-def beyond_the_seam(module: str) -> set[str]:
-    """What a module of a family or a format imports beside its own package, and what packages may import."""
-    own_package = ".".join(module.split(".")[:3])
-    allowed = {own_package, "unistore.converters.plugin", "unistore.errors", "unistore.schemas"}
-    return {imported for imported in own_imports(module) if not within(imported, allowed)}
-
-
-def test_families_and_formats_keep_to_the_seam() -> None:
-    packages = {f"unistore.converters.{name}" for name in (*FAMILIES, "formats")}
-    beyond = {module: beyond_the_seam(module) for module in MODULES if within(module, packages)}
-    assert {
-        module: imported for module, imported in beyond.items() if imported and module not in NOT_YET
-    } == {}
-    obeying = {module for module in NOT_YET if not beyond.get(module)}
-    assert not obeying, "they keep to the seam now, or are gone: take them out of NOT_YET"
+@pytest.mark.parametrize(
+    ("package", "folders"),
+    [("formats", BY_FORMATS), *((name, {name, *BY_FAMILIES}) for name in sorted(FAMILIES))],
+)
+def test_families_and_formats_keep_to_the_seam(package: str, folders: set[str]) -> None:
+    allowed = {f"unistore.converters.{folder}" for folder in folders}
+    wrong = [
+        f"{module} imports {imported}"
+        for module, imported in sorted(edges())
+        if within(module, {f"unistore.converters.{package}"}) and room(imported) == "converters"
+        if not within(imported, allowed)
+    ]
+    assert not wrong
 
 
 @pytest.mark.parametrize("package", NEVER)

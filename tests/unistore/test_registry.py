@@ -18,8 +18,8 @@ import pytest
 import unistore
 from tests.detection import detect
 from tests.programs import printed
+from unistore.cli.convert import SharedOption, add_family_options
 from unistore.cli.convert import convert as unistore_convert
-from unistore.cli.convert_options import SharedOption, add_family_options
 from unistore.cli.main import main
 from unistore.conversion.convert import convert, make_converter
 from unistore.converters import plugin, registry
@@ -31,7 +31,7 @@ from unistore.report.suggestions import convert_command
 from unistore.schemas.array_specs import GENERAL, SAMPLES, ArraySpec, ArraySpecs
 
 ROOT = Path(unistore.__file__).parent
-OURS = ("ct", "point_cloud", "rows", "spike", "trajectory")
+OURS = ("ct", "events", "point_cloud", "rows", "spike", "trajectory")
 EXCEPTIONS = ("data/kinds/",)
 """Kinds of samples."""
 WORDS = re.compile(r"\b(point[_-]cloud|trajectory|spikes?|ct)\b")
@@ -139,6 +139,7 @@ class PingOptions(Options):
 
 class PingConverter(PingOptions):
     family = "sonar"
+    further_suffixes = ()
 
 
 OUTDATED = "written for an older unistore, see docs/write-a-family.md"
@@ -330,7 +331,7 @@ def test_an_option_or_a_family_that_is_not_known() -> None:
         InputError, match=r"sonar has no option 'gian': did you mean gain\?; it has: gain, count, "
     ):
         make_converter("sonar", {"gian": 1})
-    with pytest.raises(InputError, match="family radar: is not known; one of: ct, point_cloud, rows, sonar,"):
+    with pytest.raises(InputError, match="family radar: is not known; one of: ct, events, point_cloud,"):
         make_converter("radar", {})
 
 

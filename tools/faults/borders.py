@@ -36,12 +36,12 @@ ASKED = "asked"
 """Refused, as there are sources of several families."""
 JUNK = {
     "README.md": b"about",
-    "a.nii.gz": b"\x1f\x8b",
+    "a.csv.gz": b"\x1f\x8b",
     "t.csv": b"a,b\n",
     "m.mp4": bytes(9),
-    "x.las": b"LASF",
+    "x.e57": b"ASTM",
 }
-SUFFIXES = (".h5", ".hdf5", ".npy", ".npz", ".dat", ".png", ".json", ".nii", ".txt", "")
+SUFFIXES = (".h5", ".hdf5", ".npy", ".npz", ".dat", ".png", ".json", ".e57", ".txt", "")
 SYNTHETIC = {
     family: {name: make for name, make in layouts.items() if name != "real"}
     for family, layouts in SAMPLES.items()

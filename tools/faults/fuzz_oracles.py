@@ -192,9 +192,10 @@ def _spikes(
     layout = about["options"]["found"]["layout"]
     for at, name in enumerate(names):
         path = _find(folder, name)
-        length = int(values["frames/spike_length"][at])
+        first, last = values["frames/offsets"][at : at + 2].tolist()
+        length = last - first
         height, width = values["frames/spike_extent"][at].tolist()
-        bits = np.unpackbits(values["frames/spike"][at], axis=-1, bitorder="little")
+        bits = np.unpackbits(values["spikes/bits"][first:last], axis=-1, bitorder="little")
         if path.suffix.lower() == ".dat":
             raw = np.fromfile(path, "u1")
             if layout == "bytes":
@@ -207,7 +208,7 @@ def _spikes(
             if not isinstance(loaded, np.ndarray):
                 loaded = loaded["spk" if "spk" in loaded.files else loaded.files[0]]
             original = loaded != 0
-        _same(f"{name}: spikes", bits[:length, :height, :width], original)
+        _same(f"{name}: spikes", bits[:, :height, :width], original)
         for role in ("blur", "sharp"):
             stored, image = values.get(f"frames/{role}"), path.parent.parent / role / f"{path.stem}.png"
             if stored is not None and image.exists():

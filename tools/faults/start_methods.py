@@ -45,7 +45,10 @@ SEED, BATCH, WORKERS = 3, 8, 2
 FAMILIES: dict[str, tuple[tuple[str, ...], Any]] = {
     "point_cloud": (("pointcloud/thin_a.h5", "pointcloud/thin_b.h5"), unistore.Segments(max_points=64)),
     "spike": (("spike/reds_frames_140_162.dat",), unistore.Clips(length=1, crop=64)),
-    "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), unistore.Windows(2, 4, pad="edge")),
+    "trajectory": (
+        ("trajectory/robosuite100_lift_panda_demo.hdf5",),
+        unistore.Windows(history=2, horizon=4, pad="edge"),
+    ),
     "ct": (("ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"), unistore.Patches(16, per_volume=8)),
 }
 """Real files, and the kind of sample for each; repetitions use them in turn."""

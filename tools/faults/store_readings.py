@@ -20,7 +20,7 @@ import unistore.data.dataset
 import unistore.data.kinds.replay
 from unistore import export, verify
 from unistore.converters.registry import own_families
-from unistore.data.kinds.locality import samples_per_chunk
+from unistore.data.parts import samples_per_chunk
 from unistore.errors import StoreError, UnistoreError
 from unistore.report.checkup import measure_speed
 from unistore.report.inspection import inspect

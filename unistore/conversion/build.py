@@ -17,6 +17,7 @@ from unistore.conversion.lock import Lock, check_own, check_plain
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
+from unistore.system.hints import JsonObject
 from unistore.zarr3.durable import Folder, Target, sync_folder
 
 # The journal of a conversion: one fsynced JSON line for each finished step, to continue after a kill.
@@ -62,7 +63,7 @@ class Journal:
         """Whether there is no record."""
         return not self._bytes
 
-    def append(self, record: dict[str, Any]) -> None:
+    def append(self, record: JsonObject) -> None:
         """Write and fsync one record; a partly written record is removed before the error is raised."""
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         left = memoryview(line)
@@ -80,11 +81,11 @@ class Journal:
         """Close the file."""
         self._file.close()
 
-    def of(self, step: str) -> list[dict[str, Any]]:
+    def of(self, step: str) -> list[JsonObject]:
         """Return all records of one kind of step, in order."""
         return list(self.each(step))
 
-    def each(self, step: str) -> Iterator[dict[str, Any]]:
+    def each(self, step: str) -> Iterator[JsonObject]:
         """Iterate over the records of one kind of step, reading one at a time: together they may be large."""
         if step not in self._lines:
             return
@@ -94,14 +95,14 @@ class Journal:
                 yield json.loads(file.read(length))
 
 
-def _record(line: bytes) -> dict[str, Any]:
+def _record(line: bytes) -> JsonObject:
     """Parse a line; ValueError unless it is an object with a step, and batch and round are integers."""
     record = json.loads(line)
     named = isinstance(record, dict) and isinstance(record.get("step"), str)
     if not named or not all(isinstance(record.get(key, 0), int) for key in ("batch", "round")):
         msg = "not a step"
         raise ValueError(msg)
-    return cast("dict[str, Any]", record)
+    return cast("JsonObject", record)
 
 
 SOURCES_PER_RECORD = 1000
@@ -159,10 +160,10 @@ class Build(ABC):
     def move_into_place(self) -> None:
         """Give the sealed store its final name, replacing an older one."""
 
-    def finished_report(self) -> dict[str, Any] | None:
+    def finished_report(self) -> JsonObject | None:
         """Report of an earlier run that was killed after it had moved the store into place; else None."""
         sealed = self.journal.of("sealed")
-        report: dict[str, Any] | None = sealed[-1]["report"] if sealed else None
+        report: JsonObject | None = sealed[-1]["report"] if sealed else None
         return report if report is not None and self._destination_digest() == report["digest"] else None
 
     def _destination_digest(self) -> str | None:
@@ -255,7 +256,7 @@ class Build(ABC):
 
     def begin(
         self,
-        identity: dict[str, Any],  # options and versions that must be the same to continue
+        identity: JsonObject,  # options and versions that must be the same to continue
         # name of each source, and the state of its files that must be the same to continue
         sources: Sequence[tuple[str, Any]],
         # sources as they were given; only recorded, for the report on unfinished conversions

@@ -22,6 +22,7 @@ from unistore.errors import ConversionError, Problem
 from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs
 from unistore.schemas.tables import Field, IndexValues
 from unistore.store.manifest import Entry
+from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, Shape
 from unistore.zarr3.durable import Files
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.writer import (
@@ -41,7 +42,7 @@ PLANES_BYTES = 16 << 20
 INDEX_BLOCK_BYTES = 4 << 20
 """Bytes of a block of an index array; at least one chunk."""
 
-ReadPlanes = Callable[[int, int, NDArray[Any]], None]
+ReadPlanes = Callable[[int, int, AnyArray], None]
 """``read(lo, hi, block)``: read planes ``lo:hi`` into a block (1, hi - lo, …) filled with the fill value."""
 
 
@@ -69,14 +70,14 @@ def plane_bytes(array: ArrayPlan) -> int:
     return max(1, prod(array.shape[2:])) * np.dtype(array.field.dtype).itemsize
 
 
-class WatchedColumns(Mapping[str, NDArray[Any]]):
+class WatchedColumns(Mapping[str, AnyArray]):
     """Memory that a converter reads columns into; `untouched` names those that it never looked at."""
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, columns: Mapping[str, AnyArray]) -> None:
         self._columns = columns
         self.untouched = set(columns)
 
-    def __getitem__(self, column: str) -> NDArray[Any]:
+    def __getitem__(self, column: str) -> AnyArray:
         values = self._columns[column]
         self.untouched.discard(column)
         return values
@@ -101,7 +102,7 @@ class ColumnRows(Protocol):
         """Range of its rows, (lo, hi)."""
         ...
 
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], AnyArray]]:
         """Yield the start of each block (on the leading axes that it does not span), and the block.
 
         Blocks are read-only and valid until the next one.
@@ -124,10 +125,10 @@ class InMemory:
 
     array: ArrayPlan
     rows: tuple[int, int]
-    block: NDArray[Any]
+    block: AnyArray
     pieces: NDArray[np.bytes_]
 
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], AnyArray]]:
         yield (self.rows[0],), self.block
 
     @property
@@ -156,7 +157,7 @@ class Planes:
         self._whole = xxhash.xxh3_128()
         self.pieces: list[str] = []
 
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], AnyArray]]:
         array = self.array
         step = planes_at_once(self.array)
         for row, read in enumerate(self._read, self.rows[0]):
@@ -197,7 +198,7 @@ class IndexRows:
         self.rows = lo, min(lo + array.shard[0], len(values))
         self._content = xxhash.xxh3_128()
 
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], AnyArray]]:
         array = self.array
         step = array.chunk[0] * max(1, INDEX_BLOCK_BYTES // (array.chunk[0] * max(1, array.field.row_bytes)))
         for lo in range(*self.rows, step):
@@ -290,13 +291,13 @@ def broken_rows(
     source: str,
     table: str,
     first_row: int,
-    columns: Mapping[str, NDArray[Any]],
+    columns: Mapping[str, AnyArray],
 ) -> Iterator[Problem]:
     """Yield problems of the rows of a source that break the bounds of their columns.
 
     `first_row` is the number of the first of them in the source.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, Shape] = {}
     for column, values in columns.items():
         spec = bounded.get(f"{table}/{column}")
         if spec is None:
@@ -332,3 +333,120 @@ def _broken_index(
         if spec.bounds_values:
             for error in spec.value_errors(values[0 : len(values)], shapes.__getitem__):
                 yield Problem(field.path, error, kind="schema")
+
+
+# Moments of a column, in float64, merged over shards in row order.
+
+BLOCK = 1 << 20
+"""Values that are converted to float64 at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count of finite values, mean, sum of squared deviations, minimum and maximum of each row component.
+
+    All arrays have the column's row shape. Values that are not finite are ignored.
+    """
+
+    count: Int64s
+    mean: Float64s
+    deviation: Float64s
+    low: Float64s
+    high: Float64s
+
+    @classmethod
+    def of(cls, rows: AnyArray) -> Moments:
+        """Return moments of rows (axis 0); overflow of float64 gives infinity."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return cls._of_rows(rows)
+
+    @classmethod
+    def _of_rows(cls, rows: AnyArray) -> Moments:
+        step = max(1, BLOCK // max(1, int(np.prod(rows.shape[1:], dtype=np.int64))))
+        total = cls._of_block(rows[:step])
+        for start in range(step, len(rows), step):
+            total = total.merge(cls._of_block(rows[start : start + step]))
+        return total
+
+    @classmethod
+    def _of_block(cls, rows: AnyArray) -> Moments:
+        values = rows.astype(np.float64)
+        finite = np.isfinite(values)
+        not_finite = ~finite
+        count = finite.sum(axis=0, dtype=np.int64)
+        np.copyto(values, np.inf, where=not_finite)
+        low = values.min(axis=0, initial=np.inf)
+        np.copyto(values, -np.inf, where=not_finite)
+        high = values.max(axis=0, initial=-np.inf)
+        np.copyto(values, 0.0, where=not_finite)
+        mean = values.sum(axis=0) / np.maximum(count, 1)
+        np.subtract(values, mean, out=values)
+        np.copyto(values, 0.0, where=not_finite)
+        np.square(values, out=values)
+        return cls(
+            count=np.asarray(count),
+            mean=np.asarray(mean),
+            deviation=np.asarray(values.sum(axis=0)),
+            low=np.asarray(low),
+            high=np.asarray(high),
+        )
+
+    def merge(self, other: Moments) -> Moments:
+        """Return moments of both blocks together (Chan, Golub, LeVeque 1979, eq. 2.1)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._merged(other)
+
+    def _merged(self, other: Moments) -> Moments:
+        count = self.count + other.count
+        shift = other.mean - self.mean
+        share = other.count / np.maximum(count, 1)
+        return Moments(
+            count=count,
+            mean=self.mean + shift * share,
+            deviation=self.deviation + other.deviation + shift**2 * self.count * share,
+            low=np.minimum(self.low, other.low),
+            high=np.maximum(self.high, other.high),
+        )
+
+    def summary(self) -> JsonObject:
+        """Return plain JSON: count, mean, std (ddof 0), min, max.
+
+        None where no value was finite, or a moment overflows float64.
+        """
+        empty = self.count == 0
+        std = np.sqrt(self.deviation / np.maximum(self.count, 1))
+
+        def plain(values: AnyArray) -> Any:
+            shown = np.asarray(values).astype(object)  # 0-d moments are numpy scalars
+            shown[empty | ~np.isfinite(values)] = None
+            return shown.tolist()
+
+        return {
+            "count": self.count.tolist(),
+            "mean": plain(self.mean),
+            "std": plain(std),
+            "min": plain(self.low),
+            "max": plain(self.high),
+            "ddof": 0,
+            "accumulator": "float64",
+        }
+
+    def to_json(self) -> list[Any]:
+        """Return exact JSON for the journal (float64 as hexadecimal text, shape first)."""
+        return [
+            list(self.mean.shape),
+            np.ravel(self.count).tolist(),
+            *(
+                [v.hex() for v in np.ravel(a).tolist()]
+                for a in (self.mean, self.deviation, self.low, self.high)
+            ),
+        ]
+
+    @classmethod
+    def from_json(cls, plain: list[Any]) -> Moments:
+        """Return inverse of `to_json`."""
+        shape, count, *floats = plain
+        mean, deviation, low, high = (
+            np.array([float.fromhex(v) for v in values]).reshape(shape) for values in floats
+        )
+        return cls(np.array(count, dtype=np.int64).reshape(shape), mean, deviation, low, high)

@@ -23,6 +23,7 @@ from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
 from unistore.system.arguments import Arguments
+from unistore.system.hints import PathLike
 from unistore.system.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
     from unistore.conversion.executors.dask_executor import Dask
     from unistore.conversion.executors.processes import Processes
-
-
-PathLike = str | os.PathLike[str]
 
 
 def convert(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from unistore.conversion.split_rule import SOURCE, SplitRule
 from unistore.conversion.splits import assign_splits, prepare_splits
 from unistore.converters.protocol import Converter, Finalized, Scan
 from unistore.converters.survey import Claims, counted_scan
+from unistore.system.hints import JsonObject
 
 _MAX_NAMES = 1_000_000
 """Most samples that are assigned to splits only to tell their shares."""
@@ -46,7 +46,7 @@ class DryRun:
         """The plan's tables."""
         return self.plan.tables
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return plain JSON values, deterministic for given sources and options."""
         return {
             "family": self.scan.family,

@@ -10,18 +10,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, pairwise, takewhile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from unistore.conversion.columns import (
     ColumnRows,
     InMemory,
+    Moments,
     Planes,
     WatchedColumns,
     broken_rows,
@@ -29,18 +28,17 @@ from unistore.conversion.columns import (
     write_column,
 )
 from unistore.conversion.executors.local import Executor, Job, Outcome
-from unistore.conversion.failure import writing_failed
 from unistore.conversion.keys import Fingerprints, Keys, check_unchanged, reading
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask, TablePlan, json_digest
 from unistore.conversion.spill import Spill, SpillWriter
-from unistore.conversion.statistics import Moments
 from unistore.converters.common.exclusion import with_source
 from unistore.converters.protocol import Converter, Facts, Scan
-from unistore.errors import ConversionError, InputError, Problem, first_few
+from unistore.errors import ConversionError, InputError, Problem, first_few, writing_failed
 from unistore.schemas.array_specs import ArraySpec
 from unistore.schemas.tables import Table
 from unistore.store.manifest import Entry
+from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
 from unistore.zarr3.durable import Folder, Target
 from unistore.zarr3.writer import EncoderThreads, OrderedMap, content_digest, serial_map
 
@@ -105,30 +103,23 @@ class DeriveJob(Job[Sequence[int]]):
         """Return names of the first sources, for messages."""
         return f"reading {first_few([self.scan.sources.names[source] for source in sources], SHOWN)}"
 
-    def bare(self) -> DeriveJob:
-        """Return the job without sources."""
-        return replace(self, scan=self.scan.only(()), fingerprints=self.fingerprints.only(()), keys={})
-
-    def slice(self, sources: Sequence[int]) -> dict[str, Any]:
-        """Return the sources' own part of the scan."""
-        return {
-            "scan": self.scan.only(sources),
-            "fingerprints": self.fingerprints.only(sources),
-            "keys": {number: bytes(self.keys[number]) for number in sources},
-        }
+    def alone(self, sources: Sequence[int]) -> DeriveJob:
+        """Return the job of these sources alone."""
+        return replace(
+            self,
+            scan=self.scan.only(sources),
+            fingerprints=self.fingerprints.only(sources),
+            keys={number: bytes(self.keys[number]) for number in sources},
+        )
 
     def need(self, sources: Sequence[int]) -> int:
         """Return peak bytes of the largest source, scan included."""
-        return int(self._needs[list(sources)].max())
-
-    @cached_property
-    def _needs(self) -> NDArray[np.int64]:
-        return derive_memory(self.scan, self.budget)
+        return int(derive_memory(self.scan.only(sources), self.budget).max())
 
 
 def source_batches(
     sources: Sequence[int],  # numbers of the sources
-    sizes: NDArray[np.int64],  # bytes of the files of every source of the scan
+    sizes: Int64s,  # bytes of the files of every source of the scan
 ) -> list[tuple[int, ...]]:
     """Return batches of consecutive sources, small enough that all workers have work."""
     most = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES)
@@ -154,7 +145,7 @@ class StoredRows:
     path: Path
     row_bytes: Mapping[str, int]  # bytes of a row of each column, in the order of the file
 
-    def write(self, columns: Mapping[str, NDArray[Any]]) -> None:
+    def write(self, columns: Mapping[str, AnyArray]) -> None:
         """Write the rows of each column, C-contiguous; the file appears once it is whole."""
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
@@ -166,7 +157,7 @@ class StoredRows:
         except OSError as error:
             raise writing_failed(error, self.path) from error
 
-    def copy(self, column: str, lo: int, out: NDArray[Any]) -> None:
+    def copy(self, column: str, lo: int, out: AnyArray) -> None:
         """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous."""
         before = takewhile(lambda name: name != column, self.row_bytes)
         start = (self.hi - self.lo) * sum(self.row_bytes[name] for name in before)
@@ -193,7 +184,7 @@ class RowsRead:
         """Keep more rows."""
         self._rows.append(rows)
 
-    def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
+    def fill(self, table: str, lo: int, hi: int, out: Mapping[str, AnyArray]) -> bool:
         """Copy rows ``lo:hi`` of columns into `out`; returns False if some are not here."""
         ranges: list[tuple[StoredRows, int, int]] = []
         filled_to = lo
@@ -230,7 +221,7 @@ class ShardJob(Job[ShardTask]):
     rows_read: RowsRead = field(default_factory=RowsRead, compare=False)
     """Rows that were read already."""
     known: Sequence[Piece] | None = None
-    """Pieces of the only task of a job sliced for it; None: computed from the plan."""
+    """Pieces of the only task of a job that is alone; None: computed from the plan."""
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Read the task's rows from its sources, encode, write."""
@@ -259,9 +250,7 @@ class ShardJob(Job[ShardTask]):
             return Outcome(problems=error.problems)
         return Outcome(self.record(task, files, columns))
 
-    def record(
-        self, task: ShardTask, files: Sequence[Entry], columns: Sequence[ColumnRows]
-    ) -> dict[str, Any]:
+    def record(self, task: ShardTask, files: Sequence[Entry], columns: Sequence[ColumnRows]) -> JsonObject:
         """Record of a task for the journal, after iteration of all its columns."""
         return {
             "step": "shard",
@@ -271,27 +260,18 @@ class ShardJob(Job[ShardTask]):
             "statistics": statistics_of(columns),
         }
 
-    def bare(self) -> ShardJob:
-        """Return the job without sources."""
-        tables = tuple(replace(table, source_rows=()) for table in self.plan.tables)
-        return replace(
-            self,
-            scan=self.scan.only(()),
-            fingerprints=self.fingerprints.only(()),
-            spill=self.spill.only(0, 0),
-            plan=replace(self.plan, sources=(), tables=tables),
-        )
-
-    def slice(self, task: ShardTask) -> dict[str, Any]:
-        """Return the sources that its rows come from."""
+    def alone(self, task: ShardTask) -> ShardJob:
+        """Return the job with the sources that the rows of a task come from."""
         pieces = self.pieces_of(task)
         numbers = range(pieces[0].source, pieces[-1].source + 1)
-        return {
-            "scan": self.scan.only(numbers),
-            "fingerprints": self.fingerprints.only(numbers),
-            "spill": self.spill.only(numbers.start, numbers.stop),
-            "known": pieces,
-        }
+        return replace(
+            self,
+            scan=self.scan.only(numbers),
+            fingerprints=self.fingerprints.only(numbers),
+            spill=self.spill.only(numbers.start, numbers.stop),
+            plan=self.plan.without_sources(),
+            known=pieces,
+        )
 
     def pieces_of(self, task: ShardTask) -> Sequence[Piece]:
         """Return pieces of sources that the rows of a task come from."""
@@ -356,20 +336,18 @@ class ShardJob(Job[ShardTask]):
             for number, array in enumerate(table.arrays)
         ]
 
-    def cached(self, task: ShardTask) -> dict[str, NDArray[Any]] | None:
+    def cached(self, task: ShardTask) -> dict[str, AnyArray] | None:
         """Return rows of a task by column, if they were read already."""
         blocks = self._blank(task)
         return blocks if self.rows_read.fill(task.table, task.lo, task.hi, blocks) else None
 
-    def _blank(self, task: ShardTask) -> dict[str, NDArray[Any]]:
+    def _blank(self, task: ShardTask) -> dict[str, AnyArray]:
         return {
             array.column: _filled((task.hi - task.lo, *array.shape[1:]), array.field.dtype, array.field.fill)
             for array in self.plan.table(task.table).arrays
         }
 
-    def read_planes(
-        self, table: str, column: str, number: int, lo: int, hi: int, block: NDArray[Any]
-    ) -> None:
+    def read_planes(self, table: str, column: str, number: int, lo: int, hi: int, block: AnyArray) -> None:
         """Read planes ``lo:hi`` of the row of a source into `block`, (1, hi - lo, …)."""
         name = self.scan.sources.names[number]
         try:
@@ -390,7 +368,7 @@ class ShardJob(Job[ShardTask]):
             for number in range(len(self.pieces_of(task)))
         )
 
-    def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
+    def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, AnyArray]) -> None:
         spilled = self.spilled.get(table)
         if spilled is None:
             watched = WatchedColumns(out)
@@ -415,12 +393,12 @@ class ShardJob(Job[ShardTask]):
             raise ConversionError(msg)
 
 
-def _filled(shape: tuple[int, ...], dtype: str, fill: float | bool) -> NDArray[Any]:
+def _filled(shape: Shape, dtype: str, fill: float | bool) -> AnyArray:
     """Make an array of a value; pages of zeros are touched by whoever writes them."""
     return np.zeros(shape, dtype) if fill == 0 else np.full(shape, fill, dtype)
 
 
-def statistics_of(columns: Sequence[ColumnRows]) -> dict[str, Any]:
+def statistics_of(columns: Sequence[ColumnRows]) -> JsonObject:
     """Return moments of the columns that have statistics, as JSON for the journal."""
     return {
         column.array.field.path: Moments.of(column.block).to_json()
@@ -475,13 +453,9 @@ class PartJob(Job[ShardTask]):
         row_bytes = {array.column: array.field.row_bytes for array in arrays}
         return StoredRows(part.table, part.lo, part.hi, path, row_bytes)
 
-    def bare(self) -> PartJob:
-        """See `Job`."""
-        return replace(self, job=self.job.bare())
-
-    def slice(self, part: ShardTask) -> dict[str, Any]:
-        """See `Job`."""
-        return {"job": replace(self.job.bare(), **self.job.slice(part))}
+    def alone(self, part: ShardTask) -> PartJob:
+        """See `ShardJob.alone`."""
+        return replace(self, job=self.job.alone(part))
 
     def describe(self, part: ShardTask) -> str:
         """See `ShardJob.describe`."""

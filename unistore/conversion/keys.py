@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.plan import Piece, Plan, json_digest, long_json_digest
+from unistore.conversion.plan import Piece, Plan, json_digest
 from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Scan
 from unistore.errors import ConversionError, UnistoreError
+from unistore.system.hints import Int64s
 from unistore.system.packed import PackedObjects, view
 
 # Fingerprints of source files (size and times), to detect changes during a conversion.
@@ -51,7 +52,7 @@ def fingerprints_of(scan: Scan) -> Fingerprints:
     return PackedObjects(tuple(map(_state_of, files)) for files in scan.sources.files())
 
 
-def sizes_of(fingerprints: Fingerprints) -> NDArray[np.int64]:
+def sizes_of(fingerprints: Fingerprints) -> Int64s:
     """Return bytes of the files of each source."""
     return np.fromiter(
         (sum(file.size for file in fingerprint) for fingerprint in fingerprints), np.int64, len(fingerprints)
@@ -100,7 +101,7 @@ def check_unchanged(fingerprint: Fingerprint) -> None:
             raise ConversionError(msg)
 
 
-CONTENT = 1
+CONTENT = 2
 """Raised by every change of the bytes that a source's derived rows or a shard hold.
 
 An unfinished conversion begun under another number is done again: its shards are those of older code."""
@@ -141,7 +142,7 @@ def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:
         )
         for task in table.tasks():
             pieces = view(table.pieces(task.lo, task.hi), partial(_key_of_piece, sources))
-            keys[task.id] = long_json_digest([form, pieces])
+            keys[task.id] = json_digest([form, pieces])
     return keys
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
-from types import TracebackType
 from typing import Self
 
 from unistore.errors import ConversionError
@@ -44,9 +43,7 @@ class Lock:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def release(self) -> None:
@@ -121,11 +118,10 @@ def owner_of(path: Path) -> str | None:
 
 @contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
-    """Exclusive ``flock`` on a file, if available; the file stays."""
+    """Exclusive ``flock`` on a file, if its file system has such locks; the file stays."""
     with path.open("a") as file:
-        if file_locks.available:
-            with suppress(OSError):
-                file_locks.lock(file.fileno())
+        with suppress(OSError):
+            file_locks.lock(file.fileno())
         yield
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.conversion.columns import in_planes, plane_bytes, planes_at_once
 from unistore.conversion.executors.local import Job
 from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Converter, Scan, Source
 from unistore.errors import InputError, Problem
+from unistore.system.hints import Int64s
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
 from unistore.zarr3.writer import MAX_PENDING_BYTES
@@ -103,7 +103,7 @@ def derived_in_core(scan: Scan, source: Source, budget: int) -> bool:
     return scan_memory(scan) + source.memory_in_core <= budget
 
 
-def derive_memory(scan: Scan, budget: int) -> NDArray[np.int64]:
+def derive_memory(scan: Scan, budget: int) -> Int64s:
     """Peak bytes of deriving each source (scan included) with a budget for a step, (sources,) int64."""
     numbers = scan.sources.numbers
     scan_bytes = scan_memory(scan)
@@ -127,8 +127,8 @@ def shard_memory(
     """Return peak bytes of one shard task, without the scan.
 
     The rows of all columns, plus the larger of: the encoded form of the largest column (columns are written
-    one after the other), one column's rows as they were read or spilled. Rows that are read in planes are
-    never in memory as a whole.
+    one after the other), one column's rows as they were read or spilled, unless they are read in place. Rows
+    that are read in planes are never in memory as a whole.
     """
     rows = min(table.shard_rows, table.rows)
     largest = rows * max(array.field.row_bytes for array in table.arrays)
@@ -138,7 +138,7 @@ def shard_memory(
     rows_bytes = STEP + rows * table.row_bytes
     if table.spilled:
         return rows_bytes + 2 * largest  # spilled rows may change dtype
-    encoded = min(largest, MAX_PENDING_BYTES) if converter.reads_planes and streams else largest
+    encoded = min(largest, MAX_PENDING_BYTES) if converter.reads_in_place and streams else largest
     return rows_bytes + encoded + reading
 
 

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.conversion.columns import in_planes
 from unistore.conversion.executors.local import Executor, asking
@@ -24,10 +23,11 @@ from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes, assign_splits, column_values
 from unistore.converters.common.faults import UNREADABLE
-from unistore.converters.protocol import Converter, Finalized, Scan
+from unistore.converters.protocol import Ask, Converter, Finalized, Scan
 from unistore.converters.survey import counted_scan
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.schemas.tables import Field, Table
+from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
 from unistore.zarr3.codecs import encoder
 from unistore.zarr3.writer import choose_codec, chunk_slices, compressor_of, pad_chunk
 
@@ -42,7 +42,7 @@ MAX_RANGES = 4
 MIN_SAMPLE = 4 << 10
 """Columns with fewer sampled bytes get ``fast``."""
 
-Blocks = Mapping[str, NDArray[Any]]
+Blocks = Mapping[str, AnyArray]
 """Rows by column."""
 
 
@@ -65,7 +65,7 @@ def choose_codecs(
     problems = read_parts(job, executor, folder, missing)
     chosen: dict[str, str] = {}
     for table in job.plan.tables:
-        samples: dict[str, list[NDArray[Any]]] = defaultdict(list)
+        samples: dict[str, list[AnyArray]] = defaultdict(list)
         for task in ranges[table.name]:
             blocks: Blocks = {}
             if table.name in in_rows:
@@ -85,7 +85,7 @@ def choose_codecs(
     return chosen
 
 
-def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
+def _chosen(array: ArrayPlan, chunks: list[AnyArray]) -> str:
     if sum(chunk.nbytes for chunk in chunks) < MIN_SAMPLE:
         return "fast"
     dtype = np.dtype(array.field.dtype)
@@ -113,8 +113,7 @@ def _ranges(table: TablePlan) -> list[ShardTask]:
 
 def _layers(job: ShardJob, executor: Executor, task: ShardTask) -> tuple[Blocks, Sequence[Problem]]:
     """Return middle chunks of the first row of a task, by column; none, and problems, if it is unreadable."""
-    alone = replace(job.bare(), **job.slice(task))
-    (answer,) = asking(executor)(_read_layers, [(alone, task)])
+    (answer,) = asking(executor)(_read_layers, [(job.alone(task), task)])
     return answer
 
 
@@ -135,7 +134,7 @@ def _read_layers(question: tuple[ShardJob, ShardTask]) -> tuple[Blocks, Sequence
     return blocks, ()
 
 
-def _some_chunks(array: ArrayPlan, block: NDArray[Any], least: int, nbytes: int) -> Iterator[NDArray[Any]]:
+def _some_chunks(array: ArrayPlan, block: AnyArray, least: int, nbytes: int) -> Iterator[AnyArray]:
     """Yield chunks of at least so many rows, evenly spaced in a block: `nbytes` of them, or one."""
     blank = np.full(array.chunk, array.field.fill, array.field.dtype)
     every = [
@@ -156,6 +155,7 @@ def unique_dimension_names(
     An axis of rows gets the name of its table as a prefix (``points_row``), other axes that of their array
     (``rows_a_x_axis``). Families choose distinct names; what remains are columns like ``a/x`` and ``x``.
     """
+    # xarray refuses a group in which one dimension name has two extents.
     names = _Names()
     named = tuple(replace(table, arrays=tuple(map(names.renamed, table.arrays))) for table in tables)
     return named, tuple(map(names.renamed, index))
@@ -193,36 +193,37 @@ class NewStore:
     # the scan, and the plan made from it
     scan: Scan
     plan: Plan
-    verdicts: tuple[dict[str, Any], ...]  # number of files by verdict and reason (JSON)
+    verdicts: tuple[JsonObject, ...]  # number of files by verdict and reason (JSON)
     attributes: Mapping[str, Any]  # from `root_attributes`
     groups: Mapping[str, Mapping[str, Any]]  # attributes of groups below the root, by path
     codes: Codes  # split code of each sample, (samples,) uint8
-    sizes: NDArray[np.int64]  # bytes of the files of each source, (sources,)
+    sizes: Int64s  # bytes of the files of each source, (sources,)
     arrays: IndexArrays  # the converter's own index arrays
     spill: Spill  # spilled rows and facts of the sources
     spilled: Mapping[str, Table]  # final form of the spilled tables, by name
     notes: tuple[str, ...] = ()  # one-line remarks for the user
 
-    def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
+    def index(self, digests: UInt8s) -> IndexArrays:
         """Return every index array; `digests` are the content digests of the sources, (sources, 16) uint8."""
         main_rows = _rows_of(self.scan.main_table, self.plan.tables)
         return [*self.arrays, *shared_index(self.scan, main_rows, self.sizes, digests, self.codes)]
 
 
 def plan_store(
-    converter: Converter,  # reads the column that splits are grouped by
+    converter: Converter,
     scan: Scan,
     finalized: Finalized,
     codec: str,  # as given to `run`
     split: SplitRule | None,  # the prepared rule; None: splits come from the sources
     spill: Spill,  # spilled rows and facts of the sources
-    sizes: NDArray[np.int64],  # bytes of the files of each source, (sources,)
+    sizes: Int64s,  # bytes of the files of each source, (sources,)
     # ``choose(plan, spilled)`` returns the codec of each column by path; called if `codec` is ``"auto"``,
     # with the final form of the spilled tables by name
     choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
+    ask: Ask,  # reads the column that splits are grouped by
 ) -> NewStore:
     """Plan a conversion once its sources are derived."""
-    assigned = assign_splits(scan, finalized, split, partial(column_values, converter, scan, finalized))
+    assigned = assign_splits(scan, finalized, split, partial(column_values, converter, scan, finalized, ask))
     codes = assigned.codes
     tables = _tables(scan, finalized, spill)
     placeholder = np.zeros((len(scan.sources), 16), np.uint8)
@@ -286,7 +287,7 @@ def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
     return replace(plan, tables=tables, options={**plan.options, "found": found_in_values})
 
 
-def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> dict[str, Any]:
+def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> JsonObject:
     """Return every option that decides a store's content."""
     return {**scan.options, "codec": codec, **({"split": None} if split is None else split.to_json())}
 

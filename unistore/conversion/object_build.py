@@ -19,6 +19,7 @@ from unistore.remote.client import ObjectClient, map_concurrently
 from unistore.remote.url import BUCKETS, StoreLocation, parse_url
 from unistore.store.names import BUILD_MARK, ROOT, build_folder
 from unistore.store.reader import Store
+from unistore.system.hints import JsonObject
 from unistore.zarr3.durable import WrittenFile, write_file
 
 # `ObjectTarget`: files of a store as objects; the root object is written last.
@@ -133,7 +134,7 @@ class ObjectBuild(Build):
         self.location = location
         self._client = writing_client(location)
         self._claimed = False
-        self._begun: dict[str, Any] | None = None
+        self._begun: JsonObject | None = None
         folder = build_folder((Path.cwd() if work is None else work.absolute()) / location.name)
         super().__init__(str(location), folder, local="root", restart=restart)
         self.output_path = folder
@@ -143,9 +144,7 @@ class ObjectBuild(Build):
         """Where files are written; only after `discard_on_input_error` has claimed the destination."""
         return ObjectTarget(self._written, self.local)
 
-    def begin(
-        self, identity: dict[str, Any], sources: Sequence[tuple[str, Any]], paths: Sequence[Path]
-    ) -> None:
+    def begin(self, identity: JsonObject, sources: Sequence[tuple[str, Any]], paths: Sequence[Path]) -> None:
         """Record or compare what is converted, and the destination; see `Build.begin`."""
         super().begin({**identity, "destination": str(self.location)}, sources, paths)
 
@@ -264,7 +263,7 @@ class ObjectBuild(Build):
         return None if self._client.size(ROOT) is None else super()._destination_digest()
 
 
-def _parsed(mark: bytes | None) -> dict[str, Any]:
+def _parsed(mark: bytes | None) -> JsonObject:
     try:
         owner = json.loads(mark or b"{}")
     except ValueError:

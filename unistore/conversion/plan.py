@@ -8,13 +8,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 
 from unistore.schemas.tables import Field, Table
+from unistore.system.hints import JsonObject, Shape
 from unistore.system.packed import Items
 
 # Chunk and shard shapes from shape, dtype and access pattern.
@@ -44,21 +45,13 @@ SHARD = 128 * MIB
 class ArrayLayout(NamedTuple):
     """Inner chunk shape and shard shape of one array, axis 0 first, and the predicted read amplification."""
 
-    chunk: tuple[int, ...]
-    shard: tuple[int, ...]
+    chunk: Shape
+    shard: Shape
     amplification: float
 
 
 def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
-    """Lay out all columns of a table of `rows` rows; every shard shape starts with the same row count.
-
-    Returns
-    -------
-    list of ArrayLayout
-        In the order of `fields`. Chunk rows are powers of two, at most a shard of all columns together
-        (so that a flag beside images does not make a shard of gigabytes), shard rows a multiple of each,
-        and shard extents on further axes are whole chunks that cover the row.
-    """
+    """Lay out all columns of a table of `rows` rows; every shard shape starts with the same row count."""
     row_bytes = max(1, sum(field.row_bytes for field in fields))
     most = _power_of_two(SHARD // row_bytes)
     preferred = [chunk_shape(field) for field in fields]
@@ -77,10 +70,10 @@ def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
     ]
 
 
-def chunk_shape(field: Field) -> tuple[int, ...]:
+def chunk_shape(field: Field) -> Shape:
     """Return the inner chunk shape of a field, axis 0 first."""
     if field.tile is not None:
-        return (1, *(min(t, max(1, e)) for t, e in zip(field.tile, field.row_shape, strict=True)))
+        return (field.run, *(min(t, max(1, e)) for t, e in zip(field.tile, field.row_shape, strict=True)))
     row_bytes = max(1, field.row_bytes)
     if row_bytes > LARGEST_ROW:
         return (1, *_split_row(field.row_shape, row_bytes))
@@ -105,7 +98,7 @@ def amplification(field: Field, chunk: Sequence[int]) -> float:
     return factor
 
 
-def _split_row(shape: tuple[int, ...], row_bytes: int) -> tuple[int, ...]:
+def _split_row(shape: Shape, row_bytes: int) -> Shape:
     """Halve leading axes until one piece is at most 1 MiB: pieces stay contiguous in the row."""
     chunk = list(shape)
     for axis, extent in enumerate(shape):
@@ -126,19 +119,15 @@ def _round_up(extent: int, step: int) -> int:
     return max(step, -(-extent // step) * step)
 
 
-_BLOCK = 1024
-"""Items of a long sequence that are JSON text at once."""
-
-
 @dataclass(frozen=True, slots=True)
 class ArrayPlan:
     """Final shape, inner chunk, shard and codec of one array; `column` is its name in its table."""
 
     field: Field
     column: str
-    shape: tuple[int, ...]
-    chunk: tuple[int, ...]
-    shard: tuple[int, ...]
+    shape: Shape
+    chunk: Shape
+    shard: Shape
     amplification: float
     codec: str = "auto"
 
@@ -158,13 +147,7 @@ class Piece(NamedTuple):
 
 
 class Pieces(Items[Piece]):
-    """Pieces that make up rows ``lo:hi`` of a table, in order.
-
-    Attributes
-    ----------
-    sources
-        Source of each piece.
-    """
+    """Pieces that make up rows ``lo:hi`` of a table, in order; `sources` has the source of each."""
 
     def __init__(
         self,
@@ -302,65 +285,27 @@ class Plan:
         """Uncompressed bytes of every array."""
         return sum(array.shape[0] * array.field.row_bytes for array in self.arrays())
 
-    def to_json(self) -> dict[str, Any]:
+    def without_sources(self) -> Plan:
+        """Return the plan without what it has for each source."""
+        # `asdict` would copy the packed sequences of a value for each source, item by item.
+        tables = tuple(replace(table, source_rows=()) for table in self.tables)
+        return replace(self, sources=(), tables=tables)
+
+    def to_json(self) -> JsonObject:
         """Return plain JSON values, the same on every machine."""
-        plain = self._members
-        for described in plain["tables"]:
-            described["source_rows"] = list(described["source_rows"])
-        return {**plain, "sources": list(self.sources)}
+        plain: JsonObject = json.loads(json.dumps(asdict(self.without_sources()), sort_keys=True))
+        for table, described in zip(self.tables, plain["tables"], strict=True):
+            described["source_rows"] = list(table.source_rows)
+        plain["sources"] = list(self.sources)
+        return plain
 
     @property
     def digest(self) -> str:
         """Digest of the plan as JSON."""
-        return long_json_digest(self._members)
-
-    @property
-    def _members(self) -> dict[str, Any]:
-        """Plain JSON values, but for sequences with an item for each source, which are those of the plan."""
-        bare = replace(
-            self, sources=(), tables=tuple(replace(table, source_rows=()) for table in self.tables)
-        )
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(bare), sort_keys=True))
-        for table, described in zip(self.tables, plain["tables"], strict=True):
-            described["source_rows"] = table.source_rows
-        plain["sources"] = self.sources
-        return plain
+        return json_digest(self.to_json())
 
 
 def json_digest(value: Any) -> str:
-    """Return xxh3-128 of a value's canonical JSON."""
-    return xxhash.xxh3_128_hexdigest(_canonical(value).encode())
-
-
-def long_json_digest(value: Any) -> str:
-    """`json_digest` of a value whose long sequences are no lists: their text is made in blocks."""
-    digest = xxhash.xxh3_128()
-    for text in _canonical_parts(value):
-        digest.update(text.encode())
-    return digest.hexdigest()
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _canonical_parts(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        parts = ((f"{_canonical(key)}:", _canonical_parts(value[key])) for key in sorted(value))
-        yield from _joined("{}", (chain([key], of) for key, of in parts))
-    elif isinstance(value, list):
-        yield from _joined("[]", map(_canonical_parts, value))
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        items = iter(value)
-        blocks = iter(lambda: list(islice(items, _BLOCK)), [])
-        yield from _joined("[]", ([_canonical(block)[1:-1]] for block in blocks))
-    else:
-        yield _canonical(value)
-
-
-def _joined(brackets: str, items: Iterable[Iterable[str]]) -> Iterator[str]:
-    yield brackets[0]
-    for number, item in enumerate(items):
-        yield "," * (number > 0)
-        yield from item
-    yield brackets[1]
+    """Return xxh3-128 of a value's canonical JSON; sequences of any class are lists there."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=list)
+    return xxhash.xxh3_128_hexdigest(text.encode())

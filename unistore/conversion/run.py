@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.conversion.build import Build, FolderBuild
 from unistore.conversion.columns import bounded_columns, check_plan
 from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.local import Executor, Job, Serial, asking
-from unistore.conversion.failure import writing_failed
 from unistore.conversion.job import DeriveJob, PartJob, RowsRead, ShardJob, parts_of, source_batches
 from unistore.conversion.keys import (
     Fingerprint,
@@ -43,11 +41,12 @@ from unistore.conversion.splits import prepare_splits
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
 from unistore.converters.survey import Claims
-from unistore.errors import ConversionError, InputError, Problem, StoreError
+from unistore.errors import InputError, Problem, StoreError, writing_failed
 from unistore.remote.url import local_path, require_local_path
 from unistore.schemas.tables import Table
 from unistore.store.names import ROOT, build_folder
 from unistore.store.reader import Store
+from unistore.system.hints import Int64s, JsonObject, PathLike
 from unistore.system.packed import view
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of, size
@@ -122,6 +121,7 @@ class Conversion:
     def execute(self, split: SplitRule | None) -> Report:
         """Derive, finalize, write every shard, seal, move into place."""
         estimate(self.converter, self.scan, self.settings.budget).check(self.settings.limit)
+        # An object store does not tell how much room it has.
         if isinstance(self.build.target, Folder):
             tables = provisional_tables(self.scan)
             check_space(self.build.output_path, self.build.folder, tables, self.progress)
@@ -165,7 +165,7 @@ class Conversion:
         return source_keys(self.scan, self.fingerprints)
 
     @cached_property
-    def sizes(self) -> NDArray[np.int64]:
+    def sizes(self) -> Int64s:
         """Bytes of the files of each source."""
         return sizes_of(self.fingerprints)
 
@@ -183,7 +183,10 @@ class Conversion:
             folder = self.build.spill / "trial"
             return choose_codecs(job, self.executor, folder, bad_sources=self.settings.skips)
 
-        new_store = plan_store(self.converter, self.scan, finalized, codec, split, spill, self.sizes, choose)
+        ask = asking(self.executor)
+        new_store = plan_store(
+            self.converter, self.scan, finalized, codec, split, spill, self.sizes, choose, ask
+        )
         if codec != "auto" and codecs is None:
             self._read_parts(self.job(new_store.plan, new_store.spilled, spill))
         return new_store
@@ -259,17 +262,9 @@ class Conversion:
         """Write the shards that are missing; returns the number of tasks that were done before."""
         journal = self.build.journal
         plan = new_store.plan
-        digest = new_store.attributes["plan_digest"]
-        before = [record for record in journal.of("plan") if record["round"] == self.round]
-        if before and before[0]["digest"] != digest:
-            msg = (
-                f"{self.build.folder}: the plan differs from that of the unfinished conversion; "
-                "add --restart to start over"
-            )
-            raise ConversionError(msg)
-        if not before:
-            tasks = len(plan.tasks())
-            journal.append({"step": "plan", "digest": digest, "tasks": tasks, "round": self.round})
+        # For the report on an unfinished conversion. Task keys decide what of an earlier run is kept.
+        if all(record["round"] != self.round for record in journal.each("plan")):
+            journal.append({"step": "plan", "tasks": len(plan.tasks()), "round": self.round})
         keys = task_keys(plan, self.keys)
         done = self._done_tasks(plan, keys)
         todo = [task for task in plan.tasks() if task.id not in done]
@@ -296,7 +291,7 @@ class Conversion:
         job: Job[T],
         items: Sequence[T],
         size: Callable[[T], int],
-        about: Callable[[T], dict[str, Any]],
+        about: Callable[[T], JsonObject],
     ) -> None:
         """Run steps, journal each with the fields from `about`, raise all problems together."""
         if items:
@@ -373,10 +368,10 @@ def _change_time(path: Path) -> int:
 
 
 def open_build(
-    destination: str | os.PathLike[str],  # path or URL
+    destination: PathLike,  # path or URL
     *,
     # for an object store: folder that holds the build folder; None: the current one
-    work: str | os.PathLike[str] | None = None,
+    work: PathLike | None = None,
     restart: bool = False,  # discard an unfinished conversion
 ) -> Build:
     """Build for a folder (or ``file://`` URL), or for a URL of an object store; not entered yet."""
@@ -396,7 +391,7 @@ def open_build(
 def run(
     converter: Converter,
     paths: Sequence[Path],
-    destination: str | os.PathLike[str],
+    destination: PathLike,
     settings: Settings = DEFAULTS,
     *,
     executor: Executor | None = None,  # where steps and the scan run; by default in this process
@@ -458,7 +453,7 @@ def _identity(
     first: ValidScan,
     codec: str,
     split: SplitRule | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return options and versions that must be the same to continue a run."""
     identity = {
         "family": first.scan.family,
@@ -467,7 +462,7 @@ def _identity(
         "left out": [str(problem) for problem in first.problems],
         "versions": versions(),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(identity))
+    plain: JsonObject = json.loads(json.dumps(identity))
     return plain
 
 

@@ -9,15 +9,13 @@ from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.conversion.build import Journal
-from unistore.conversion.columns import IndexRows, metadata_of, write_column
+from unistore.conversion.columns import IndexRows, Moments, metadata_of, write_column
 from unistore.conversion.job import source_digest
 from unistore.conversion.plan import ArrayPlan, Plan
 from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.splits import Codes
-from unistore.conversion.statistics import Moments
 from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family
 from unistore.converters.survey import TAKEN
@@ -26,6 +24,7 @@ from unistore.schemas.array_specs import relations
 from unistore.schemas.tables import Field, IndexValues, lazy_text_arrays
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
+from unistore.system.hints import Int64s, JsonObject, UInt8s
 from unistore.zarr3.durable import Files, Target
 
 IndexArrays = Sequence[tuple[Field, IndexValues]]
@@ -34,8 +33,8 @@ IndexArrays = Sequence[tuple[Field, IndexValues]]
 def shared_index(
     scan: Scan,
     plan_rows: Sequence[int],  # rows of each source in the main table
-    sizes: NDArray[np.int64],  # bytes of the files of each source, (sources,)
-    digests: NDArray[np.uint8],  # (sources, 16) uint8: content digest of each source
+    sizes: Int64s,  # bytes of the files of each source, (sources,)
+    digests: UInt8s,  # (sources, 16) uint8: content digest of each source
     codes: Codes,  # (samples,) uint8: split code of each sample
 ) -> IndexArrays:
     """Index arrays of every family: ``sources/`` and ``splits/``."""
@@ -65,7 +64,7 @@ def shared_index(
     ]
 
 
-def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[np.uint8]:
+def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> UInt8s:
     """Content digest of every source, (sources, 16) uint8, from the ``pieces`` of the journal's records."""
     pieces = {record["task"]: record["pieces"].encode() for record in records}
     tables = {table.name: table for table in plan.tables}
@@ -84,7 +83,7 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[
 
 def root_attributes(
     scan: Scan, finalized: Finalized, plan: Plan, verdicts: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
     skipped = len(skipped_sources(plan.options.get("skipped", ())))
     is_reported = skipped > 0 or any(count["verdict"] != TAKEN for count in verdicts)
@@ -109,17 +108,13 @@ def seal(
     index: IndexArrays,
     attributes: Mapping[str, Any],  # from `root_attributes`
     groups: Mapping[str, Mapping[str, Any]],  # attributes of groups below the root, by path
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write index arrays, metadata and manifest, and the root last; returns the seal."""
     entries = _shard_entries(target, plan, journal)
-    planned = {array.field.path: array for array in plan.index}
-    with target.together() as together:
-        for field, values in index:
-            entries += _write_index(together, planned[field.path], values)
-        documents = metadata_documents(plan, attributes, groups)
-        entries += _write_metadata(together, documents)
-        manifest = manifest_bytes(entries)
-        together.put(MANIFEST, [manifest])
+    documents = metadata_documents(plan, attributes, groups)
+    entries += write_index_and_documents(target, plan, index, documents)
+    manifest = manifest_bytes(entries)
+    target.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, *(entry.key for entry in entries)})
     sealed = make_seal(entries, manifest)
     statistics = merged_statistics(plan, journal.each("shard"))
@@ -152,17 +147,24 @@ def _shard_entries(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     return entries
 
 
+def write_index_and_documents(
+    target: Target, plan: Plan, index: IndexArrays, documents: Mapping[str, bytes]
+) -> list[Entry]:
+    """Write what is not shards of tables; returns the lines of the manifest."""
+    planned = {array.field.path: array for array in plan.index}
+    entries: list[Entry] = []
+    with target.together() as together:
+        for field, values in index:
+            entries += _write_index(together, planned[field.path], values)
+        for key, document in documents.items():
+            written = together.put(key, [document])
+            entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
+    return entries
+
+
 def _write_index(files: Files, array: ArrayPlan, values: IndexValues) -> list[Entry]:
     shards = 0 if array.is_empty else -(-len(values) // array.shard[0])
     return [write_column(files, number, IndexRows(array, number, values)) for number in range(shards)]
-
-
-def _write_metadata(files: Files, documents: Mapping[str, bytes]) -> list[Entry]:
-    entries = []
-    for key, document in documents.items():
-        written = files.put(key, [document])
-        entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
-    return entries
 
 
 def metadata_documents(
@@ -200,7 +202,7 @@ def _json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True).encode() + b"\n"
 
 
-def _fields(plan: Plan) -> dict[str, Any]:
+def _fields(plan: Plan) -> JsonObject:
     return {
         array.field.path: {
             "axes": list(array.field.axes),
@@ -212,7 +214,7 @@ def _fields(plan: Plan) -> dict[str, Any]:
     }
 
 
-def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> JsonObject:
     """Return the statistics of the columns that have them, merged in row order from the journal's records."""
     recorded = {record["task"]: record["statistics"] for record in records}
     moments: dict[str, Moments] = {}

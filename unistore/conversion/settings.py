@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from unistore.conversion.memory import step_budget
 from unistore.conversion.split_rule import SOURCE, SplitRule, parse_split
 from unistore.system.arguments import MAX_WORKERS, Arguments
+from unistore.system.hints import PathLike
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.writer import CODECS
 
@@ -20,23 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of a conversion, checked when they are made. All are those of `unistore.convert`.
-
-    Raises
-    ------
-    InputError
-        If one has a value that it cannot have, or has no effect without another.
-    """
+    """Settings of a conversion, checked when they are made. All are those of `unistore.convert`."""
 
     codec: str = "auto"
     split: str | Mapping[str, float] | SplitRule | None = None
     split_by: str = SOURCE
     split_seed: int = 0
-    split_from: str | os.PathLike[str] | None = None
+    split_from: PathLike | None = None
     group_by: str | None = None
     overwrite: bool = False
     restart: bool = False
-    work: str | os.PathLike[str] | None = None
+    work: PathLike | None = None
     workers: int = 0
     scheduler: str | Client | None = None
     memory: str | int | None = None

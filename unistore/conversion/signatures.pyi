@@ -35,6 +35,12 @@ class _Ct(_Shared, total=False):
     resolution: int | None
     values: Literal["hu"] | None
     info_order: Literal["zyx", "xyz"] | None
+    keep_names: bool
+
+class _Events(_Shared, total=False):
+    sensor: tuple[int, int] | None
+    unit: Literal["auto", "us", "ms", "ns", "s"]
+    events: str
 
 class _PointCloud(_Shared, total=False):
     voxel_size: float | Sequence[float]
@@ -43,6 +49,7 @@ class _PointCloud(_Shared, total=False):
     min_points: int
     max_points: int | None
     columns: Literal["exact", "union", "intersection"]
+    nan: Literal["refuse", "drop"]
 
 class _Rows(_Shared, total=False):
     map: Mapping[str, str]
@@ -85,6 +92,14 @@ def convert(
     destination: PathLike,
     family: Literal["ct"],
     **options: Unpack[_Ct],
+) -> Report: ...
+
+@overload
+def convert(
+    sources: PathLike | Iterable[PathLike],
+    destination: PathLike,
+    family: Literal["events"],
+    **options: Unpack[_Events],
 ) -> Report: ...
 
 @overload

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from unistore.conversion.build import Journal
-from unistore.converters.asking import Ask, ask_here
 from unistore.converters.files.paths import natural_key
-from unistore.converters.protocol import Converter, Scan
+from unistore.converters.protocol import Ask, Converter, Scan, ask_here
 from unistore.converters.scanning import claims_for, scan_sources
 from unistore.converters.survey import Claims
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.store.names import file_name_problem
+from unistore.system.hints import JsonObject
 
 STEP = "skip"
 
@@ -166,7 +166,7 @@ def _sources(problems: Iterable[Problem]) -> set[str]:
     return {problem.source for problem in problems}
 
 
-def entry_of(problem: Problem) -> dict[str, Any]:
+def entry_of(problem: Problem) -> JsonObject:
     """Return the report's entry; it has a row only where the problem names one."""
     entry = {
         "file": problem.file,

@@ -16,11 +16,10 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.conversion.failure import writing_failed
 from unistore.converters.protocol import Facts
-from unistore.errors import ConversionError
+from unistore.errors import ConversionError, writing_failed
+from unistore.system.hints import AnyArray, UInt8s
 from unistore.system.packed import Items
 from unistore.zarr3.durable import sync_files, sync_folders
 
@@ -59,7 +58,7 @@ class SpillWriter:
             for file in self._files.values():
                 file.close()
 
-    def emit(self, table: str, column: str, rows: NDArray[Any]) -> None:
+    def emit(self, table: str, column: str, rows: AnyArray) -> None:
         """Append rows (axis 0) to a column; the dtype may differ from that of earlier rows."""
         key = (table, column)
         described = self._columns.get(key)
@@ -133,7 +132,7 @@ class SpilledBatch:
         self._columns = {(c["table"], c["column"]): c for c in described["columns"]}
         for column in self._columns.values():
             column["first"] = np.cumsum([0, *column["rows"]]).tolist()
-        self._ahead: dict[str, tuple[int, NDArray[np.uint8]]] = {}
+        self._ahead: dict[str, tuple[int, UInt8s]] = {}
         self._forms = [described["forms"][form] for _, form in described["sources"]]
         self.keys: list[str | None] = [key for key, _ in described["sources"]]
 
@@ -169,7 +168,7 @@ class SpilledBatch:
             raise ConversionError(msg)
         return next(iter(lengths.values()), 0)
 
-    def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
+    def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[AnyArray]:
         """Yield rows ``lo:hi`` of a source's column, one array (n, *row_shape) for each run of one dtype."""
         described = self._columns[table, column]
         row_shape = tuple(described["row_shape"])
@@ -189,7 +188,7 @@ class SpilledBatch:
             start += rows
             offset += rows * row_bytes
 
-    def _bytes(self, name: str, position: int, count: int) -> NDArray[np.uint8]:
+    def _bytes(self, name: str, position: int, count: int) -> UInt8s:
         """Return bytes of a file; those that follow are kept, as the next source's are asked for next."""
         start, block = self._ahead.get(name, (0, np.empty(0, np.uint8)))
         if not start <= position <= position + count <= start + len(block):
@@ -227,8 +226,9 @@ class Spill(Items[Facts]):
         """Return the part for sources ``lo:hi``, which keep their numbers, to be sent to another process."""
         part = Spill(self._root, 0)
         part._first = lo
-        part._at = self._at[lo:hi]
-        names, numbers = np.unique(self._batch[lo:hi], return_inverse=True)
+        present = slice(lo - self._first, hi - self._first)
+        part._at = self._at[present]
+        names, numbers = np.unique(self._batch[present], return_inverse=True)
         part._batch = numbers.astype(np.int32)
         part._batches = [self._batches[name] for name in names.tolist()]
         return part
@@ -262,7 +262,7 @@ class Spill(Items[Facts]):
         for source in range(len(self)):
             yield self._batch_of(source)[0].rows(table, self._number(source))
 
-    def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
+    def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[AnyArray]:
         """Yield rows of a source; see `SpilledBatch.read`."""
         return self._batch_of(source)[0].read(table, column, self._number(source), lo, hi)
 

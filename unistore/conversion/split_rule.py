@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Scan
@@ -23,6 +22,7 @@ from unistore.errors import InputError, Problem, StoreError, printable
 from unistore.remote.url import require_local_path
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_COUNT, is_integer
+from unistore.system.hints import AnyArray, Int64s, JsonObject, PathLike
 
 SOURCE = "source"
 EXACT = "exact:"
@@ -89,9 +89,9 @@ class SplitRule:
             below=str(options.get("split_below", "")),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return options that a store records."""
-        options: dict[str, Any] = {"split": dict(self.shares) or None}
+        options: JsonObject = {"split": dict(self.shares) or None}
         if self.by != SOURCE:
             options["split_by"] = self.by
         if self.method:
@@ -167,7 +167,7 @@ def parse_split(
     split: str | Mapping[str, float] | None,
     by: str = SOURCE,
     seed: int = 0,
-    split_from: str | os.PathLike[str] | None = None,
+    split_from: PathLike | None = None,
     group_by: str | None = None,
 ) -> SplitRule | None:
     """Return the rule of the arguments of `unistore.convert`, or None if splits come from the sources."""
@@ -381,7 +381,7 @@ def _of_store(path: str) -> SplitList:
     return SplitList(origin=printable(Path(path.partition("?")[0]).name), splits=splits, from_store=True)
 
 
-def _splits_of_names(store: Store, sources: list[str], splits: NDArray[Any]) -> dict[str, str]:
+def _splits_of_names(store: Store, sources: list[str], splits: AnyArray) -> dict[str, str]:
     """Split of each source, or of each sample where a source has samples in several splits."""
     owner = _source_of_samples(store)
     present, first = np.unique(owner, return_index=True)
@@ -396,7 +396,7 @@ def _splits_of_names(store: Store, sources: list[str], splits: NDArray[Any]) -> 
     return dict(zip(names, splits.tolist(), strict=True))
 
 
-def sample_names(sources: Sequence[str], owner: NDArray[np.int64], own: Sequence[str] = ()) -> Iterator[str]:
+def sample_names(sources: Sequence[str], owner: Int64s, own: Sequence[str] = ()) -> Iterator[str]:
     """Yield ``"SOURCE: SAMPLE"`` of each sample, by its `own` name or else by its number in the source.
 
     `owner` has the source of each sample, (samples,).
@@ -405,7 +405,7 @@ def sample_names(sources: Sequence[str], owner: NDArray[np.int64], own: Sequence
     return (f"{sources[source]}: {name}" for source, name in zip(owner.tolist(), inner, strict=True))
 
 
-def _numbers_in_source(owner: NDArray[np.int64]) -> NDArray[np.int64]:
+def _numbers_in_source(owner: Int64s) -> Int64s:
     order = np.argsort(owner, kind="stable")
     first = np.searchsorted(owner[order], owner[order])
     numbers = np.empty(len(owner), np.int64)
@@ -413,7 +413,7 @@ def _numbers_in_source(owner: NDArray[np.int64]) -> NDArray[np.int64]:
     return numbers
 
 
-def _source_of_samples(store: Store) -> NDArray[np.int64]:
+def _source_of_samples(store: Store) -> Int64s:
     """Return the source of each sample, (samples,)."""
     if store.sample_table == store.attributes.get("main_table"):
         rows = store.array("sources/rows").read()

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,9 +26,11 @@ from unistore.conversion.split_rule import (
     sample_names,
 )
 from unistore.converters.common.faults import as_problem
-from unistore.converters.protocol import Converter, Finalized, Scan
+from unistore.converters.protocol import Ask, Converter, Finalized, Scan
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.tables import Field, IndexValues, text_values
+from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
+from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
 
@@ -36,8 +38,8 @@ from unistore.system.sizes import count_of
 class RepeatedRows:
     """``np.repeat(values, counts, axis=0)`` without its memory; supports slices along axis 0."""
 
-    values: NDArray[Any]  # value of each run, (runs, …)
-    counts: NDArray[np.int64]  # rows of each run, 0 or more, (runs,) int64
+    values: AnyArray  # value of each run, (runs, …)
+    counts: Int64s  # rows of each run, 0 or more, (runs,) int64
 
     def __len__(self) -> int:
         return int(self.counts.sum())
@@ -48,11 +50,11 @@ class RepeatedRows:
         return self.values.dtype
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Shape of the whole array."""
         return (len(self), *self.values.shape[1:])
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> AnyArray:
         lo, hi, step = rows.indices(len(self))
         bounds = np.concatenate(([0], np.cumsum(self.counts))).clip(lo, max(lo, hi))
         return np.repeat(self.values, np.diff(bounds), axis=0)[::step]
@@ -70,7 +72,7 @@ def positions(names: Iterable[str], count: int, seed: int = 0) -> NDArray[np.uin
     return np.fromiter(hashes, np.uint64, count)
 
 
-def splits_at(position: NDArray[np.uint64], shares: Sequence[float]) -> NDArray[np.uint8]:
+def splits_at(position: NDArray[np.uint64], shares: Sequence[float]) -> UInt8s:
     """Return the number of the share that each position falls into, of shares that follow each other."""
     ends = [min(int(end * 2**64), 2**64 - 1) for end in accumulate(shares)]
     return np.searchsorted(np.array(ends[:-1], np.uint64), position, side="right").astype(np.uint8)
@@ -79,7 +81,7 @@ def splits_at(position: NDArray[np.uint64], shares: Sequence[float]) -> NDArray[
 class UnitSplits(NamedTuple):
     """Splits of units."""
 
-    codes: NDArray[np.uint8]  # (units,)
+    codes: UInt8s  # (units,)
     names: tuple[str, ...]  # by code
 
 
@@ -88,16 +90,16 @@ class Units:
     """What is assigned to splits: the sources, or the samples."""
 
     kind: str  # ``"source"``, or the name of a sample
-    sizes: NDArray[np.int64]  # samples of each unit, (units,)
+    sizes: Int64s  # samples of each unit, (units,)
     names: Callable[[], Iterable[str]]  # makes the name of each unit
     # makes the name of what each unit is a part of and must not be divided, the unit itself as a rule
     wholes: Callable[[], Iterable[str]]
-    first: NDArray[np.int64]  # number of the first unit of the same whole, (units,)
+    first: Int64s  # number of the first unit of the same whole, (units,)
     values: Sequence[Any] | None = None  # value of each unit in the column that it is grouped by
     excluded: frozenset[str] = frozenset()  # names that the conversion leaves out
 
     @classmethod
-    def of_sources(cls, scan: Scan, sizes: NDArray[np.int64]) -> Units:
+    def of_sources(cls, scan: Scan, sizes: Int64s) -> Units:
         """Return the sources, of `sizes` samples each."""
         names = scan.sources.names
         wholes = scan.units or names
@@ -166,7 +168,7 @@ class Units:
             method = "as listed"
         return f"splits of {count_of(total, noun)}: {', '.join(parts)} ({method})"
 
-    def _hashed(self, rule: SplitRule, seed: int) -> NDArray[np.uint8]:
+    def _hashed(self, rule: SplitRule, seed: int) -> UInt8s:
         position = positions(self._keys(rule), len(self.sizes), seed)
         return splits_at(position, list(rule.shares.values()))
 
@@ -179,7 +181,7 @@ class Units:
             return names
         return _groups(names, rule.group_by)
 
-    def _exact(self, rule: SplitRule) -> NDArray[np.uint8]:
+    def _exact(self, rule: SplitRule) -> UInt8s:
         names = self.names()
         count = len(self.sizes)
         number = self.first
@@ -193,7 +195,7 @@ class Units:
         codes = _furthest_below(positions(names, count), sizes, list(rule.shares.values()))
         return codes[number]
 
-    def _check_filled(self, rule: SplitRule, codes: NDArray[np.uint8]) -> None:
+    def _check_filled(self, rule: SplitRule, codes: UInt8s) -> None:
         """Refuse splits without samples."""
         is_former = not rule.method
         if is_former or not self.sizes.any():
@@ -246,7 +248,7 @@ class Units:
         cure = "list them, or give --split train=0.8,val=0.2 for those that are not listed"
         return split_list.problem(f"does not name {first_few(names, 5)}", cure)
 
-    def _listed(self, rule: SplitRule, split_list: SplitList, names: tuple[str, ...]) -> NDArray[np.int64]:
+    def _listed(self, rule: SplitRule, split_list: SplitList, names: tuple[str, ...]) -> Int64s:
         """Return the code of each unit by its name in the list, or that of its source, or -1."""
         below = rule.below if split_list.from_store else ""
         code_of = {name: code for code, name in enumerate(names)}
@@ -284,8 +286,8 @@ class Units:
         rule: SplitRule,
         split_list: SplitList,
         names: tuple[str, ...],
-        codes: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+        codes: Int64s,
+    ) -> Int64s:
         """Return codes in which units that the list lacks have the split of their group."""
         keys = list(self._keys(rule))
         splits = [(key, names[code]) for key, code in zip(keys, codes, strict=True) if code >= 0]
@@ -300,7 +302,7 @@ class Units:
                 raise InputError(split_list.problem(message, cure))
         return np.array([code_of_group.get(key, _UNASSIGNED) for key in keys])
 
-    def _recorded(self, recorded: RecordedSplits) -> NDArray[np.uint8]:
+    def _recorded(self, recorded: RecordedSplits) -> UInt8s:
         """Return the codes that a store records.
 
         Zeros if they are of other sources, which the comparison of a store with its sources names.
@@ -331,9 +333,7 @@ def _excluded(scan: Scan) -> frozenset[str]:
     return frozenset(scan.options.get("exclude", ()))
 
 
-def _furthest_below(
-    position: NDArray[np.uint64], sizes: NDArray[np.int64], shares: Sequence[float]
-) -> NDArray[np.uint8]:
+def _furthest_below(position: NDArray[np.uint64], sizes: Int64s, shares: Sequence[float]) -> UInt8s:
     """Visit units in the order of their positions; assign each to the split furthest below its share."""
     order = np.argsort(position, kind="stable")
     assigned = [0] * len(shares)
@@ -350,7 +350,7 @@ def _furthest_below(
     return by_unit
 
 
-def _first_of_units(scan: Scan) -> NDArray[np.int64]:
+def _first_of_units(scan: Scan) -> Int64s:
     """Return for each source, the first source that belongs together with it, (sources,)."""
     if not scan.units:
         return np.arange(len(scan.sources))
@@ -385,7 +385,7 @@ def _group_of(match: re.Match[str]) -> str:
     return match.group() if group is None else group
 
 
-Codes: TypeAlias = NDArray[np.uint8] | RepeatedRows
+Codes: TypeAlias = UInt8s | RepeatedRows
 """Split code of each sample, (samples,) uint8."""
 ReadColumn = Callable[[str], Sequence[Any]]
 """Values of a column of the sample table, one a sample."""
@@ -457,7 +457,7 @@ def assign_splits(
     return Assigned(codes, splits.names, tuple(notes), found_in_values)
 
 
-def _samples_of_sources(scan: Scan, finalized: Finalized) -> NDArray[np.int64]:
+def _samples_of_sources(scan: Scan, finalized: Finalized) -> Int64s:
     """Return the number of samples of each source, (sources,)."""
     sizes = np.zeros(len(scan.sources), np.int64)
     runs: Any = finalized.sample_runs
@@ -481,7 +481,7 @@ def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
     return Assigned(_of_samples(code, finalized), names)
 
 
-def _of_samples(code: NDArray[np.uint8], finalized: Finalized) -> Codes:
+def _of_samples(code: UInt8s, finalized: Finalized) -> Codes:
     """Return codes of samples from those of sources."""
     codes = code[finalized.sample_source]
     return codes if finalized.sample_runs is None else RepeatedRows(codes, finalized.sample_runs)
@@ -490,11 +490,18 @@ def _of_samples(code: NDArray[np.uint8], finalized: Finalized) -> Codes:
 _KINDS = "bui"
 
 
-def column_values(converter: Converter, scan: Scan, finalized: Finalized, name: str) -> Sequence[Any]:
+def column_values(
+    converter: Converter,
+    scan: Scan,
+    finalized: Finalized,
+    ask: Ask,  # reads the sources, in a worker process if a foreign library does
+    name: str,
+) -> Sequence[Any]:
     """Return values of a column of the sample table, one a sample: whole numbers, or texts."""
     direct = _direct_columns(scan)
     if name in direct:
-        return _read(converter, scan, direct[name])
+        parts = view(range(len(scan.sources)), lambda source: (scan.only((source,)), source))
+        return list(chain.from_iterable(ask(partial(_column_of_source, converter, direct[name]), parts)))
     index = _index_columns(scan, finalized)
     if name in index:
         return index[name]()
@@ -539,18 +546,14 @@ def _direct_columns(scan: Scan) -> dict[str, Field]:
     return columns
 
 
-def _read(converter: Converter, scan: Scan, column: Field) -> Sequence[Any]:
+def _column_of_source(converter: Converter, column: Field, part: tuple[Scan, int]) -> list[Any]:
+    """Return the values of a column in one source, which `part` has with its number."""
+    scan, source = part
     table = scan.sample_table
-    name = column.path.removeprefix(f"{table}/")
-    rows = scan.sources.rows(table)
-    values = np.full(sum(rows), column.fill, column.dtype)
-    first = 0
-    for source, count in enumerate(rows):
-        if not count:
-            continue
-        column_of_source = values[first : first + count]
+    rows = scan.sources[source].rows.get(table, 0)
+    values = np.full(rows, column.fill, column.dtype)
+    if rows:
         with as_problem(scan.sources.names[source]):
-            converter.read(scan, table, source, 0, count, {name: column_of_source})
-        first += count
+            converter.read(scan, table, source, 0, rows, {column.path.removeprefix(f"{table}/"): values})
     whole: list[Any] = values.tolist()
     return whole

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import operator
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import Any, SupportsIndex, TypeAlias, cast
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.ma  # else numpy imports these while samples are read, perhaps in a thread during a fork
@@ -16,20 +17,21 @@ import torch.utils.data
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.data.kinds.joined import JoinedReader
-from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in_blocks
+from unistore.data.collate import BatchMemory, Sample, Samples
 from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
-    DatasetPart,
+    JoinedReader,
     bind_parts,
+    block_offsets,
     check_drawable,
     checked_names,
     checked_weights,
     common_fields,
+    open_blocks,
     open_parts,
+    shuffles_in_blocks,
 )
-from unistore.data.sample import BatchMemory, Sample, Samples
 from unistore.errors import InputError, Problem, StoreError, first_few
 from unistore.order.permutation import At
 from unistore.order.seeding import RandomFunction
@@ -37,9 +39,12 @@ from unistore.order.sequences import sample_indices
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch
+from unistore.system.hints import Int64s, PathLike
 from unistore.zarr3 import StoredArray
 
 Index = SupportsIndex | At
+_COUNTED = 16
+"""Samples whose labels are read together."""
 _SHOWN = 16
 """Fields that a repr names."""
 
@@ -102,7 +107,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        path: PathLike | Sequence[PathLike],
         samples: SampleKind | str | None = None,
         fields: Sequence[str] | None = None,
         split: str | Sequence[str] | None = None,
@@ -111,7 +116,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         *,
         names: Mapping[str, str] | None = None,
         weights: Sequence[float] | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: PathLike | None = None,
         cache_limit: str | int = CACHE_LIMIT,
     ) -> None:
         check = Arguments()
@@ -155,7 +160,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return ", ".join(part.store.path for part in self.parts)
 
     @property
-    def store_offsets(self) -> NDArray[np.int64]:
+    def store_offsets(self) -> Int64s:
         """First sample of each store, then the number of all samples: (stores + 1,) int64."""
         reader = self.reader
         return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
@@ -288,7 +293,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             arrays += part.store.arrays().values()
         return arrays
 
-    def block_offsets(self) -> NDArray[np.int64]:
+    def block_offsets(self) -> Int64s:
         """Offsets of blocks of samples that share chunks, (blocks + 1,) int64; no block spans two stores."""
         bounds = self.store_offsets.tolist()
         blocks = [
@@ -319,9 +324,33 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             If the key is not read here, or holds no integers; if there is no such split, or no such sample;
             if both `split` and `subset` are given.
         """
-        from unistore.data.dataset import label_counts
-
-        return label_counts(self, key, split, subset)
+        if split is not None and subset is not None:
+            message = "was given with split, and its numbers are those of the dataset's own samples"
+            raise InputError(Problem("subset", message, "give one of the two", "option"))
+        if key not in self.fields:
+            message = f"{key} is not read; there are {', '.join(self.fields)}"
+            raise InputError(Problem("key", message, kind="option"))
+        parts = self.parts
+        if split is not None:
+            splits = (split,) if isinstance(split, str) else tuple(split)
+            parts = tuple(part._replace(splits=splits) for part in parts)
+            for part in parts:
+                part.check_splits()
+        reader = bind_parts(parts, [key])
+        chosen = np.arange(len(reader))
+        if subset is not None:
+            chosen = sample_indices("subset", subset, len(reader))
+        count_of_label: Counter[int] = Counter()
+        for lo in range(0, len(chosen), _COUNTED):
+            index = chosen[lo : lo + _COUNTED]
+            picks = Picks(index, np.full(len(index), self.epoch), self.seed)
+            values = reader.read(picks, np.empty)[key].values
+            if values.dtype.kind not in "biu":
+                message = f"{key} is {values.dtype}, and labels are integers"
+                raise InputError(Problem("key", message, kind="option"))
+            labels, counts = np.unique(values, return_counts=True)
+            count_of_label.update(dict(zip(map(int, labels), counts.tolist(), strict=True)))
+        return dict(sorted(count_of_label.items()))
 
     def class_weights(
         self,
@@ -354,12 +383,22 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         InputError
             As `label_counts`; or if there are no labels, or labels outside of 0 to classes - 1.
         """
-        from unistore.data.dataset import class_weights
-
         counts = self.label_counts(key, split=split, subset=subset)
-        return torch.from_numpy(class_weights(counts, key, classes, unlabelled))
+        if unlabelled is not None:
+            counts.pop(unlabelled, None)
+        most = max(counts, default=-1) + 1 if classes is None else classes
+        outside = [label for label in counts if not 0 <= label < most]
+        if outside or not counts:
+            message = f"has labels {first_few([*map(str, outside)], 8)}, outside of {most} classes"
+            cure = "give the value that stands for no class: unlabelled=…"
+            raise InputError(Problem(key, message if outside else "has no labels", cure, "option"))
+        weights = torch.zeros(most)
+        mean = sum(counts.values()) / len(counts)
+        for label, count in counts.items():
+            weights[label] = mean / count
+        return weights
 
-    def source_offsets(self) -> NDArray[np.int64]:
+    def source_offsets(self) -> Int64s:
         """Return offsets of samples by source, (sources with samples + 1,) int64, for ``shuffle="sources"``.
 
         Raises
@@ -410,7 +449,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         if self._reader is None:
             self._reader = bind_parts(self.parts, self.fields)
             if self.weights is not None:
-                check_drawable(self.weights, self.parts, self._reader)
+                check_drawable(self.weights, self.parts, np.diff(self.store_offsets))
         return self._reader
 
     def _picks(self, indices: Sequence[Index] | NDArray[np.integer]) -> Picks:
@@ -428,7 +467,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return Picks(index, epoch, self.seed)
 
 
-def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> NDArray[np.int64]:
+def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> Int64s:
     """Index and epoch of each sample, (B, 2) int64."""
     if not isinstance(indices, np.ndarray):
         pairs = [
@@ -476,64 +515,3 @@ def _keep_ragged(result: Any, samples: Samples) -> Any:
     """Return the result of a transform, as a Sample if it is a plain mapping."""
     is_plain = isinstance(result, Mapping) and not isinstance(result, Sample)
     return Sample(result, samples.ragged) if is_plain else result
-
-
-Names: TypeAlias = str | Sequence[str] | None
-
-_SAMPLES = 16
-"""Samples read together."""
-
-
-def label_counts(dataset: Any, key: str, split: Names, subset: Any) -> dict[int, int]:
-    """See `Dataset.label_counts`."""
-    if split is not None and subset is not None:
-        message = "was given with split, and its numbers are those of the dataset's own samples"
-        raise InputError(Problem("subset", message, "give one of the two", "option"))
-    if key not in dataset.fields:
-        message = f"{key} is not read; there are {', '.join(dataset.fields)}"
-        raise InputError(Problem("key", message, kind="option"))
-    count_of_label: dict[int, int] = {}
-    reader = bind_parts(_parts_of(dataset, split), [key])
-    chosen = np.arange(len(reader))
-    if subset is not None:
-        chosen = sample_indices("subset", subset, len(reader))
-    for lo in range(0, len(chosen), _SAMPLES):
-        index = chosen[lo : lo + _SAMPLES]
-        picks = Picks(index, np.full(len(index), dataset.epoch), dataset.seed)
-        values = reader.read(picks, np.empty)[key].values
-        if values.dtype.kind not in "biu":
-            message = f"{key} is {values.dtype}, and labels are integers"
-            raise InputError(Problem("key", message, kind="option"))
-        labels, counts = np.unique(values, return_counts=True)
-        for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
-            count_of_label[int(label)] = count_of_label.get(int(label), 0) + count
-    return dict(sorted(count_of_label.items()))
-
-
-def _parts_of(dataset: Any, split: Names) -> Sequence[DatasetPart]:
-    """Return the parts of a dataset, of other splits if any are named."""
-    if split is None:
-        return cast("Sequence[DatasetPart]", dataset.parts)
-    names = (split,) if isinstance(split, str) else tuple(split)
-    parts = [part._replace(splits=names) for part in dataset.parts]
-    for part in parts:
-        part.check_splits()
-    return parts
-
-
-def class_weights(
-    counts: Mapping[int, int], key: str, classes: int | None, unlabelled: int | None
-) -> NDArray[np.float32]:
-    """Return weights of the classes of `Dataset.class_weights`, from `label_counts`."""
-    counts = {label: n for label, n in counts.items() if label != unlabelled}
-    most = max(counts, default=-1) + 1 if classes is None else classes
-    outside = [label for label in counts if not 0 <= label < most]
-    if outside or not counts:
-        message = f"has labels {first_few([*map(str, outside)], 8)}, outside of {most} classes"
-        cure = "give the value that stands for no class: unlabelled=…"
-        raise InputError(Problem(key, message if outside else "has no labels", cure, "option"))
-    weights = np.zeros(most, np.float32)
-    mean = sum(counts.values()) / len(counts)
-    for label, count in counts.items():
-        weights[label] = mean / count
-    return weights

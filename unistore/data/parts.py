@@ -1,24 +1,197 @@
-"""The stores of a Dataset: one, or several with the same kind of samples."""
+"""The stores of a Dataset, one or several with the same kind of samples, and the reader of them together."""
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.registry import get_family
-from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.named import parse_kind
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader
+from unistore.data.kinds.protocol import INDEX, SOURCE, BoxReader, Picks, SampleKind, SampleReader
 from unistore.data.kinds.reach import check_reach
+from unistore.data.packed import Allocate, Batch, Packed, Scratch, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem, first_few
+from unistore.order.permutation import words
+from unistore.order.shuffles import uniform_blocks
+from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.system.arguments import matches_type
+from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.zarr3.array import StoredArray
+from unistore.zarr3.cache import CHUNKS
+from unistore.zarr3.gather import POOL_BYTES
 from unistore.zarr3.storage import AbsentError
+
+
+class KeyLayout(NamedTuple):
+    """Layout of a key in batches."""
+
+    dtype: np.dtype[Any]  # of values; of text without its width
+    # dense: shape of a sample; ragged: shape of a value; None: boxes of different shapes, packed flat
+    row: tuple[int, ...] | None
+    ragged: bool = False  # whether samples differ in length
+    boxed: bool = False  # whether samples are boxes, which are dense if all have one shape
+    group: str = ""  # of a ragged key, see `Packed`; also of boxes of one shape
+
+    @property
+    def dense(self) -> bool:
+        """Whether batches are (B, …)."""
+        return not self.ragged and self.row is not None
+
+    def __str__(self) -> str:
+        if self.row is None:
+            return f"{self.dtype} boxes"
+        shape = ", ".join(["*"] * self.ragged + [str(extent) for extent in self.row])
+        return f"{self.dtype} ({shape})"
+
+
+class JoinedReader:
+    """Reads samples of several stores; see `SampleReader`.
+
+    A batch from one store is read directly into allocated memory. Of a mixed batch, each store's samples are
+    read together into scratch memory, and copied from there.
+    """
+
+    def __init__(self, readers: Sequence[SampleReader], names: Sequence[str]) -> None:
+        self._readers = list(readers)
+        self._names = list(names)
+        self.offsets = offsets_from_lengths(np.array([len(reader) for reader in readers]))
+        layouts = [_layouts(reader) for reader in self._readers]
+        nonempty = [number for number, reader in enumerate(self._readers) if len(reader)] or [0]
+        self._layouts = _common_layouts(
+            [layouts[number] for number in nonempty], [self._names[number] for number in nonempty]
+        )
+        self._has_common_layout = [layout == self._layouts for layout in layouts]
+        self._scratch = threading.local()
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch."""
+        store = np.searchsorted(self.offsets, picks.index, side="right") - 1
+        stores = np.unique(store).tolist() or [0]
+        if len(stores) == 1 and self._has_common_layout[stores[0]]:
+            return self._read_part(stores[0], picks, np.arange(len(picks)), allocate)
+        # Fresh memory would cost page faults, half as much time again, where freed memory is not kept.
+        scratch = self._begin_scratch()
+        positions = [np.flatnonzero(store == number) for number in stores]
+        parts = [
+            self._read_part(number, picks, part, scratch.allocate)
+            for number, part in zip(stores, positions, strict=True)
+        ]
+        offsets: dict[str, Int64s] = {}
+        batch: Batch = {}
+        for key, layout in self._layouts.items():
+            packed = [part[key] for part in parts]
+            batch[key] = join_parts(layout, packed, positions, offsets, allocate)
+        return batch
+
+    def _read_part(self, number: int, picks: Picks, positions: Int64s, allocate: Allocate) -> Batch:
+        """Samples at some positions of the batch, all of one store."""
+        # one seed per store: sample i of one store must not be cropped like sample i of the next one
+        seed = int(words(picks.seed, np.array([number]), np.array([0]), 1)[0, 0])
+        own = Picks(picks.index[positions] - self.offsets[number], picks.epoch[positions], seed)
+        batch = self._readers[number].read(own, allocate)
+        if SOURCE in batch:
+            names = np.char.add(f"{self._names[number]}/", batch[SOURCE].values)
+            batch[SOURCE] = packed_copy(names, allocate)
+        return batch
+
+    def _begin_scratch(self) -> Scratch:
+        """Scratch memory of this thread, emptied."""
+        scratch: Scratch | None = getattr(self._scratch, "memory", None)
+        if scratch is None:
+            scratch = Scratch()
+            self._scratch.memory = scratch
+        scratch.begin()
+        return scratch
+
+
+def _layouts(reader: SampleReader) -> dict[str, KeyLayout]:
+    """Layout of each key in the batches of one store, from an empty batch."""
+    no_samples = np.empty(0, np.int64)
+    layouts = {}
+    for key, packed in reader.read(Picks(no_samples, no_samples), np.empty).items():
+        layouts[key] = layout_of(packed, reader.box_shape(key) if isinstance(reader, BoxReader) else None)
+    return layouts
+
+
+def layout_of(packed: Packed, box: Shape | None = None) -> KeyLayout:
+    """Layout of a key as it was read; `box` is the common shape of boxes, if there is one."""
+    dtype = np.dtype(np.str_) if packed.values.dtype.kind == "U" else packed.values.dtype
+    if packed.shapes is not None:
+        return KeyLayout(dtype, box, boxed=True, group=packed.group)
+    ragged = packed.offsets is not None
+    return KeyLayout(dtype, packed.values.shape[1:], ragged=ragged, group=packed.group)
+
+
+def _common_layouts(layouts: Sequence[dict[str, KeyLayout]], names: Sequence[str]) -> dict[str, KeyLayout]:
+    """Layout of each key in mixed batches."""
+    common = dict(layouts[0])
+    problems = []
+    for key, first in layouts[0].items():
+        layouts_of_key = [layout[key] for layout in layouts]
+        if all(layout == first for layout in layouts_of_key):
+            continue
+        if all(layout.boxed and layout.dtype == first.dtype for layout in layouts_of_key):
+            common[key] = first._replace(row=None)
+            continue
+        stores: dict[str, list[str]] = {}
+        for layout, name in zip(layouts_of_key, names, strict=True):
+            stores.setdefault(str(layout), []).append(name)
+        listed = "; ".join(f"{layout} in {', '.join(members)}" for layout, members in stores.items())
+        cure = "convert these sources into one store, or leave the field out with fields=[…]"
+        problems.append(Problem(f"field {key!r}", f"differs between stores: {listed}", cure, "fields"))
+    if problems:
+        raise InputError(problems)
+    return common
+
+
+def join_parts(
+    layout: KeyLayout,
+    parts: Sequence[Packed],
+    positions: Sequence[Int64s],  # of the samples of each part in the batch, (n,); together all
+    # offsets (B + 1,) of the ragged groups of the batch so far; those of a new group are added
+    group_offsets: dict[str, Int64s],
+    allocate: Allocate,
+) -> Packed:
+    """One key of a batch from parts of it; ragged samples are concatenated in the order of the batch."""
+    if layout.dense:
+        return _join_dense(parts, positions, allocate)
+    samples: list[AnyArray] = [np.empty(0)] * sum(map(len, positions))
+    for part, where in zip(parts, positions, strict=True):
+        for number, position in enumerate(where.tolist()):
+            samples[position] = part[number]
+    shapes = None
+    if layout.row is None:
+        shapes = np.array([sample.shape for sample in samples], np.int64)
+        lengths = shapes.prod(axis=1)
+    else:
+        lengths = np.array([len(sample) for sample in samples], np.int64)
+    offsets = group_offsets.setdefault(layout.group, offsets_from_lengths(lengths))
+    out = allocate((int(offsets[-1]), *(layout.row or ())), layout.dtype)
+    for sample, (lo, hi) in zip(samples, pairwise(offsets.tolist()), strict=True):
+        out[lo:hi].reshape(sample.shape)[...] = sample
+    return Packed(out, offsets, layout.group, shapes)
+
+
+def _join_dense(parts: Sequence[Packed], positions: Sequence[Int64s], allocate: Allocate) -> Packed:
+    """Samples (B, …) of all parts at their positions, in the memory order of the parts."""
+    first = parts[0].values
+    dtype = np.result_type(*{part.values.dtype for part in parts})
+    order = [0, *sorted(range(1, first.ndim), key=lambda axis: -abs(first.strides[axis]))]
+    out = allocate((sum(map(len, positions)), *(first.shape[axis] for axis in order[1:])), dtype)
+    for part, where in zip(parts, positions, strict=True):
+        out[where] = part.values.transpose(order)
+    return Packed(out.transpose(np.argsort(order)))
+
 
 T = TypeVar("T")
 _BLOCK = 1 << 16
@@ -37,7 +210,7 @@ class DatasetPart(NamedTuple):
         """Return the reader of this process."""
         return self.kind.bind(self.store, fields, self.units())
 
-    def units(self) -> NDArray[np.int64] | None:
+    def units(self) -> Int64s | None:
         """Return rows of the sample table that the splits select; None: all."""
         if self.splits is None:
             return None
@@ -49,7 +222,7 @@ class DatasetPart(NamedTuple):
         picks = Picks(np.array([index]), np.zeros(1, np.int64))
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
 
-    def source_starts(self) -> NDArray[np.int64]:
+    def source_starts(self) -> Int64s:
         """Return the first sample of each source that has any."""
         reader = self.bind((SOURCE,))
         starts = []
@@ -200,14 +373,13 @@ def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> t
     return tuple(numbers.tolist())
 
 
-def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], reader: SampleReader) -> None:
-    """Raise an InputError if stores with a positive weight have no samples; names all of them."""
-    assert isinstance(reader, JoinedReader)
+def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], counts: Int64s) -> None:
+    """Refuse stores that have a weight and no samples."""
     empty = [
         Problem(
             part.store.path, f"has no samples, and its weight is {weight:g}", "give it weight 0", "option"
         )
-        for part, weight, count in zip(parts, weights, np.diff(reader.offsets), strict=True)
+        for part, weight, count in zip(parts, weights, counts, strict=True)
         if weight and not count
     ]
     if empty:
@@ -243,3 +415,80 @@ def _short_names(paths: Sequence[str]) -> list[str]:
         if len(set(ends)) == len(set(split)):
             return ends
     return ["/".join(parts) for parts in split]
+
+
+# Which samples share chunks, for block shuffle.
+
+CACHE_SHARE = 0.95
+"""Share of the memory for decoded chunks that the open blocks may take."""
+UNALIGNED_CHUNKS = 4
+"""Chunks per block if block edges fall inside chunks: each block then decodes one more."""
+MAX_BLOCKS = 1 << 18
+"""Stores with more get larger blocks, so that shuffling the blocks takes hundredths of a second."""
+MAX_DECODED = 8
+"""Samples that a full shuffle may decode per delivered sample."""
+
+
+def block_offsets(store: Store, samples: int) -> Int64s:
+    """Blocks of consecutive samples that share chunks of the largest array.
+
+    A block is one chunk if samples are rows, and a few chunks if samples differ in length, as its edges then
+    fall inside chunks.
+    """
+    return uniform_blocks(samples, _block(store, samples)[0])
+
+
+def open_blocks(store: Store, samples: int) -> int:
+    """Number of these blocks whose decoded chunks are kept together; at least 1."""
+    return max(1, int(_room(store, samples) // _block(store, samples)[1]))
+
+
+def shuffles_in_blocks(store: Store, samples: int) -> bool:
+    """Whether a full shuffle would decode many samples per delivered sample.
+
+    That is so if a chunk has many samples, and not all decoded chunks can be kept.
+    """
+    if not samples:
+        return False
+    per_chunk, chunk_bytes = samples_per_chunk(store, samples)
+    return per_chunk > MAX_DECODED and samples / per_chunk * chunk_bytes > _room(store, samples)
+
+
+def _room(store: Store, samples: int) -> float:
+    """Bytes for the decoded chunks of the largest array in open blocks."""
+    largest = _largest(store)
+    if not (largest.pooled and len(largest) == samples):
+        return CACHE_SHARE * CHUNKS.limit
+    beside = (store.array(path) for path in store.paths())
+    pooled = sum(_decoded_bytes(array) for array in beside if array.pooled and len(array) == samples)
+    return CACHE_SHARE * POOL_BYTES * _decoded_bytes(largest) / max(1, pooled)
+
+
+def _block(store: Store, samples: int) -> tuple[int, float]:
+    """Samples of a block, and the decoded bytes of its chunks."""
+    if not samples:
+        return 1, 1.0
+    per_chunk, chunk_bytes = samples_per_chunk(store, samples)
+    chunks = 1 if per_chunk == int(per_chunk) else UNALIGNED_CHUNKS
+    size = max(1, round(chunks * per_chunk), -(-samples // MAX_BLOCKS))
+    return size, max(float(chunk_bytes), size / per_chunk * chunk_bytes)
+
+
+def samples_per_chunk(store: Store, samples: int) -> tuple[float, int]:
+    """Return samples per chunk of the largest array, on average, and bytes of a decoded chunk."""
+    largest = _largest(store)
+    chunk_bytes = math.prod(largest.chunk_shape) * largest.dtype.itemsize
+    whole_rows = largest.chunk_shape[1:] == largest.shape[1:]
+    if whole_rows and largest.shape[0] == samples:
+        return float(largest.chunk_shape[0]), chunk_bytes
+    return chunk_bytes * samples / max(1, _decoded_bytes(largest)), chunk_bytes
+
+
+def _largest(store: Store) -> StoredArray:
+    if not store.paths():
+        raise contradiction(store, "zarr.json", "lists no array")
+    return max((store.array(path) for path in store.paths()), key=_decoded_bytes)
+
+
+def _decoded_bytes(array: StoredArray) -> int:
+    return math.prod(array.shape) * array.dtype.itemsize

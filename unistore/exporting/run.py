@@ -16,19 +16,18 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.conversion.failure import named, refusal
 from unistore.conversion.lock import Lock, check_own, check_plain
 from unistore.converters.common.exported import VALUE, File, Values
 from unistore.converters.registry import get_family
-from unistore.errors import ConversionError, InputError, Problem, StoreError
+from unistore.errors import ConversionError, InputError, Problem, StoreError, named, refusal
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path, require_local_path
 from unistore.schemas.indices import whole
 from unistore.store.names import ROOT, file_name_problem
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
+from unistore.system.hints import AnyArray, PathLike
 from unistore.system.progress import Progress
 from unistore.zarr3.codecs import codecs_document, encoder
 from unistore.zarr3.metadata import json_bytes
@@ -340,7 +339,7 @@ def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
                 out.writelines(encode(pad_chunk(layer[box], blank)))
 
 
-def _layers(values: Values, depth: int) -> Iterator[NDArray[Any]]:
+def _layers(values: Values, depth: int) -> Iterator[AnyArray]:
     """Yield layers of `depth` rows, the last one perhaps thinner, in a buffer that is reused for each."""
     layer = np.empty((depth, *values.shape[1:]), values.dtype)
     filled = 0
@@ -399,11 +398,11 @@ def _write_npz(members: Mapping[str, Values], out: IO[bytes]) -> None:
                 _write_npy(values, member)
 
 
-def _bytes_of(block: NDArray[Any]) -> memoryview:
+def _bytes_of(block: AnyArray) -> memoryview:
     return np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
 
 
-def _png(pixels: NDArray[Any], path: Path) -> bytes:
+def _png(pixels: AnyArray, path: Path) -> bytes:
     import cv2
 
     done, encoded = cv2.imencode(".png", np.ascontiguousarray(pixels[..., ::-1]))
@@ -436,8 +435,8 @@ class Exported:
 
 
 def export(
-    store: str | os.PathLike[str],
-    destination: str | os.PathLike[str],
+    store: PathLike,
+    destination: PathLike,
     *,
     to: str | None = None,
     progress: Progress | bool | None = None,

@@ -14,24 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.conversion.executors.local import Executor, Job, Outcome, T, run_in_order
-from unistore.conversion.failure import WritingError, named, refusal
 from unistore.conversion.job import ShardJob, statistics_of
 from unistore.conversion.keys import Fingerprints, reading
 from unistore.conversion.new_store import NewStore
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
+from unistore.conversion.run import Conversion
 from unistore.conversion.seal import merged_statistics, source_digests
 from unistore.converters.common.difference import difference
 from unistore.converters.files.comparison import Compared, Restore, compare_source
 from unistore.converters.protocol import Scan
 from unistore.converters.registry import get_family
-from unistore.errors import ConversionError, InputError, Problem, StoreError
-from unistore.integrity.recorded import (
-    RecordedConversion,
-    differences,
-    is_later,
-    later_arrays,
-    plan_recorded_conversion,
-)
+from unistore.errors import ConversionError, InputError, Problem, StoreError, WritingError, named, refusal
+from unistore.integrity.recorded import differences, is_later, plan_recorded_conversion
 from unistore.schemas.tables import IndexValues
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
@@ -102,23 +96,19 @@ def compare(
 ) -> tuple[list[Problem], Receipt | None]:
     """Compare a sound store with its sources.
 
-    First every array, derived ones included, is compared with what the converter makes of the sources now.
-    Then the files of the sources, as h5py, numpy and OpenCV read them, are compared with what the family
-    restores from the store.
-
     The files of the store must be as they were written. `sample` is the share of the shards, and of the
     sources, to compare. There is no receipt if anything differs.
     """
     differences_found = _Found()
     with _temporary_folder() as work:
-        conversion = plan_recorded_conversion(store.attributes, sources, work, progress, executor)
-        lines = differences(store, conversion.new_store)
+        conversion, new_store = plan_recorded_conversion(store.attributes, sources, work, progress, executor)
+        lines = differences(store, new_store)
         if lines:
             shown_lines = "\n  ".join(lines)
             msg = f"{store.path}: these are not the sources that it was made from:\n  {shown_lines}"
             raise InputError(msg)
-        conversion = replace(conversion, new_store=_in_shards_of(store, conversion.new_store))
-        comparison = _Comparison(store, conversion, sample, progress, executor, differences_found)
+        new_store = _in_shards_of(store, new_store)
+        comparison = _Comparison(store, conversion, new_store, sample, progress, executor, differences_found)
         comparison.compare_arrays()
     if not differences_found.problems and get_family(store.family).restore:
         comparison.compare_files()
@@ -224,7 +214,8 @@ class _SourceStep(Job[int]):
 @dataclass(frozen=True, slots=True)
 class _Comparison:
     store: Store
-    conversion: RecordedConversion
+    conversion: Conversion
+    new_store: NewStore
     sample: float
     progress: Progress
     executor: Executor
@@ -234,10 +225,11 @@ class _Comparison:
         """Compare the shards of the tables, or a sample of them, and the index arrays."""
         store = self.store
         in_store = self.found
-        new_store = self.conversion.new_store
+        new_store = self.new_store
         plan = new_store.plan
         tasks = plan.tasks()
-        step = _ShardStep(store, self.conversion.job())
+        job = self.conversion.job(plan, new_store.spilled, new_store.spill)
+        step = _ShardStep(store, job)
         records: list[dict[str, Any]] = []
         for record in self._run("comparing", step, tasks, plan.task_bytes):
             in_store.stored_values += record["values"]
@@ -247,7 +239,7 @@ class _Comparison:
         complete = len(records) == len(tasks)
         digests = source_digests(plan, records) if complete else np.zeros((len(plan.sources), 16), np.uint8)
         # not compared: the size of a source's file, which may differ where its values do not
-        skipped = {"sources/bytes", *later_arrays(store, new_store)}
+        skipped = {"sources/bytes"}
         if not complete:
             skipped.add("sources/digest")
         for described, values in new_store.index(digests):
@@ -260,7 +252,7 @@ class _Comparison:
     def compare_files(self) -> None:
         """Compare the files of the sources, or of a sample of the sources."""
         in_store = self.found
-        scan = self.conversion.new_store.scan
+        scan = self.new_store.scan
         fingerprints = self.conversion.fingerprints
         sizes = [sum(file.size for file in fingerprint) for fingerprint in fingerprints]
         step = _SourceStep(self.store, scan, fingerprints)

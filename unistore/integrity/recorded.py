@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,79 +13,26 @@ import numpy as np
 from unistore.conversion.build import FolderBuild
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor, T, asking
-from unistore.conversion.job import ShardJob
-from unistore.conversion.keys import Fingerprints, fingerprints_of
+from unistore.conversion.keys import fingerprints_of
 from unistore.conversion.new_store import NewStore, versions
 from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import with_skipped
 from unistore.conversion.split_rule import SplitRule
-from unistore.converters.common.exported import VALUE
 from unistore.converters.files.hdf5.attributes import attribute_label
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, StoreError, printable
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
-from unistore.zarr3.durable import Folder
 from unistore.zarr3.writer import compressor_of
 
 _SHOWN = 5
-_TEXT = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
-
-
-@dataclass(frozen=True, slots=True)
-class SeededFolder(Folder):
-    """A folder to write shards to, beside shards of `sizes_beside` that are somewhere else."""
-
-    sizes_beside: Mapping[str, int]
-
-    def sizes(self) -> Mapping[str, int]:
-        """Return sizes of the files by key, those beside included."""
-        return {**self.sizes_beside, **Folder.sizes(self)}
-
-
-class RecordedBuild(FolderBuild):
-    """Build folder of a conversion that is made once more.
-
-    Attributes
-    ----------
-    sound
-        Sizes of the shards by key that the store has already.
-    """
-
-    def __init__(self, work: Path) -> None:
-        super().__init__(work / "store")
-        self.sound: dict[str, int] = {}
-
-    @property
-    def target(self) -> Folder:
-        """Folder of the shards that the store lacks."""
-        return SeededFolder(self.local, self.sound)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedConversion:
-    """The conversion that made a store, planned from the sources as they are now."""
-
-    conversion: Conversion
-    build: RecordedBuild
-    new_store: NewStore
-
-    @property
-    def fingerprints(self) -> Fingerprints:
-        """State of the source files when it was planned."""
-        return self.conversion.fingerprints
-
-    def job(self) -> ShardJob:
-        """Return a job that makes the shards."""
-        new_store = self.new_store
-        return self.conversion.job(new_store.plan, new_store.spilled, new_store.spill)
 
 
 def plan_recorded_conversion(
     attributes: Mapping[str, Any], sources: Sequence[Path], work: Path, progress: Progress, executor: Executor
-) -> RecordedConversion:
+) -> tuple[Conversion, NewStore]:
     """Scan and derive the sources, and plan their conversion with the options of a store.
 
     `attributes` is the root's ``unistore`` object; the build folder is in `work`.
@@ -102,7 +49,7 @@ def plan_recorded_conversion(
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
     scan = with_skipped(scan_sources(converter, sources, (), asking(executor)), options.get("skipped", ()))
-    with RecordedBuild(work) as build:
+    with FolderBuild(work / "store") as build:
         conversion = Conversion(
             converter=converter,
             scan=scan,
@@ -117,8 +64,7 @@ def plan_recorded_conversion(
     own = {name: value for name, value in new_store.attributes.items() if name != "verdicts"}
     if "verdicts" in attributes:
         own["verdicts"] = attributes["verdicts"]
-    new_store = replace(new_store, attributes=own)
-    return RecordedConversion(conversion=conversion, build=build, new_store=new_store)
+    return conversion, replace(new_store, attributes=own)
 
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
@@ -144,9 +90,8 @@ def differences(store: Store, new_store: NewStore) -> list[str]:
     if lines := lines or _attribute_lines(store, new_store):
         return lines
     forms = {array.field.path: f"{array.field.dtype} {array.shape}" for array in plan.arrays()}
-    later = later_arrays(store, new_store)
     for path in sorted({*forms, *store.paths()}):
-        if path in later or is_later(store, path):
+        if is_later(store, path):
             continue
         if path not in forms or not store.has(path):
             lines.append(f"array {path}: only {'the store' if store.has(path) else 'now'} has it")
@@ -166,29 +111,6 @@ def is_later(store: Store, path: str) -> bool:
     return path.startswith(f"{SOURCE_FILES}/") and not store.has(path)
 
 
-def later_arrays(store: Store, new_store: NewStore) -> set[str]:
-    """Return paths of arrays that hold more now than when a store was made: single values of HDF5 files."""
-    before, after = _attribute_texts(store, new_store)
-    return set(_TEXT) if _hold_single_values(after) and not _hold_single_values(before) else set()
-
-
-def _hold_single_values(texts: Sequence[str]) -> bool:
-    # Not parsed: a store that is repaired may hold any text. In JSON such an entry is the first of its path.
-    return any(': {"": ' in text for text in texts)
-
-
-def _attribute_texts(store: Store, new_store: NewStore) -> tuple[list[str], list[str]]:
-    """Return attributes of the sources as a store has them, empty if it is damaged, and as they are now."""
-    nothing = ["{}"] * len(new_store.scan.sources)
-    now = {described.path: values[:] for described, values in new_store.arrays if described.path in _TEXT}
-    after = text_values(*(now[path] for path in _TEXT)) if now else nothing
-    try:
-        before = store.text(HDF5_ATTRIBUTES) if store.has(f"{HDF5_ATTRIBUTES}/data") else nothing
-    except (StoreError, UnicodeDecodeError):
-        before = []
-    return before, after
-
-
 def _source_lines(store: Store, new_store: NewStore) -> list[str]:
     try:
         before = store.text("sources/path")
@@ -205,20 +127,18 @@ def _source_lines(store: Store, new_store: NewStore) -> list[str]:
 def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:
     """Return one line for each attribute of an HDF5 source that differs from the store's."""
     names = [source.name for source in new_store.scan.sources]
-    before, after = _attribute_texts(store, new_store)
-    if not before:
-        return []  # the store's text is damaged: the comparison of its arrays says so
+    nothing = ["{}"] * len(names)
+    now = {described.path: values[:] for described, values in new_store.arrays}
+    texts = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
+    after = text_values(*(now[path] for path in texts)) if texts[0] in now else nothing
+    lines = []
     try:
-        later = later_arrays(store, new_store)
-        lines = []
+        before = store.text(HDF5_ATTRIBUTES) if store.has(texts[0]) else nothing
         for name, old, new in zip(names, before, after, strict=True):
-            if old == new:
-                continue
-            for path, attribute in _differing(_by_path_and_name(old), _by_path_and_name(new)):
-                if attribute != VALUE or not later:
-                    lines.append(f"source {name}: {attribute_label(path, attribute)}")
-    except (ValueError, TypeError, AttributeError):
-        return []
+            differing = _differing(_by_path_and_name(old), _by_path_and_name(new)) if old != new else []
+            lines += [f"source {name}: {attribute_label(path, attribute)}" for path, attribute in differing]
+    except (StoreError, ValueError, TypeError, AttributeError):
+        return []  # the store's text is damaged
     more = [f"and {len(lines) - _SHOWN} further attributes"] if len(lines) > _SHOWN else []
     return [printable(line) for line in lines[:_SHOWN]] + more
 

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
-from unistore.conversion.columns import ColumnRows, InMemory, Planes, in_planes, metadata_of, shard_key
+from unistore.conversion.columns import shard_key
 from unistore.conversion.convert import source_paths
-from unistore.conversion.executors.local import Executor, Job, Outcome
-from unistore.conversion.failure import named, refusal
-from unistore.conversion.job import ShardJob
-from unistore.conversion.keys import task_keys
-from unistore.conversion.plan import ArrayPlan, Plan, ShardTask
-from unistore.conversion.seal import seal, source_digests
-from unistore.errors import ConversionError, InputError, StoreError, first_few
+from unistore.conversion.executors.local import Executor
+from unistore.conversion.new_store import NewStore
+from unistore.conversion.plan import Plan, ShardTask
+from unistore.conversion.run import Conversion
+from unistore.conversion.seal import metadata_documents, seal, source_digests, write_index_and_documents
+from unistore.errors import ConversionError, InputError, StoreError, first_few, named, refusal
 from unistore.exporting.run import temporary_folder, temporary_folder_path
 from unistore.integrity.files import CheckedFiles, check_file, check_files
-from unistore.integrity.recorded import (
-    RecordedConversion,
-    differences,
-    encoder_differences,
-    plan_recorded_conversion,
-)
+from unistore.integrity.recorded import differences, encoder_differences, plan_recorded_conversion
 from unistore.integrity.verify import Verified, make_executor, verify_with
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
@@ -41,11 +31,9 @@ from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_WORKERS, Arguments
 from unistore.system.progress import Progress
-from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError
 from unistore.zarr3.durable import sync_folder, write_file
 from unistore.zarr3.storage import LocalStorage
-from unistore.zarr3.writer import content_digest
 
 # Repair one wrong byte of a root document: try values until the document has the digest that it carries.
 #
@@ -129,64 +117,6 @@ def shard_keys(plan: Plan, task: ShardTask) -> list[str]:
     """Return the key of each shard that a task writes."""
     arrays = plan.table(task.table).arrays
     return [shard_key(array, task.number) for array in arrays if not array.is_empty]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoundShards(Job[ShardTask]):
-    """Make the journal's record of a task from the shards that a store has of it."""
-
-    folder: Path  # the store
-    job: ShardJob
-    entries: Mapping[str, Entry]  # lines of the manifest by key, of which sizes and checksums are right
-    # whether shards are decoded for their rows, digests and statistics. If not, rows and digests of shards
-    # are those of `entries`, and the record's digests of sources and statistics mean nothing
-    are_read: bool
-
-    def __call__(self, task: ShardTask) -> Outcome:
-        """Return the record, as the task itself would."""
-        files = {key: self.entries[key] for key in shard_keys(self.job.plan, task)}
-        if not self.are_read:
-            return Outcome(self.job.record(task, list(files.values()), ()))
-        columns = self._columns(task)
-        for column in columns:
-            deque(column, maxlen=0)  # digests are made while a column is iterated
-            if not column.array.is_empty:
-                key = shard_key(column.array, task.number)
-                files[key] = replace(files[key], rows=column.rows, content=column.content)
-        return Outcome(self.job.record(task, list(files.values()), columns))
-
-    def describe(self, task: ShardTask) -> str:
-        """Describe the task for messages."""
-        return self.job.describe(task)
-
-    def need(self, task: ShardTask) -> int:
-        """Return the peak bytes of a task, which are at most those of writing it."""
-        return self.job.need(task)
-
-    def _columns(self, task: ShardTask) -> list[ColumnRows]:
-        table = self.job.plan.table(task.table)
-        if in_planes(self.job.converter, table):
-            rows = range(task.lo, task.hi)
-            return [
-                Planes(array, task.lo, [partial(self._read_planes, array, row) for row in rows])
-                for array in table.arrays
-            ]
-        return [self._in_memory(array, task) for array in table.arrays]
-
-    def _in_memory(self, array: ArrayPlan, task: ShardTask) -> InMemory:
-        block = self._array(array).read(task.lo, task.hi)
-        digests = [
-            content_digest(block[piece.at :][: piece.hi - piece.lo]) for piece in self.job.pieces_of(task)
-        ]
-        return InMemory(array, (task.lo, task.hi), block, np.array(digests, "S32"))
-
-    def _read_planes(self, array: ArrayPlan, row: int, lo: int, hi: int, block: NDArray[Any]) -> None:
-        beyond = array.shape[2:]
-        self._array(array).read_box([row, lo, *(0 for _ in beyond)], [row + 1, hi, *beyond], block)
-
-    def _array(self, array: ArrayPlan) -> StoredArray:
-        # The form is that of the plan, as the document of the array may be damaged.
-        return StoredArray(LocalStorage(self.folder), array.field.path, metadata_of(array))
 
 
 _AGAIN = "convert the sources again with --overwrite"
@@ -279,64 +209,55 @@ class _Repair:
         document = None if self.checked.root.intact else checked.root.document
         if checked.is_intact:
             return self._move(Path(), [], document)
-        recorded = self._recorded_conversion(checked, sources)
-        with recorded.build:
-            self._continue(recorded, checked)
-        new_files = recorded.build.local
+        conversion, new_store = self._recorded_conversion(checked, sources)
+        with conversion.build as build:
+            self._convert(conversion, new_store, checked)
+        new_files = build.local
         damaged = self._damaged_files(checked, new_files)
         if not checked.root.intact:
             document = (new_files / ROOT).read_bytes()
         return self._move(new_files, damaged, document)
 
-    def _continue(self, recorded: RecordedConversion, checked: CheckedFiles) -> None:
-        """Convert again, but for the tasks of which every shard is sound."""
-        conversion = recorded.conversion
-        new_store = recorded.new_store
-        journal = recorded.build.journal
+    def _convert(self, conversion: Conversion, new_store: NewStore, checked: CheckedFiles) -> None:
+        """Convert again: the shards of damaged tasks, or all where more than these cannot be known."""
         plan = new_store.plan
-        job = recorded.job()
+        build = conversion.build
         digests = {key for key in checked.entries if key.startswith("sources/digest/c/")}
-        sound = SoundShards(
-            folder=self.folder,
-            job=job,
-            entries=checked.entries,
-            # What a damaged manifest or root says no more of the values is read from the values.
-            are_read=not (checked.manifest_intact and digests <= checked.sound),
-        )
-        recorded.build.sound.update({key: checked.entries[key].bytes for key in checked.sound})
-        done = [task for task in plan.tasks() if checked.sound.issuperset(shard_keys(plan, task))]
-        keys = task_keys(plan, conversion.keys)
-        conversion.run_steps("checking", sound, done, plan.task_bytes, lambda task: {"of": keys[task.id]})
-        conversion.write_shards(new_store, job)
-        index = new_store.index(source_digests(plan, journal.each("shard")))
-        seal(recorded.build.target, plan, journal, index, new_store.attributes, new_store.groups)
+        # Manifest, statistics and digests of sources are made of all shards.
+        every = not (checked.manifest_intact and digests <= checked.sound)
+        todo = [
+            task for task in plan.tasks() if every or not checked.sound.issuperset(shard_keys(plan, task))
+        ]
+        job = conversion.job(plan, new_store.spilled, new_store.spill)
+        conversion.run_steps("writing", job, todo, plan.task_bytes, lambda _: {})
+        if every:
+            index = new_store.index(source_digests(plan, build.journal.each("shard")))
+            seal(build.target, plan, build.journal, index, new_store.attributes, new_store.groups)
+            return
+        unused_digests = np.zeros((len(plan.sources), 16), np.uint8)
+        documents = metadata_documents(plan, new_store.attributes, new_store.groups)
+        write_index_and_documents(build.target, plan, new_store.index(unused_digests), documents)
 
     def _damaged_files(self, checked: CheckedFiles, new_files: Path) -> list[str]:
         """Keys of the files to replace, the manifest last; refuses files that are not those of the store."""
-        manifest = (new_files / MANIFEST).read_bytes()
-        digest = xxhash.xxh3_128_hexdigest(manifest)
-        entries = {entry.key: entry for entry in parse_manifest(manifest, str(new_files))}
-        # A store of an older unistore has not all files that one has now.
-        keys = [key for key in entries if key in checked.entries or not checked.manifest_intact]
-        damaged = [key for key in keys if key not in checked.sound]
         if checked.manifest_intact:
-            differing = [key for key in damaged if entries[key] != checked.entries[key]]
-        elif checked.root.intact:
-            differing = [] if digest == checked.root.seal["digest"] else damaged
+            damaged = [key for key in checked.entries if key not in checked.sound]
+            new = LocalStorage(new_files)
+            differing = [key for key in damaged if check_file(new, checked.entries[key]) is not None]
         else:
-            before = checked.entries
-            differing = [
-                key
-                for key in checked.sound
-                if key in entries and entries[key].checksum != before[key].checksum
-            ]
+            manifest = (new_files / MANIFEST).read_bytes()
+            digest = xxhash.xxh3_128_hexdigest(manifest)
+            own = Entry(key=MANIFEST, bytes=len(manifest), checksum=digest)
+            entries = [*parse_manifest(manifest, str(new_files)), own]
+            now = LocalStorage(self.folder)
+            damaged = [entry.key for entry in entries if check_file(now, entry) is not None]
+            # A file that is as its own line said before was written so, whatever else is damaged.
+            differing = [key for key in damaged if key in checked.sound]
+            if checked.root.intact and digest != checked.root.seal["digest"]:
+                differing = damaged
         if differing:
             raise _values_differ(differing)
-        if not checked.manifest_intact:
-            entries[MANIFEST] = Entry(key=MANIFEST, bytes=len(manifest), checksum=digest)
-            damaged.append(MANIFEST)
-        storage = LocalStorage(self.folder)
-        return [key for key in damaged if check_file(storage, entries[key]) is not None]
+        return damaged
 
     def _with_repaired_root(self) -> CheckedFiles:
         """The check's result, with the root document as it was signed if only one byte of it was changed."""
@@ -359,17 +280,21 @@ class _Repair:
         repaired = replace(root, document=document, attributes=attributes, intact=True)
         return replace(self.checked, root=repaired, manifest_intact=intact)
 
-    def _recorded_conversion(self, checked: CheckedFiles, sources: Sequence[Path]) -> RecordedConversion:
+    def _recorded_conversion(
+        self, checked: CheckedFiles, sources: Sequence[Path]
+    ) -> tuple[Conversion, NewStore]:
         """Return the conversion that made the store; refuses sources that would give another store."""
         attributes = checked.root.attributes or {}
         if not isinstance(attributes.get("plan_digest"), str):
             msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
             raise StoreError(msg)
-        recorded = plan_recorded_conversion(attributes, sources, self.work, self.progress, self.executor)
-        if recorded.new_store.plan.digest != attributes["plan_digest"]:
+        conversion, new_store = plan_recorded_conversion(
+            attributes, sources, self.work, self.progress, self.executor
+        )
+        if new_store.plan.digest != attributes["plan_digest"]:
             lines = encoder_differences(attributes)
             if self.checked.root.intact:
-                lines += differences(Store(self.folder), recorded.new_store)
+                lines += differences(Store(self.folder), new_store)
             # Without a difference, an older unistore described the same arrays in other words: what is
             # written again is compared with the manifest.
             if lines or not (self.checked.root.intact and checked.manifest_intact):
@@ -378,7 +303,7 @@ class _Repair:
                     f"{self.folder}: these sources, read by this unistore, would not become it:\n  {reasons}"
                 )
                 raise InputError(msg)
-        return recorded
+        return conversion, new_store
 
     def _move(self, new_files: Path, keys: Sequence[str], document: bytes | None) -> list[str]:
         """Move files into the store, and write the root last. Returns the keys."""

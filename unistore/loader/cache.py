@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
-from unistore.memory.segments import reserve
+from unistore.memory import reserve
 from unistore.system import own_files as file_locks
+from unistore.system.hints import AnyArray, Int64s, Shape
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 from unistore.system.sizes import parse_bytes
 
@@ -199,7 +199,7 @@ class CacheRegion:
     ) -> None:
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
-        header: NDArray[np.int64] = np.frombuffer(self._map, np.int64, 1 + samples)
+        header: Int64s = np.frombuffer(self._map, np.int64, 1 + samples)
         self._allocated = header[:1]
         self._index = header[1:]
         self.start = start
@@ -211,7 +211,7 @@ class CacheRegion:
         with contextlib.suppress(OSError, AttributeError):
             os.close(self._descriptor)
 
-    def find(self, samples: NDArray[np.int64] | slice) -> NDArray[np.int64]:
+    def find(self, samples: Int64s | slice) -> Int64s:
         """Return offsets of samples in the file, (n,) int64; 0: not cached."""
         return self._index[samples]
 
@@ -262,9 +262,9 @@ class CacheRegion:
         except OSError:
             return False
 
-    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def array(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> AnyArray:
         """Return a read-only array at an offset."""
-        view: NDArray[Any] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+        view: AnyArray = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
         view.flags.writeable = False
         return view
 

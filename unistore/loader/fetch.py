@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.data.packed import Allocate, Batch, lending
 from unistore.errors import LoaderError, SampleError, first_few
 from unistore.loader.iteration import Arrival
-from unistore.memory.segments import Arena
+from unistore.memory import Arena
 from unistore.order.permutation import At
 from unistore.order.seeding import BATCH_SALT, RandomFunction, takes_rng
+from unistore.system.hints import Int64s
 
 # Errors that travel from a worker to the consumer.
 
@@ -90,7 +90,7 @@ class BatchDataset(Protocol):
         """Return the number of samples."""
         ...
 
-    def read_batch(self, indices: NDArray[np.int64], allocate: Allocate) -> Batch:
+    def read_batch(self, indices: Int64s, allocate: Allocate) -> Batch:
         """Return the batch of samples, its large arrays in allocated memory.
 
         ``indices`` are (B, 2): index and epoch of each sample.
@@ -116,7 +116,7 @@ class Fetch(Protocol):
         """Chunks or samples that were not found in the cache; 0 without one."""
         return 0
 
-    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Any:
+    def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
         """Return the batch of some samples, (B,)."""
         ...
 
@@ -130,7 +130,7 @@ class BatchFetch:
     def __init__(self, dataset: BatchDataset) -> None:
         self._dataset = dataset
 
-    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Batch:
+    def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Batch:
         """See `Fetch`."""
         pairs = np.full((len(indices), 2), epoch, np.int64)
         pairs[:, 0] = indices
@@ -166,11 +166,11 @@ class SampleFetch:
         functions = (collate, getattr(dataset, "transform", None))
         self.on_any_thread = carry_epoch and not any(map(_draws_globally, functions))
 
-    def __call__(self, indices: NDArray[np.int64], epoch: int, allocate: Allocate) -> Any:  # noqa: ARG002
+    def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:  # noqa: ARG002
         """See `Fetch`."""
         return self._collated(self._samples(indices, epoch), indices, epoch)
 
-    def _samples(self, indices: NDArray[np.int64], epoch: int) -> Sequence[Any]:
+    def _samples(self, indices: Int64s, epoch: int) -> Sequence[Any]:
         """Return samples as the dataset returns them."""
         if self._set_epoch is not None and epoch != self._epoch:
             self._set_epoch(epoch)
@@ -189,14 +189,14 @@ class SampleFetch:
         (samples,) = read.map([numbers], self._seed, epochs[:1], indices[:1])
         return samples
 
-    def _collated(self, samples: Sequence[Any], indices: NDArray[np.int64], epoch: int) -> Any:
+    def _collated(self, samples: Sequence[Any], indices: Int64s, epoch: int) -> Any:
         """Return the batch of some samples."""
         if self._random_collate is not None:
             (batch,) = self._random_collate.map([samples], self._seed, np.array([epoch]), indices[:1])
             return batch
         if self._collate is not None:
             return self._collate(samples)
-        if "unistore.data.sample" in (type(samples).__module__, type(samples[0]).__module__):
+        if "unistore.data.collate" in (type(samples).__module__, type(samples[0]).__module__):
             from unistore.data.collate import collate
 
             return collate(samples)
@@ -206,7 +206,7 @@ class SampleFetch:
 
 
 def fetch_batch(
-    fetch: Fetch, dataset: Any, indices: NDArray[np.int64], epoch: int, arena: Arena
+    fetch: Fetch, dataset: Any, indices: Int64s, epoch: int, arena: Arena
 ) -> Arrival | SampleError:
     """Read a batch into an arena; return it, or the error that names the sample."""
     hits = fetch.hits
@@ -264,7 +264,7 @@ def _sample_error(
     # how the batch was read
     fetch: Fetch,
     dataset: Any,
-    indices: NDArray[np.int64],
+    indices: Int64s,
     epoch: int,
 ) -> SampleError:
     """Find the sample of a batch that fails, by reading them one at a time."""
@@ -279,7 +279,7 @@ def _sample_error(
     return batch_error(error, indices, epoch)
 
 
-def batch_error(error: BaseException, indices: NDArray[np.int64], epoch: int) -> SampleError:
+def batch_error(error: BaseException, indices: Int64s, epoch: int) -> SampleError:
     """Error that names the samples of a batch, when no single one is known to fail."""
     shown_indices = first_few([*map(str, indices)], 8)
     message = f"the batch of samples {shown_indices} (epoch {epoch}): {in_one_line(error)}"

@@ -10,14 +10,22 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from multiprocessing.context import BaseContext
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
 from unistore.loader.cached import cache_file, cached, check_cacheable
 from unistore.loader.fetch import choose_fetch
-from unistore.loader.iteration import BatchConfig, Iteration, Producer, Requests
+from unistore.loader.iteration import (
+    BatchConfig,
+    EpochProgress,
+    Iteration,
+    Producer,
+    Requests,
+    Stats,
+    dataset_digest,
+    report,
+)
 from unistore.loader.ordering import (
     Placement,
     drops_last,
@@ -26,9 +34,8 @@ from unistore.loader.ordering import (
     sequence_for,
     workers_for,
 )
-from unistore.loader.state import EpochProgress, Stats, dataset_digest, report
 from unistore.loader.thread import ReadingThread
-from unistore.memory.slabs import SlabRing
+from unistore.memory import SlabRing
 from unistore.order.sequences import RankShare
 from unistore.order.shuffles import NAMED
 from unistore.system.arguments import Arguments, checked_epoch
@@ -337,7 +344,7 @@ class Loader:
             self._current = self._requests = None
 
     def stats(self) -> dict[str, int | float]:
-        """Return totals since the loader was made, see `unistore.loader.state.Stats`."""
+        """Return totals since the loader was made, see `unistore.loader.iteration.Stats`."""
         return self._stats.as_dict()
 
     @property
@@ -354,9 +361,7 @@ class Loader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _exclusive(self) -> threading.RLock:

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 from unistore.errors import SampleError
 from unistore.loader.fetch import Fetch, batch_error, fetch_batch
 from unistore.loader.iteration import Arrival, Request
-from unistore.memory.segments import Arena
-from unistore.memory.slabs import SlabRing
+from unistore.memory import Arena, SlabRing
 
 MIN_OVERLAP = 0.001
 """Seconds of overlap a batch from which on a thread always pays: handing a batch over takes less."""

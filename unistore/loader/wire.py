@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from unistore.data.packed import Packed
 from unistore.errors import LoaderError
-from unistore.memory.segments import Arena
+from unistore.memory import Arena
+from unistore.system.hints import AnyArray, UInt8s
 
 # The socket to a worker: framed messages, with file descriptors as ancillary data.
 
@@ -153,7 +153,7 @@ class _Packer(pickle.Pickler):
             self.positions.append(_position(np.asarray(raw), self._arena))
 
 
-def _position(data: NDArray[np.uint8], arena: Arena) -> tuple[int, int, int]:
+def _position(data: UInt8s, arena: Arena) -> tuple[int, int, int]:
     """Return segment, offset and length of some bytes in an arena; they are copied if they lie elsewhere."""
     if not len(data):
         return 0, 0, 0
@@ -166,7 +166,7 @@ def _position(data: NDArray[np.uint8], arena: Arena) -> tuple[int, int, int]:
     return *location, len(data)
 
 
-def _address(data: NDArray[Any]) -> int:
+def _address(data: AnyArray) -> int:
     address: int = data.__array_interface__["data"][0]
     return address
 
@@ -175,7 +175,7 @@ def _reduce_packed(packed: Packed) -> Any:
     return Packed, (packed.values, packed.offsets, packed.group, packed.shapes)
 
 
-def _reduce_array(array: NDArray[Any]) -> Any:
+def _reduce_array(array: AnyArray) -> Any:
     flags = array.flags
     if flags.c_contiguous or flags.f_contiguous or array.dtype.hasobject:
         return array.__reduce_ex__(5)  # hands out the memory, or pickles the objects
@@ -196,7 +196,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
         return _tensor_of_bytes, (data, tensor.dtype, tensor.shape)
 
 
-def _tensor_of_bytes(data: NDArray[np.uint8], dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+def _tensor_of_bytes(data: UInt8s, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
     return torch.from_numpy(data).view(dtype).view(shape)
 
 
@@ -275,6 +275,6 @@ def decode(
 def _dense_batch(described: list[_DenseArray], memory: Sequence[Any], *, copy: bool) -> dict[str, Packed]:
     batch = {}
     for key, segment, offset, dtype, shape in described:
-        values: NDArray[Any] = np.ndarray(shape, dtype, memory[segment], offset)
+        values: AnyArray = np.ndarray(shape, dtype, memory[segment], offset)
         batch[key] = Packed(values.copy() if copy else values)
     return batch

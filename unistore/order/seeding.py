@@ -25,12 +25,11 @@ WORKER_SALT = 0x3C6EF372FE94F82B
 
 _states_lock = threading.RLock()
 # a forked child neither waits for a thread of its parent nor goes on with the seeds of a sample
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_states_lock.acquire,
-        after_in_parent=_states_lock.release,
-        after_in_child=_states_lock.release,
-    )
+os.register_at_fork(
+    before=_states_lock.acquire,
+    after_in_parent=_states_lock.release,
+    after_in_child=_states_lock.release,
+)
 
 
 class RandomFunction:
@@ -39,13 +38,6 @@ class RandomFunction:
     A function with a parameter ``rng`` is given a generator. Before each call of any other, the global
     generators of ``random``, numpy and torch (CPU) are seeded. Outside of worker processes they are as before
     afterwards.
-
-    Attributes
-    ----------
-    function
-        The function as it was given.
-    takes_rng
-        Whether it has a parameter ``rng``.
     """
 
     def __init__(

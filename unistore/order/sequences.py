@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -88,30 +89,15 @@ class Weighted(EpochSequence):
 
     Draw p of an epoch depends on (seed, epoch, p) alone: one uniform number chooses a run of samples by
     weight, another one a sample of the run.
-
-    Parameters
-    ----------
-    weights
-        (R,) non-negative, finite, with a positive sum: one per sample, or one per run. Runs without samples
-        are never drawn.
-    offsets
-        (R + 1,) first sample of each run, such as the stores of a joint dataset. None: runs of one sample.
-    length
-        Draws per epoch. None: the number of samples.
-    seed
-        Seed of the draws.
-
-    Raises
-    ------
-    ValueError
-        If the weights are invalid, or their number is not that of the runs.
     """
 
     def __init__(
         self,
+        # (R,) non-negative, finite, with a positive sum; runs without samples are never drawn
         weights: Sequence[float] | NDArray[np.floating],
+        # (R + 1,) first sample of each run, such as the stores of a joint dataset; None: runs of one sample
         offsets: Sequence[int] | NDArray[np.integer] | None = None,
-        length: int | None = None,
+        length: int | None = None,  # draws per epoch; None: the number of samples
         seed: int = 0,
     ) -> None:
         numbers = np.asarray(weights, np.float64)
@@ -159,25 +145,16 @@ class Weighted(EpochSequence):
 
 
 class Subset(EpochSequence):
-    """A sequence over some of the samples: episodes, a split, the result of a filter.
+    """A sequence over some of the samples: episodes, a split, the result of a filter."""
 
-    Parameters
-    ----------
-    sequence
-        A sequence over ``range(len(samples))``.
-    samples
-        (n,) dataset indices.
-
-    Attributes
-    ----------
-    lanes
-        Of a block shuffle, see `unistore.order.shuffles`; None: no block shuffle.
-    """
-
-    def __init__(self, sequence: EpochSequence, samples: NDArray[np.integer]) -> None:
+    def __init__(
+        self,
+        sequence: EpochSequence,  # a sequence over ``range(len(samples))``
+        samples: NDArray[np.integer],  # (n,) dataset indices
+    ) -> None:
         self._sequence = sequence
         self._samples = np.ascontiguousarray(samples)
-        self.lanes: int | None = getattr(sequence, "lanes", None)
+        self.lanes: int | None = getattr(sequence, "lanes", None)  # of a block shuffle
         self._digest = xxhash.xxh3_128_hexdigest(self._samples.astype("<i8", copy=False).tobytes())
 
     def __len__(self) -> int:
@@ -227,43 +204,34 @@ class Repeated(EpochSequence):
         return {**self._sequence.describe(), "positions": self.length}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankShare:
     """The positions of an epoch that one rank delivers, batch by batch.
 
     Each step covers ``batch_size * world_size`` consecutive positions, rank after rank. The rest after the
     last full step is dropped, or split between the ranks as evenly as possible.
-
-    Attributes
-    ----------
-    length
-        Positions of the epoch.
-    start
-        First position that is not yet delivered.
-    batch_size
-        Samples of a batch on one rank.
-    rank, world_size
-        This process, and the number of processes that share the epoch.
-    drop_last
-        True: equal steps on every rank (training). False: every position, so that the ranks' last batches
-        may differ by one sample and a rank may have one step less (evaluation).
     """
 
-    length: int
-    start: int = 0
-    batch_size: int
+    length: int  # positions of the epoch
+    start: int = 0  # first position that is not yet delivered
+    batch_size: int  # samples of a batch on one rank
     rank: int = 0
-    world_size: int = 1
+    world_size: int = 1  # processes that share the epoch
+    # True: equal steps on every rank. False: every position, so that last batches may differ by one sample
+    # and a rank may have one step less
     drop_last: bool = False
-    _full_steps: int = field(init=False, repr=False)
-    _tail: tuple[int, int] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        full_steps, left = divmod(max(0, self.length - self.start), self._stride)
+    @cached_property
+    def _full_steps(self) -> int:
+        return max(0, self.length - self.start) // self._stride
+
+    @cached_property
+    def _tail(self) -> tuple[int, int]:
+        """The part of this rank in what follows the last full step."""
+        left = max(0, self.length - self.start) % self._stride
         share, more = divmod(0 if self.drop_last else left, self.world_size)
         first = self.rank * share + min(self.rank, more)
-        object.__setattr__(self, "_full_steps", full_steps)
-        object.__setattr__(self, "_tail", (first, first + share + (self.rank < more)))
+        return first, first + share + (self.rank < more)
 
     @property
     def _stride(self) -> int:
@@ -288,13 +256,7 @@ class RankShare:
 
 
 def sample_indices(name: str, given: Any, samples: int) -> NDArray[np.int64]:
-    """Return indices (n,) of samples, as they were given.
-
-    Raises
-    ------
-    InputError
-        If they are not valid indices. `name` is that of the argument.
-    """
+    """Return indices (n,) of samples, as they were given; raises `InputError`, of the argument `name`."""
     try:
         chosen = np.asarray(given)
     except (TypeError, ValueError):  # lists of different lengths

@@ -67,12 +67,14 @@ class ShortRead(Exception):  # noqa: N818 - becomes a CorruptionError if retries
 class Fault:
     """Why an operation failed, in one line, and what to do about it.
 
-    `transient` if a retry may help, `absent` if there is no such object, `damaged` if it is too short.
+    `transient` if a retry may help, `answered` if a server has spoken, `absent` if there is no such object,
+    `damaged` if it is too short.
     """
 
     message: str
     cure: str = ""
     transient: bool = False
+    answered: bool = False
     absent: bool = False
     damaged: bool = False
 
@@ -83,7 +85,7 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
     The text begins with a sentence; the debug form that follows has kind and status.
     """
     if isinstance(error, ShortRead):
-        return Fault(str(error), error.cure, transient=True, damaged=True)
+        return Fault(str(error), error.cure, transient=True, answered=True, damaged=True)
     text = str(error)
     status = _status(text)
     kinds = _KIND.findall(text)
@@ -107,7 +109,7 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
         (any(sign in text for sign in _WHOLE_FILE), Fault(_NO_RANGES)),
         (not kinds and not status, Fault(_first_line(text), f"check the settings of {endpoint}")),
         (status == 416, Fault("ends before the range that was asked for", _OTHER_COPY, damaged=True)),
-        (retryable, Fault(answer, "try again later", transient=True)),
+        (retryable, Fault(answer, "try again later", transient=True, answered=True)),
         (status > 0, Fault(answer)),
         (True, Fault(connection, "check the network and the endpoint", transient=True)),
     )
@@ -141,7 +143,7 @@ T = TypeVar("T")
 RETRY_TIMEOUT = 60.0
 """Seconds of retries after which an operation fails."""
 MAX_FIRST_ATTEMPTS = 3
-"""Attempts while a bucket has never answered, so that a wrong endpoint fails early."""
+"""Attempts while no server has answered, so that a wrong endpoint fails early."""
 FIRST_DELAY = 0.1
 MAX_DELAY = 8.0
 """Seconds before the second attempt, and at most; doubles with every attempt, with random jitter."""
@@ -157,7 +159,7 @@ _CLIENT_KEYS = (
 )
 _owner_pid: int | None = None
 _responsive_buckets: set[tuple[str, str]] = set()
-"""(scheme, bucket) pairs that have answered this process."""
+"""(scheme, bucket) pairs for which a server has answered this process, be it that it is busy."""
 
 
 class ObjectClient:
@@ -323,8 +325,9 @@ class ObjectClient:
                 result = operation(obs, handle)
             except (obs.exceptions.BaseError, FileNotFoundError, ShortRead) as error:
                 fault = classify_error(error, *bucket)
-                if fault.absent:
+                if fault.answered or fault.absent:
                     _responsive_buckets.add(bucket)
+                if fault.absent:
                     return None
                 elapsed = time.monotonic() - started
                 late = elapsed + delay > RETRY_TIMEOUT

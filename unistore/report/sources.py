@@ -255,13 +255,17 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
             described = dry_run(make_converter(detected[0].family, {}), [path], claims=surveyed).to_json()
         except InputError as error:
             problems = error.problems_at(str(path))
+            verdicts = [count.to_json() for count in surveyed.verdicts(problems)]
         else:
             planned = {
                 name: described[name] for name in ("tables", "raw_bytes", "memory", "options", "notes")
             }
+            verdicts = described["verdicts"]  # which know the files that are read with others
             sources = described["sources"]
             nbytes = described["source_bytes"]
             planned["sources"] = {"count": len(sources), "bytes": nbytes, "first": sources[:SHOWN_SOURCES]}
+    else:
+        verdicts = [count.to_json() for count in surveyed.verdicts()]
     first = commands[0]
     report = SourceReport(
         family=first.family,
@@ -269,7 +273,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
         reason=first.reason,
         command=first.command,
         families=commands,
-        verdicts=[count.to_json() for count in surveyed.verdicts(problems)],
+        verdicts=verdicts,
         **planned,
     )
     return report, problems

@@ -64,9 +64,7 @@ class Suggestion(NamedTuple):
 def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Suggestion]:
     """Kinds that the family of a store suggests, without its natural kind, and those of packages that fit.
 
-    `units` are the rows of the sample table that are used; None: all.
-
-    Raises `InputError` if the store's family is not installed.
+    `units` are the used rows of the sample table; None: all. Raises `InputError` without the family.
     """
     fitting = []
     for code in get_family(store.family).other_kinds:
@@ -191,11 +189,7 @@ def _pairs(values: Mapping[str, Any]) -> list[str]:
 
 
 def snippet(store: Store, splits: Mapping[str, int]) -> str:
-    """Code that loads batches of the store's natural samples; empty if it has none or its family is unknown.
-
-    Kinds whose sizes do not fit the store are given sizes that do. `splits` has the number of samples of each
-    split; ``train`` is loaded, else the first one with samples.
-    """
+    """Code that loads batches of natural samples of ``train`` or the first split; empty if there are none."""
     nonempty = [name for name, count in splits.items() if count]
     if store.sample_count == 0 or (splits and not nonempty):
         return ""

@@ -64,8 +64,6 @@ class ShardCache:
         """
         if time.monotonic() - self._verified_at.get(checksum, -math.inf) < TOUCH_INTERVAL:
             return True
-        if not file_locks.available:
-            raise StoreError("cache_dir needs file locks that this system lacks; leave it out")
         try:
             return self._ensure(checksum, size, fetch, name)
         except OSError as error:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 
 # Locks on open files between the processes of a machine: flock(2).
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    available = False
-else:
-    available = True
-"""Whether this system has such locks; without them, `lock` raises."""
 
 
 def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool:
@@ -36,12 +29,11 @@ def unlock(descriptor: int) -> None:
 
 def close(descriptor: int) -> None:
     """Unlock and close. Closing alone would leave the lock to a child that was forked meanwhile."""
-    if available:
-        unlock(descriptor)
+    unlock(descriptor)
     os.close(descriptor)
 
 
-_SAFE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_SAFE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class NotOwnError(Exception):
@@ -49,15 +41,12 @@ class NotOwnError(Exception):
 
 
 def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
-    """Return descriptor of a folder that belongs to this user; the last part of its path may not be a link.
+    """Return the descriptor of a folder of this user without `forbidden` mode bits: 0o022, 0o077.
 
-    Mode bits that are `forbidden` must not be set: 0o022 if others must not write, 0o077 if they must not
-    read either. The path is relative to the folder with the descriptor `inside`, if that is given.
-
-    Raises `NotOwnError` if it is a link, not a folder, belongs to another user, or is open to others;
-    `FileNotFoundError` if it does not exist.
+    The path is relative to the folder with the descriptor `inside`, if that is given. Raises `NotOwnError`,
+    also of a link, or `FileNotFoundError`.
     """
-    descriptor = _open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0), inside)
+    descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY, inside)
     state = os.fstat(descriptor)
     if state.st_uid != os.geteuid() or state.st_mode & forbidden:
         os.close(descriptor)
@@ -69,11 +58,8 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
 def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     """Return the descriptor, to read and write, of a regular file of this user without further hard links.
 
-    `name` is that in the folder with the descriptor `folder`, `flags` are further ones of ``os.open``; a file
-    that is created can be read by this user only.
-
-    Raises `NotOwnError` if it is a link, not a regular file, belongs to another user, or has further hard
-    links; `FileNotFoundError` if it does not exist.
+    `name` is that in the folder with the descriptor `folder`, `flags` are further ones of ``os.open``. Raises
+    `NotOwnError`, also of a link, or `FileNotFoundError`.
     """
     descriptor = _open(name, os.O_RDWR | flags, folder)
     state = os.fstat(descriptor)

@@ -33,31 +33,16 @@ class WorkerPlan:
 
 
 def plan(
+    # "auto": 0.8 of the usable cores. "cpu*0.9": that share. A number: the total, which is not reduced
     workers: str | int = "auto",
-    ranks: int = 1,
+    ranks: int = 1,  # training processes on this machine; the total is split evenly between them
+    # of the dataset, if known: below 50 at most 2 workers a rank, up to 200 at most 4, never more than
+    # samples
     samples: int | None = None,
     *,
-    cores: float | None = None,
+    cores: float | None = None,  # usable cores; None: detect them
 ) -> WorkerPlan:
-    """Decide how many workers the loader of each rank gets.
-
-    Parameters
-    ----------
-    workers
-        ``"auto"``: 0.8 of the usable cores. ``"cpu*0.9"``: that share of them. A number: the total.
-    ranks
-        Training processes on this machine; the total is split evenly between them.
-    samples
-        Samples of the dataset, if known: below 50 at most 2 workers per rank, up to 200 at most 4, never
-        more than samples (a number given for `workers` is not reduced).
-    cores
-        Usable cores; None: detect them.
-
-    Raises
-    ------
-    InputError
-        If an argument is invalid.
-    """
+    """Decide how many workers the loader of each rank gets."""
     check = Arguments()
     check.integer("ranks", ranks, 1)
     check.integer("samples", samples, most=MAX_EPOCH, none=True)

@@ -61,19 +61,8 @@ class StoredArray:
     def open(cls, storage: Storage, path: str) -> StoredArray:
         """Read the metadata of an array.
 
-        Parameters
-        ----------
-        storage
-            Where the store lies.
-        path
-            Path of the array in it.
-
-        Raises
-        ------
-        StoreError
-            If there is no array at `path`, or its metadata is not valid.
-        UnsupportedError
-            If it is not as unistore writes arrays; the message names the first difference.
+        Raises `StoreError` if there is none at `path` or it is not valid, `UnsupportedError`, which names the
+        first difference, if the array is not as unistore writes arrays.
         """
         try:
             return cls(storage, path, read_metadata(storage, path))
@@ -112,26 +101,11 @@ class StoredArray:
         return self.read_box([lo, *(0 for _ in self.shape[1:])], [end, *self.shape[1:]])
 
     def read_box(self, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read the box ``lo <= i < hi``.
+        """Read the box ``lo <= i < hi``, one number an axis, ``0 <= lo <= hi <= shape``.
 
-        Parameters
-        ----------
-        lo, hi
-            One number an axis, ``0 <= lo <= hi <= shape``.
-        out
-            C-contiguous array of shape ``hi - lo`` and the array's dtype to read into; made where None.
-
-        Returns
-        -------
-        NDArray
-            `out`.
-
-        Raises
-        ------
-        IndexError
-            If the box leaves the array.
-        CorruptionError
-            If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
+        `out` is C-contiguous, of shape ``hi - lo`` and the array's dtype; made where None. Raises
+        `IndexError` if the box leaves the array, `CorruptionError` if stored bytes contradict their checksum,
+        index or frame; it names array, shard and chunk.
         """
         start = tuple(map(operator.index, lo))
         stop = tuple(map(operator.index, hi))
@@ -155,24 +129,8 @@ class StoredArray:
     def read_rows(self, rows: NDArray[Any] | Sequence[int], out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read whole rows of axis 0, in the order given, duplicates included.
 
-        Parameters
-        ----------
-        rows
-            (n,) numbers ``0 <= row < shape[0]``.
-        out
-            C-contiguous (n, *shape[1:]) array of the array's dtype to read into; made where None.
-
-        Returns
-        -------
-        NDArray
-            `out`.
-
-        Raises
-        ------
-        IndexError
-            If a row does not exist.
-        CorruptionError
-            If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
+        `rows` are (n,) numbers ``0 <= row < shape[0]``, `out` is (n, *shape[1:]). Both, and errors, as for
+        `read_box`.
         """
         numbers = self._row_numbers(rows, "rows")
         self._check_rows(numbers)
@@ -209,24 +167,8 @@ class StoredArray:
     ) -> NDArray[Any]:
         """Read the rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, one range behind the other.
 
-        Parameters
-        ----------
-        lo, hi
-            (n,) numbers, ``0 <= lo <= hi <= shape[0]``; ranges may overlap and come in any order.
-        out
-            C-contiguous (sum of ``hi - lo``, *shape[1:]) array of the array's dtype; made where None.
-
-        Returns
-        -------
-        NDArray
-            `out`.
-
-        Raises
-        ------
-        IndexError
-            If a range leaves the array.
-        CorruptionError
-            If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
+        `lo` and `hi` are (n,) numbers, ``0 <= lo <= hi <= shape[0]``; ranges may overlap and come in any
+        order. `out` is (sum of ``hi - lo``, *shape[1:]). The rest is as for `read_box`.
         """
         lows = self._row_numbers(lo, "lo").tolist()
         highs = self._row_numbers(hi, "hi").tolist()

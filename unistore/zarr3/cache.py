@@ -37,8 +37,7 @@ def _renew_all() -> None:
         renewable.renew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)
+os.register_at_fork(after_in_child=_renew_all)
 
 
 class _BoundedCache(Generic[T]):

@@ -104,45 +104,22 @@ class ChunkLocations(NamedTuple):
 
 
 class ChunkReader:
-    """Reads chunks of one array.
+    """Reads chunks of one array, of which all shards must exist."""
 
-    Attributes
-    ----------
-    storage, metadata
-        Of the array.
-    per_shard
-        Chunks of a shard.
-    token
-        Unique number of this reader in the process, for cache keys.
-    uncompressed
-        Whether chunks are stored without compression.
-    row_stride
-        Chunk number of a row over the row, where a chunk is one whole row.
-    count
-        Chunks of the array; their numbers are below it.
-    shared
-        Cache of decoded chunks shared with other processes, or None.
-    """
-
-    def __init__(
-        self,
-        # the array. All of its shards must exist
-        storage: Storage,
-        path: str,
-        metadata: ArrayMetadata,
-    ) -> None:
-        self.metadata = metadata
-        self.token = next(_tokens)
+    def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata) -> None:
         self.storage = storage
+        self.metadata = metadata
+        self.token = next(_tokens)  # unique number of this reader in the process, for cache keys
         self._path = path
         self._prefix = f"{path}/" if path else ""
         self._shards = metadata.shards
         self._per_shard = metadata.chunks_per_shard
         self.per_shard = math.prod(self._per_shard)
-        self.count = math.prod(self._shards) * self.per_shard
-        self.shared: SharedChunks | None = None
+        self.count = math.prod(self._shards) * self.per_shard  # numbers of chunks are below it
+        self.shared: SharedChunks | None = None  # cache that is shared with other processes
         self._index_bytes = index_bytes(self.per_shard)
         self._max_encoded = max_encoded_size(metadata.chunk_bytes)
+        # where a chunk is one whole row: number of the chunk over that of the row
         self.row_stride = math.prod(self._per_shard[1:])
         self._strides = [  # along each axis: numbers from a shard to the next, and from a chunk to the next
             (math.prod(self._shards[axis:]) * self.per_shard, math.prod(self._per_shard[axis:]))

@@ -28,8 +28,7 @@ def parse_json(raw: bytes) -> Any:
     """Read a JSON text.
 
     Stricter than ``json.loads``: UTF-8, no NaN or Infinity, no integer beyond 64 bits, no float beyond
-    float64, no name twice in one object, at most `DEEPEST` levels.
-    Raises `DocumentError`, which says the rule that it breaks.
+    float64, no name twice in one object, at most `DEEPEST` levels; else `DocumentError` says the rule.
     """
     try:
         document = _DECODER.decode(raw.decode())

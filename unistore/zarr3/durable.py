@@ -29,14 +29,14 @@ PART_SUFFIX = ".part"
 
 fsync = os.fsync
 rename = os.replace
-write = os.writev if hasattr(os, "writev") else lambda fd, buffers: os.write(fd, buffers[0])
+write = os.writev
 
 _BYTES_A_CALL = 1 << 19  # so that what was encoded is still in the processor's cache when it is written
 _BUFFERS_A_CALL = 1000  # Linux takes 1024
 _BYTES_A_SYNC = 16 << 20  # so that the disk is at work while a large file is still being written
 _THREADS = 8
 _MAX_PENDING = 64  # files that wait for their fsync
-_REMEDIES = {
+_REMEDIES: dict[int | None, str] = {
     errno.ENOSPC: "free space",
     errno.EDQUOT: "free space or raise the quota",
     errno.EACCES: "allow writing there",
@@ -124,7 +124,7 @@ class AtomicFiles:
             waiting.wait()
         with _naming(path):
             self._folders.update(dict.fromkeys(_make_folders(path.parent)))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             part = _PartFile(path, temporary, os.open(temporary, flags, 0o666))
         self._parts.append(part)
         digest = xxhash.xxh3_128()
@@ -152,11 +152,7 @@ class AtomicFiles:
 
 
 def write_file(root: str | os.PathLike[str], key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
-    """Write one file so that it is either absent (or as it was before) or whole, also after a crash.
-
-    `key` is its path below the folder `root`. Folders are made as needed; where one got a new entry, it is
-    fsynced too.
-    """
+    """Write one file so that it is either absent (or as it was before) or whole, also after a crash."""
     with AtomicFiles(root) as files:
         return files.put(key, buffers)
 
@@ -180,8 +176,6 @@ def sync_folders(folders: Iterable[Path]) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Fsync one folder."""
-    if os.name == "nt":  # Windows cannot open folders
-        return
     fd = os.open(folder, os.O_RDONLY)
     try:
         fsync(fd)
@@ -239,7 +233,7 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cure = _REMEDIES.get(error.errno or 0, "fix the destination")
+        cure = _REMEDIES.get(error.errno, "fix the destination")
         msg = f"{path}: cannot be written ({error.strerror or error}); {cure}, then run the same command"
         raise ConversionError(msg) from error
 

@@ -106,10 +106,7 @@ def _part(positions: NDArray[np.int64]) -> AxisIndices:
 def read_whole(
     reader: ChunkReader, numbers: list[int], targets: list[NDArray[Any]]
 ) -> Iterator[NDArray[Any]]:
-    """Read whole chunks one by one, each into its target: a C-contiguous array of its size.
-
-    Absent ones become fill.
-    """
+    """Read whole chunks one by one, each into its target, C-contiguous; absent ones become fill."""
     located = reader.locate(numbers)
     if EMPTY not in located.offsets:
         yield from reader.read_into(located, targets)
@@ -146,11 +143,7 @@ def gather_chunk_rows(reader: ChunkReader, rows: list[int], out: NDArray[Any]) -
 def gather(
     reader: ChunkReader, groups: Sequence[Group], trailing: Sequence[AxisPieces], out: NDArray[Any]
 ) -> None:
-    """Read the outer product of chunks along all axes; every chunk is decoded once at most.
-
-    `groups` are the chunks along axis 0, each with one or more places; `trailing` the pieces along each other
-    axis; `out` is C-contiguous.
-    """
+    """Read chunks along axis 0 times `trailing` pieces of each other axis; every chunk is decoded once."""
     metadata = reader.metadata
     chunk_shape = metadata.chunk_shape
     first_axis = [chunk for chunk, _ in groups]
@@ -257,10 +250,7 @@ MAX_SINGLE_ROWS = 4
 
 
 class VerifiedRows:
-    """Reads single rows of uncompressed chunks once their checksum was verified. Not thread-safe.
-
-    A chunk is verified again when its file has changed: its device, inode, size, mtime or ctime.
-    """
+    """Reads single rows of uncompressed chunks; each is verified first, and again when its file changed."""
 
     def __init__(self, reader: ChunkReader) -> None:
         self._reader = reader
@@ -320,11 +310,9 @@ def forget_chunks() -> None:
 
 
 class ChunkPool:
-    """A FIFO cache of decoded chunks of one array in one buffer: one ``np.take`` reads rows of many chunks.
+    """A FIFO cache of decoded chunks of one array in one buffer, from which ``np.take`` reads rows."""
 
-    Safe with threads and forks. All pools of a process together take `POOL_BYTES`, each in proportion to its
-    array.
-    """
+    # All pools of a process together take `POOL_BYTES`, each in proportion to its array.
 
     def __init__(self, reader: ChunkReader) -> None:
         self._reader = reader

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import stat
 import threading
 from collections import OrderedDict
@@ -80,9 +81,7 @@ class SupportsReadInto(Protocol):
 
 # Files inside a store: regular ones. No link is followed, no pipe waited for, no device read.
 
-_FLAGS = os.O_RDONLY
-for _name in ("O_BINARY", "O_CLOEXEC", "O_NOCTTY", "O_NOFOLLOW", "O_NONBLOCK"):
-    _FLAGS |= getattr(os, _name, 0)
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _KINDS = {
     stat.S_IFLNK: "a link",
@@ -151,15 +150,9 @@ def _too_large(path: str | os.PathLike[str], size: int, limit: int) -> StoreErro
 
 # `LocalStorage`: objects of a store in a local folder.
 
-try:
-    import resource
-except ImportError:  # Windows
-    _CAN_PREFETCH = False
-else:
-    _CAN_PREFETCH = hasattr(os, "posix_fadvise")
+_CAN_PREFETCH = hasattr(os, "posix_fadvise")  # macOS has no such call
 PREFETCH_BYTES = 256 << 20
 """Most bytes that are prefetched for one batch."""
-_PREADV = hasattr(os, "preadv")
 MAX_OPEN_FILES = 64
 """Files that one `LocalStorage` keeps open."""
 _MAX_CHECKED_FOLDERS = 65536
@@ -328,10 +321,7 @@ class LocalStorage:
 
 
 class _FileHandle:
-    """An open file, closed with its last reference, so that eviction never closes a file that is being read.
-
-    ``read(size, offset)`` gives up to `size` bytes.
-    """
+    """An open file, closed with its last reference: eviction never closes a file that is being read."""
 
     __slots__ = ("fd", "path", "read")
 
@@ -342,10 +332,7 @@ class _FileHandle:
             self.fd, _ = open_regular(path)
         except OSError as error:
             raise _read_error(path, error) from error
-        if hasattr(os, "pread"):
-            self.read = partial(os.pread, self.fd)
-        else:
-            self.read = partial(_seek_and_read, threading.Lock(), self.fd)
+        self.read = partial(os.pread, self.fd)  # read(size, offset): up to `size` bytes
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -354,7 +341,7 @@ class _FileHandle:
     def read_into(self, target: NDArray[Any], behind: bytearray, offset: int) -> None:
         """Fill `target` and what follows it."""
         size = target.nbytes + len(behind)
-        done = os.preadv(self.fd, [target.data, behind], offset) if _PREADV else 0
+        done = os.preadv(self.fd, [target.data, behind], offset)
         if done != size:
             raw = self.read_on(b"", size, offset)
             target.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, target.nbytes)
@@ -373,13 +360,6 @@ class _FileHandle:
             parts.append(part)
             done += len(part)
         return b"".join(parts)
-
-
-def _seek_and_read(lock: threading.Lock, fd: int, size: int, offset: int) -> bytes:
-    """Stand in for ``os.pread`` where there is none (Windows)."""
-    with lock:
-        os.lseek(fd, offset, os.SEEK_SET)
-        return os.read(fd, size)
 
 
 def _read_error(path: str, error: OSError) -> StoreError:

@@ -105,13 +105,11 @@ def compressor_of(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -
 
 
 def _shuffle(dtype: np.dtype[Any], chunk: Sequence[int]) -> tuple[str, int]:
-    """Return shuffle and typesize for blosc.
-
-    Measured on samples, with lz4: CT tiles (int16) with shuffled bits decode 1.2 times as fast as with
-    shuffled bytes, encode 5 times as fast and are 10 % smaller; coordinates (int32) as elements of three
-    numbers decode 1.2 times as fast and are 9 % smaller. Plain columns decode faster with shuffled bytes, and
-    bits of float64 are 10 % larger.
-    """
+    """Return shuffle and typesize for blosc."""
+    # Measured on samples, with lz4: CT tiles (int16) with shuffled bits decode 1.2 times as fast as with
+    # shuffled bytes, encode 5 times as fast and are 10 % smaller; coordinates (int32) as elements of three
+    # numbers decode 1.2 times as fast and are 9 % smaller. Plain columns decode faster with shuffled bytes,
+    # and bits of float64 are 10 % larger.
     size = dtype.itemsize
     if size == 1:
         return "noshuffle", 1
@@ -131,12 +129,9 @@ MIN_ZSTD_SAVING = 3 / 4
 
 
 def choose_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str], int]) -> str:
-    """Choose the codec of a column from the encoded size of some of its chunks.
+    """Choose the codec of a column from ``size(codec)``, the encoded bytes of some of its chunks.
 
-    ``"none"`` where lz4 saves less than `MIN_SAVING` of the uncompressed bytes. Else lz4, shuffled as by
-    ``fast`` unless another shuffle saves `MIN_EXTRA_SAVING` more; or zstd if it saves `MIN_EXTRA_SAVING` more
-    and `MIN_ZSTD_SAVING` of lz4's bytes. Chosen by size, not by time, so that every machine chooses alike.
-    ``size(codec)`` gives the encoded bytes of these chunks.
+    Chosen by size, not by time, so that every machine chooses alike.
     """
     plain = size("none")
     extra = MIN_EXTRA_SAVING * plain
@@ -228,11 +223,7 @@ def iter_shard_buffers(
     # runs the encoder, perhaps on threads; the bytes are the same. Blocks are taken on the calling thread
     ordered_map: OrderedMap = serial_map,
 ) -> Iterator[bytes | memoryview]:
-    """Encode one whole shard as an iterator of buffers, so that the encoded shard need not fit in memory.
-
-    Chunks that equal the fill value bit for bit become empty entries of the index; a shard that holds only
-    the fill value is just an index.
-    """
+    """Encode one whole shard as an iterator of buffers, so that the encoded shard need not fit in memory."""
     extent = _shard_extent(metadata, shard_coord)
     shard = _ShardEncoder(metadata)
     yield from shard.encode(_with_chunk_extents(metadata, shard_coord, extent, blocks), ordered_map)
@@ -383,13 +374,10 @@ def pad_chunk(part: NDArray[Any], fill_chunk: NDArray[Any]) -> NDArray[Any]:
 
 
 def _fill_test(fill_chunk: NDArray[Any]) -> Callable[[NDArray[Any]], bool]:
-    """Make a function that tells whether a chunk equals `fill_chunk` bit for bit.
-
-    It compares the first element first, which is mostly enough.
-    """
+    """Make a function that tells whether a chunk equals `fill_chunk` bit for bit."""
     content = fill_chunk.tobytes()
     first = fill_chunk.item(0)
-    comparable = first == first  # False for NaN
+    comparable = first == first  # False for NaN; comparing the first element is mostly enough
 
     def is_fill(chunk: NDArray[Any]) -> bool:
         if comparable and chunk.item(0) != first:

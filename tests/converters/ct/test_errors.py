@@ -82,10 +82,8 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("a.nii.gz", "NIfTI"),
-        ("a.NII", "NIfTI"),
-        ("a.dcm", "DICOM"),
-        ("a.mha", "MetaImage"),
+        ("a.hdr", "half of a NIfTI"),
+        ("a.IMG", "half of a NIfTI"),
         ("ct.nrrd", "NRRD"),
     ],
 )
@@ -99,12 +97,6 @@ def test_other_formats_are_named(tmp_path: Path, name: str, kind: str) -> None:
         assert "np.save" in problem.cure
 
 
-def test_real_other_formats(ct_samples: Path) -> None:
-    for name in ("totalseg_ct_cropped.nii.gz", "pydicom_CT_small.dcm"):
-        (problem,) = scan_problems(ct_samples / name).values()
-        assert ".npy" in problem.message
-
-
 def test_nothing_here(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         scan_sources(ct_converter(), [tmp_path / "none"])
@@ -114,7 +106,7 @@ def test_nothing_here(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"metadata\.csv is a list of files"):
         scan_sources(ct_converter(), [tmp_path])
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(InputError, match=r"is no \.npy file"):
+    with pytest.raises(InputError, match="is of no format of CT volumes"):
         scan_sources(ct_converter(), [tmp_path / "a.txt"])
     np.savez(tmp_path / "a.npz", a=GOOD)
     with pytest.raises(InputError, match="no window of a volume"):

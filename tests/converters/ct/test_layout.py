@@ -164,8 +164,8 @@ def test_every_file_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
     lay(
         tmp_path,
         "metadata.csv",
-        "a.nii.gz",
-        "b.dcm",
+        "a.hdr",
+        "b.img",
         "case/ct_original.npy",
         "case/notes.npy",
         "case/windows/odd.npy",
@@ -179,8 +179,8 @@ def test_every_file_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
     found = find(tmp_path)
     assert [part.name for part in found.parts] == ["case", "files/x.npy", "files/y.npy"]
     assert {path.relative_to(tmp_path.resolve()).as_posix(): why for path, why in found.left_out} == {
-        "a.nii.gz": "is NIfTI, which this version does not read",
-        "b.dcm": "is DICOM, which this version does not read",
+        "a.hdr": "is half of a NIfTI or Analyze pair, which this version does not read",
+        "b.img": "is half of a NIfTI or Analyze pair, which this version does not read",
         "case/notes.npy": "lies beside the volume of a case folder",
         "case/windows/odd.npy": "does not say its window, as lung_w1500_l-600 does",
         "files/info.json": "is of no case folder",

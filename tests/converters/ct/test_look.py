@@ -129,7 +129,7 @@ def test_names_decide(
         ("a.npz", SPARSE, NO_WINDOW),
         ("c/windows/odd.npz", {"a": HU}, NO_WINDOW),
         ("x_lung_w1500_l-600.npz", {"a": HU}, NO_WINDOW),
-        ("a.txt", "text", "is no .npy, .npz, info.json file"),
+        ("a.txt", "text", "is no .npy, .nii, .nii.gz, .dcm, .ima, .mha, .mhd, .npz, info.json file"),
         ("info.json", "{}", "describes no case folder"),
         ("metadata.csv", "case\n", "describes no case folder"),
     ],
@@ -265,7 +265,7 @@ def test_unrelated_files_do_not_change_a_verdict(tmp_path: Path) -> None:
         "ct_c.npy": FLOATS,
         "x_lung_w1500_l-600.npy": MASK,
         "points.npz": SPARSE,
-        "d.nii.gz": "voxels",
+        "d.hdr": "voxels",
         "notes.txt": "text",
         "case/ct_original.npy": HU,
         "case/info.json": "{}",
@@ -342,8 +342,8 @@ def test_detected(
 
 
 def test_real_files(ct_samples: Path) -> None:
-    for name in ("totalseg_ct_cropped.nii.gz", "pydicom_CT_small.dcm"):
-        left_out(ct_samples / name, ct_samples)
+    assert taken(ct_samples / "pydicom_CT_small.dcm", ct_samples)[0] == "series"
+    assert taken(ct_samples / "totalseg_ct_cropped.nii.gz", ct_samples)[0] == "files"
     assert taken(ct_samples / LUNG, ct_samples) == NAMED
     assert taken(ct_samples / VOLUME, ct_samples)[0] == "files"
     found = detect([ct_samples])

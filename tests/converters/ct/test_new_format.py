@@ -367,13 +367,13 @@ def test_volumes_and_patches_are_the_files_voxels(tmp_path: Path) -> None:
 
 
 def test_a_format_that_is_refused_until_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = write(tmp_path / "in/a.nii.gz")
-    with pytest.raises(InputError, match=r"is NIfTI, which this version does not read"):
+    values = write(tmp_path / "in/a.hdr")
+    with pytest.raises(InputError, match="is half of a NIfTI or Analyze pair"):
         scan_sources(ct_converter(), [tmp_path / "in"])
-    monkeypatch.setattr(Vol, "suffixes", (".nii.gz",))
+    monkeypatch.setattr(Vol, "suffixes", (".hdr",))
     monkeypatch.setattr(ct_names, "FORMATS", (Vol,))
     assert (
-        ".nii.gz files outside case folders, one volume each: 1"
+        ".hdr files outside case folders, one volume each: 1"
         in scan_sources(ct_converter(), [tmp_path]).notes
     )
     convert(tmp_path / "in", tmp_path / "store")

@@ -66,13 +66,15 @@ def test_a_wrong_detail_is_for_the_scan_to_tell(tmp_path: Path) -> None:
     ("name", "reason"),
     [
         ("a.npy", "is not called like a point cloud"),
-        ("a.h5.txt", "is no .h5, .hdf5, .hdf, .he5, .npy, .npz file"),
+        ("a.h5.txt", "text, which is read as points if you name the file"),
         ("images.h5", "is no point cloud of a known format"),
     ],
 )
 def test_left_out(tmp_path: Path, name: str, reason: str) -> None:
     path = hdf5(tmp_path / name, data=np.zeros((3, 16, 3), "f4"), label=np.zeros(3, "f4"))
-    assert look(path) == LeftOut(reason)
+    seen = look(path)
+    assert isinstance(seen, LeftOut)
+    assert seen.reason.startswith(reason)
 
 
 def test_batches_are_columns_where_the_map_says_what_x_is(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_folders_that_only_some_sequences_have(tmp_path: Path, sequences: Callab
     assert problem.kind == "columns"
     assert "blur/" in problem.message
     scan = scan_sources(spike_converter(height=24, width=40, columns="intersection"), [tmp_path])
-    assert [field.path for field in scan.tables[0].fields] == ["frames/spike"]
+    assert [field.path for field in scan.tables[0].fields] == ["spikes/bits"]
 
 
 def test_two_files_for_one_frame(
@@ -234,9 +234,9 @@ def test_a_stream_cut_while_it_is_converted(tmp_path: Path, sequences: Callable[
     scan = scan_sources(converter, [tmp_path])
     file = tmp_path / "a/spike/000.dat"
     file.write_bytes(file.read_bytes()[:-100])
-    out = {"spike": np.zeros((1, 16, 24, 5), np.uint8)}
+    out = {"bits": np.zeros((16, 24, 5), np.uint8)}
     with pytest.raises(InputError) as error:
-        converter.read(scan, "frames", 0, 0, 1, out)
+        converter.read(scan, "spikes", 0, 0, 16, out)
     assert error.value.problems[0].kind == "truncated"
 
 

@@ -100,8 +100,8 @@ def test_grids_without_spikes(
         (tmp_path / name).unlink()
     (tmp_path / "train/a/spike").rmdir()
     converted = check_contract(spike_converter(), [tmp_path], {"frames/voxel/5": np.stack(written)})
-    assert "frames/spike" not in converted.arrays
-    assert "frames/spike_length" not in converted.arrays
+    assert "spikes/bits" not in converted.arrays
+    assert "frames/offsets" not in converted.arrays
     assert converted.arrays["frames/spike_extent"].tolist() == [[24, 40]] * 2
     (problem,) = problems(tmp_path, voxel_bins=(5,))
     assert problem.location == "--voxel-bins"

@@ -119,10 +119,12 @@ def array(store: Path, name: str) -> NDArray[Any]:
 
 def pixels(store: Path, frame: int, spikes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The stored frame, cut to the extent of `spikes`; what is beyond is zeros."""
-    bits = np.unpackbits(array(store, "frames/spike")[frame], axis=-1, bitorder="little")
+    first, last = array(store, "frames/offsets")[frame : frame + 2]
+    bits = np.unpackbits(array(store, "spikes/bits")[first:last], axis=-1, bitorder="little")
     length, height, width = spikes.shape
+    assert len(bits) == length
     assert bits.sum() == spikes.sum()
-    return bits[:length, :height, :width]
+    return bits[:, :height, :width]
 
 
 def counted(spikes: NDArray[np.uint8], bins: int) -> NDArray[np.uint8]:
@@ -245,7 +247,7 @@ def test_changed_while_it_is_converted(tmp_path: Path) -> None:
     scan = scan_sources(converter, [tmp_path])
     write(tmp_path / "a.spk", random(0, 4, 6, 13))
     with pytest.raises(InputError, match=r"a\.spk: is 4 x 6 x 13 now, and was 5 x 6 x 13"):
-        converter.read(scan, "frames", 0, 0, 1, {"spike": np.zeros((1, 5, 6, 2), "u1")})
+        converter.read(scan, "spikes", 0, 0, 5, {"bits": np.zeros((5, 6, 2), "u1")})
 
 
 def test_parts_and_sources_are_plain_values(tmp_path: Path) -> None:
@@ -260,17 +262,17 @@ def test_parts_and_sources_are_plain_values(tmp_path: Path) -> None:
     detail = scan.sources[0].detail
     assert json.dumps(pickle.loads(pickle.dumps(detail))) == json.dumps(detail)
     again, scan = pickle.loads(pickle.dumps((converter, scan)))
-    out = np.zeros((1, 5, 6, 2), "u1")
-    again.read(scan, "frames", 0, 0, 1, {"spike": out})
-    np.testing.assert_array_equal(out[0], np.packbits(spikes, axis=-1, bitorder="little"))
+    out = np.zeros((5, 6, 2), "u1")
+    again.read(scan, "spikes", 0, 0, 5, {"bits": out})
+    np.testing.assert_array_equal(out, np.packbits(spikes, axis=-1, bitorder="little"))
 
 
 def test_a_mistake_of_the_family_shows_when_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "in/a.spk", random(0, 9, 6, 13))
     right = PixelSpikes.read
 
-    def wrong(self: PixelSpikes, out: NDArray[np.uint8]) -> None:
-        right(self, out)
+    def wrong(self: PixelSpikes, out: NDArray[np.uint8], first: int = 0) -> None:
+        right(self, out, first)
         out[0, 0, 0] ^= 1
 
     monkeypatch.setattr(PixelSpikes, "read", wrong)

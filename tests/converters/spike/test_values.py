@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.spikes import stored_spikes
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
@@ -46,11 +47,9 @@ def test_contract(
     spikes = list(made.spikes.values())
     names = ["test/c/spike/000.dat", *[name for name in made.spikes if name.startswith("train")]]
     order = [list(made.spikes).index(name) for name in names]
-    lengths = [len(spikes[i]) for i in order]
     oracle = {
-        "frames/spike": padded([np.packbits(spikes[i], axis=-1, bitorder="little") for i in order]),
+        **stored_spikes([spikes[i] for i in order]),
         "frames/voxel/5": padded([formula(spikes[i], 5) for i in order]),
-        "frames/spike_length": np.array(lengths, np.int32),
         "frames/spike_extent": np.full((4, 2), (24, 40), np.int32),
         "frames/image_extent": np.full((4, 2), (48, 80), np.int32),
         "sequences/offsets": np.array([0, 1, 3, 4]),
@@ -78,7 +77,7 @@ def test_contract(
 
 def test_real_stream_decodes_to_its_picture(data: Path, convert_in_memory: Callable[..., Any]) -> None:
     converted = convert_in_memory(spike_converter(), [data / "reds_frames_140_162.dat"])
-    spikes = bits(converted.arrays["frames/spike"][0], 400)
+    spikes = bits(converted.arrays["spikes/bits"], 400)
     assert spikes.shape == (23, 250, 400)
     truth = cv2.imread(str(data / "reds_truth.png"), cv2.IMREAD_GRAYSCALE)
     assert np.corrcoef(spikes.mean(axis=0).ravel(), truth.ravel())[0, 1] >= 0.95
@@ -94,14 +93,13 @@ def test_whole_real_recordings(bundled: Path, check_contract: Callable[..., Any]
         spike_converter(voxel_bins=(10,)),
         [folder],
         {
-            "frames/spike": padded([np.packbits(each, axis=-1, bitorder="little") for each in (dat, spk)]),
+            **stored_spikes([dat, spk]),
             "frames/voxel/10": padded([formula(dat, 10), formula(spk, 10)]),
-            "frames/spike_length": np.array([301, 200], np.int32),
             "frames/spike_extent": np.array([[250, 400], [250, 250]], np.int32),
         },
     )
     truth = cv2.imread(str(bundled / "spike" / "reds_truth.png"), cv2.IMREAD_GRAYSCALE)
-    mean = bits(converted.arrays["frames/spike"][0, 140:163], 400).mean(axis=0)
+    mean = bits(converted.arrays["spikes/bits"][140:163], 400).mean(axis=0)
     assert np.corrcoef(mean.ravel(), truth.ravel())[0, 1] >= 0.95
     assert any("301 x 250 x 400" in note for note in converted.scan.notes)
 
@@ -162,14 +160,13 @@ def test_mixed_lengths_and_resolutions(
         spike_converter(voxel_bins=(4,)),
         sorted(tmp_path.iterdir()),
         {
-            "frames/spike": padded([np.packbits(row, axis=-1, bitorder="little") for row in rows]),
+            **stored_spikes(rows),
             "frames/voxel/4": padded([formula(row, 4) for row in rows]),
-            "frames/spike_length": np.array([12, 5, 9], np.int32),
             "frames/spike_extent": np.array([[10, 21], [14, 30], [8, 8]], np.int32),
             "sequences/offsets": np.arange(4),
         },
     )
-    assert converted.arrays["frames/spike"].shape == (3, 12, 14, 4)
+    assert converted.arrays["spikes/bits"].shape == (12 + 5 + 9, 14, 4)
     assert any("padded with zeros" in note for note in converted.scan.notes)
     assert converted.finalized.groups["frames"]["flip_undone"] is False
 
@@ -187,7 +184,7 @@ def test_rows_of_no_whole_bytes(
     converted = check_contract(
         spike_converter(height=16, width=13),
         [tmp_path],
-        {"frames/spike": np.packbits(spikes, axis=-1, bitorder="little")[None]},
+        stored_spikes([spikes]),
     )
     assert converted.scan.options["found"]["layout"] == layout
 
@@ -214,7 +211,7 @@ def test_streams_with_the_top_row_first(
     spikes = record(8, 6, 16)
     (tmp_path / "a.dat").write_bytes(stream(spikes, flip=False))
     converted = convert_in_memory(spike_converter(height=6, width=16, flip=False), [tmp_path])
-    np.testing.assert_array_equal(bits(converted.arrays["frames/spike"][0], 16), spikes)
+    np.testing.assert_array_equal(bits(converted.arrays["spikes/bits"], 16), spikes)
     attributes = converted.finalized.groups["frames"]
     assert (attributes["source_rows"], attributes["flip_undone"]) == ("top first", False)
 
@@ -274,13 +271,13 @@ def test_notes_say_what_images_take_in_both_modes(tmp_path: Path, sequences: Cal
         assert f"{kept / 1e6:.1f} MB with --frames keep; taken: {frames}" in notes[-1]
 
 
-def test_one_long_recording_among_short_ones_is_remarked(tmp_path: Path) -> None:
-    for name, steps in (("a", 4), ("b", 4), ("c", 4), ("huge", 120)):
-        np.save(tmp_path / f"{name}.npy", np.ones((steps, 8, 16), np.uint8))
+def test_one_large_recording_among_small_ones_is_remarked(tmp_path: Path) -> None:
+    for name, height in (("a", 4), ("b", 4), ("c", 4), ("huge", 120)):
+        np.save(tmp_path / f"{name}.npy", np.ones((8, height, 16), np.uint8))
     (note,) = [
         note for note in scan_sources(spike_converter(), [tmp_path]).notes if "padded to the largest" in note
     ]
-    assert "huge.npy has 120 time steps" in note
+    assert "huge.npy has 120 x 16 pixels" in note
     assert f"{4 * 120 / 132:.1f} times" in note
     assert "--exclude huge.npy" in note
     alike = scan_sources(spike_converter(exclude=("huge.npy",)), [tmp_path])

@@ -76,20 +76,6 @@ def test_samples_that_are_none(kind: str, said: str, capsys: pytest.CaptureFixtu
     assert said in capsys.readouterr().err
 
 
-def test_settings_are_measured(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(str(store), "--measure", "--seconds", "0.01", "--json") == 0
-    out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert [each.rpartition(":")[0] for each in err.splitlines()] == [
-        f"num_workers={each['num_workers']}, batch_size={each['batch_size']}"
-        + ("" if each["cache"] is None else ', cache="all"')
-        for each in found["trials"]
-    ]
-    taken = {name: found["arguments"].get(name) for name in ("num_workers", "batch_size", "cache")}
-    assert taken in [{name: each[name] for name in taken} for each in found["trials"]]
-    assert "samples/s" in found["reasons"]["num_workers"]
-
-
 def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(str(store), "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -107,11 +93,6 @@ def test_a_machine_alone_needs_no_torch() -> None:
     code = "import sys, unistore; unistore.doctor(); print('torch' in sys.modules)"
     output = printed("-c", code)
     assert output == "False\n"
-
-
-def test_help_names_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("--help") == 0
-    assert "unistore doctor train.zarr" in capsys.readouterr().out
 
 
 def test_a_pipe_gets_plain_text(store: Path) -> None:

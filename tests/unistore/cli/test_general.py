@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore.cli.main import main
+from unistore.cli.main import cli, main
 from unistore.system.sizes import count_of, size
 
 DATA = Path(__file__).parents[2] / "data"
@@ -188,3 +188,15 @@ def test_an_interrupt_leaves_one_bar() -> None:
     assert last.count("writing") == 1
     assert "reading" not in last
     assert last.rstrip().endswith("interrupted")
+
+
+@pytest.mark.parametrize("name", ["doctor", "export", "inspect", "verify"])
+def test_examples_in_the_help_can_be_typed(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call(name, "--help") == 0
+    examples = re.findall(rf"^ +(unistore {name} .*)$", capfd.readouterr().out, re.MULTILINE)
+    assert len(examples) >= 2
+    known = {"--help"}
+    for parameter in cli.commands[name].params:
+        known |= {*parameter.opts, *parameter.secondary_opts}
+    for example in examples:
+        assert set(re.findall(r"--[a-z-]+", example)) <= known

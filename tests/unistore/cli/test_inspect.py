@@ -129,13 +129,6 @@ def test_out_of_memory_is_no_surprise(
     assert capsys.readouterr().err.startswith("error: out of memory: Unable to allocate")
 
 
-def test_help_names_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("--help") == 0
-    out = capsys.readouterr().out
-    assert "unistore inspect train.zarr" in out
-    assert "--json" in out
-
-
 @pytest.mark.parametrize("every", [True, False], ids=["all", "collapsed"])
 @pytest.mark.parametrize("columns", [160, 80])
 def test_a_terminal_gets_tables(store: Path, columns: int, every: bool) -> None:

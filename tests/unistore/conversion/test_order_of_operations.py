@@ -15,6 +15,7 @@ import pytest
 
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
+from unistore.store.names import MANIFEST
 
 
 class Event(NamedTuple):
@@ -157,10 +158,12 @@ def test_the_root_is_written_last_of_all_files(events: list[Event], build: Path,
 def test_what_the_tasks_did_not_write_is_named_once_all_of_it_is_on_disk(
     events: list[Event], build: Path
 ) -> None:
-    """Index arrays, metadata and manifest wait for the disk together."""
+    """Index arrays and metadata wait for the disk together, and the manifest for them."""
     done = max(i for i, event in enumerate(events) if event.record.get("step") == "shard")
     root = next(i for i, event in enumerate(events) if event.target == build / "store/zarr.json")
-    named = [i for i in range(done, root) if events[i].what == "rename"]
+    *named, manifest = [i for i in range(done, root) if events[i].what == "rename"]
+    assert events[manifest].target == build / "store" / MANIFEST
+    assert position(events, "sync", events[manifest].path, after=named[-1]) < manifest
     assert len(named) > 20
     assert named == list(range(named[0], named[-1] + 1))
     for index in named:

@@ -14,7 +14,7 @@ import unistore
 from unistore.conversion import job as jobs
 from unistore.conversion import run as running
 from unistore.conversion.convert import make_converter
-from unistore.conversion.executors.local import SentItem, SentJob, Serial
+from unistore.conversion.executors.local import Serial
 from unistore.conversion.job import PartJob, parts_of
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
@@ -32,10 +32,9 @@ class Sent(Serial):
         self.jobs: list[str] = []
 
     def run(self, job: Any, items: Any) -> Iterator[Any]:
-        there = cloudpickle.loads(cloudpickle.dumps(SentJob(job.bare())))
         for item in items:
             self.jobs.append(type(job).__name__)
-            yield item, there.do(cloudpickle.loads(cloudpickle.dumps(SentItem(item, job.slice(item)))))
+            yield item, cloudpickle.loads(cloudpickle.dumps(job.alone(item)))(item)
 
 
 @pytest.fixture
@@ -101,8 +100,8 @@ def test_parts_are_whole_sources_and_only_where_workers_would_wait(
 def test_little_is_sent_with_a_part(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = PartJob(_plan_and_job(sources, tmp_path, monkeypatch), tmp_path)
     part = parts_of(job.job, job.job.plan.tables[0], 2)[0]
-    fields = job.slice(part)
-    assert fields["job"].plan.sources == fields["job"].plan.tables[0].source_rows == ()
+    alone = job.alone(part)
+    assert alone.job.plan.sources == alone.job.plan.tables[0].source_rows == ()
     assert job.describe(part).startswith(f"rows {part.lo}:{part.hi} of table 'rows' (from ")
 
 

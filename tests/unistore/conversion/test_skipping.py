@@ -209,6 +209,17 @@ def test_what_is_left_equals_the_good_sources_alone(tmp_path: Path, family: str)
     assert alone.skipped == ()
 
 
+def test_values_are_read_once_all_headers_are_sound_or_left_out(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    assert write_rows(tmp_path / "in") == ["1.h5", "3.h5"]
+    with pytest.raises(InputError) as refused:
+        convert(tmp_path / "in", tmp_path / "out", "rows")
+    assert [problem.source for problem in refused.value.problems] == ["1.h5"]
+    report = convert(tmp_path / "in", tmp_path / "out", "rows", on_error="skip")
+    kinds = {entry["left_out"]: entry["kind"] for entry in report.skipped}
+    assert kinds == {"1.h5": "format", "3.h5": "damaged"}
+
+
 def test_the_store_says_what_was_left_out(tmp_path: Path, family: str) -> None:
     bad = write_family(family, tmp_path / "all")
     report = convert(tmp_path / "all", tmp_path / "out", family, on_error="skip", **FAMILIES[family].options)
@@ -297,7 +308,7 @@ def test_the_store_says_which_files_were_not_taken(tmp_path: Path) -> None:
         np.save(folder / f"part_{number}.npy", np.ones((9, 2), "f4"))
     with (folder / "part_1.npy").open("r+b") as file:
         file.truncate(150)
-    for name in ("README.md", "a.las", "b.las"):
+    for name in ("README.md", "a.e57", "b.e57"):
         (folder / name).write_bytes(b"something")
     convert(folder, tmp_path / "out", on_error="skip")
     written = json.loads((tmp_path / "out" / REPORT).read_text())["verdicts"]
@@ -305,7 +316,7 @@ def test_the_store_says_which_files_were_not_taken(tmp_path: Path) -> None:
     assert counts == {
         ("taken", "rows"): (2, ["part_0.npy", "part_2.npy"]),
         ("left out", "a text about the others"): (1, ["README.md"]),
-        ("left out", "LAS, which is not read"): (2, ["a.las", "b.las"]),
+        ("left out", "E57, which is not read"): (2, ["a.e57", "b.e57"]),
         ("refused", "is truncated: holds 150 of 200 bytes"): (1, ["part_1.npy"]),
     }
     (tmp_path / "out" / REPORT).unlink()

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
+from tests.spikes import stored_spikes
 from unistore.errors import InputError
 from unistore.order.permutation import At
 from unistore.order.sequences import Weighted
@@ -167,8 +168,8 @@ def spikes(make_store: Any, frames: int, height: int, width: int, seed: int) -> 
     return make_store(
         "spike",
         {
-            "frames/spike": np.packbits(bits, axis=-1, bitorder="little"),
-            "frames/spike_length": np.full(frames, 9, np.int32),
+            **stored_spikes(bits),
+            "sources/path": [f"{number}.dat" for number in range(frames)],
             "frames/spike_extent": np.tile(np.array([height, width], np.int32), (frames, 1)),
             "frames/image_extent": np.tile(np.array([height, width], np.int32), (frames, 1)),
             "frames/blur": rng.integers(0, 255, (frames, height, width, 3)).astype(np.uint8),
@@ -221,7 +222,7 @@ def trajectories(make_store: Any, steps: int, seed: int) -> Path:
     )
 
 
-@pytest.mark.parametrize("kind", [unistore.Transitions(), unistore.Windows(2, 3, pad="zero")])
+@pytest.mark.parametrize("kind", [unistore.Transitions(), unistore.Windows(history=2, horizon=3, pad="zero")])
 def test_trajectories(make_store: Any, kind: Any) -> None:
     paths = [trajectories(make_store, 8, 0), trajectories(make_store, 6, 1)]
     dataset = unistore.Dataset(paths, kind)

@@ -92,7 +92,9 @@ def test_robosuite_demonstrations(tmp_path: Path) -> None:
     assert np.array_equal(batch["action"].numpy(), actions)
     assert np.array_equal(batch["states"].numpy(), states)
     windows = unistore.Dataset(
-        tmp_path / "robot.zarr", unistore.Windows(1, 16, pad="edge"), ["action", "horizon_valid"]
+        tmp_path / "robot.zarr",
+        unistore.Windows(history=1, horizon=16, pad="edge"),
+        ["action", "horizon_valid"],
     )
     assert np.array_equal(windows[100]["action"].numpy(), actions[100:116])
     assert windows[-1]["horizon_valid"].tolist() == [True] + [False] * 15

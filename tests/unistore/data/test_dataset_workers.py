@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
+from tests.spikes import stored_spikes
 from unistore.schemas.trajectory.fields import CHANNEL
 
 STARTS = ["fork", "forkserver", "spawn"]
@@ -82,8 +83,8 @@ def families(make_store: Any, make_scans: Any) -> Together:
         "spike": (
             unistore.Clips(2, crop=6, voxel_bins=3),
             {
-                "frames/spike": np.packbits(rng.integers(0, 2, (8, 9, 12, 14)).astype(np.uint8), axis=-1),
-                "frames/spike_length": np.full(8, 9, np.int32),
+                **stored_spikes(rng.integers(0, 2, (8, 9, 12, 14)).astype(np.uint8)),
+                "sources/path": list("abcdefgh"),
                 "frames/spike_extent": np.tile(np.array([12, 14], np.int32), (8, 1)),
                 "frames/image_extent": np.tile(np.array([12, 14], np.int32), (8, 1)),
                 "frames/blur": image,

@@ -256,7 +256,7 @@ def test_a_changed_voxel_bit_and_pixel(make_case: Make, tmp_path: Path) -> None:
     data[17] ^= 4
     stream.write_bytes(data)
     locations = {p.location for p in verify(store, against=[source]).problems}
-    assert locations == {"frames/spike", "frames/voxel/3", "sources/digest"}
+    assert locations == {"spikes/bits", "frames/voxel/3", "sources/digest"}
     data[17] ^= 4
     stream.write_bytes(data)
     image = source / "train" / "seq_a" / "blur" / "000.png"
@@ -312,7 +312,7 @@ READINGS = {
         "spike_tiles",
         "spike.converter.SpikeConverter",
         ("read",),
-        "spike",
+        "bits",
         "test/seq_a/spike/000.dat",
     ),
     "frames": (

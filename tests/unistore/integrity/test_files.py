@@ -61,12 +61,15 @@ def test_damage_in_the_middle_of_an_array_names_its_rows(
     array = zarr.open_array(tmp_path / "a.zarr" / "rows" / "data", mode="r")
     (chunk, _), (shard, _) = array.chunks, array.shards
     assert shard >= 2 * chunk
-    # In the second shard, the second chunk: each is stored as its bytes and a checksum of 4.
-    flip(tmp_path / "a.zarr" / "rows" / "data" / "c" / "1" / "0", (chunk * 4 + 4) + 10)
-    (problem,) = verify(tmp_path / "a.zarr").problems
-    number = shard // chunk + 1
-    rows = f"in rows {number * chunk}:{(number + 1) * chunk}"
-    assert f"damaged: chunk ({number}, 0), {rows}" in problem.message
+    # In each of two shards the second chunk: it is stored as its bytes and a checksum of 4.
+    for number in (0, 1):
+        flip(tmp_path / "a.zarr" / "rows" / "data" / "c" / str(number) / "0", (chunk * 4 + 4) + 10)
+    problems = verify(tmp_path / "a.zarr").problems
+    assert len(problems) == 2
+    for number, problem in enumerate(problems):
+        damaged = number * (shard // chunk) + 1
+        rows = f"in rows {damaged * chunk}:{(damaged + 1) * chunk}"
+        assert problem.message.endswith(f"damaged: chunk ({damaged}, 0), {rows}")
 
 
 def test_a_flipped_bit_in_a_shard_index(copy_case: Copy) -> None:

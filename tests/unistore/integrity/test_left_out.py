@@ -160,7 +160,7 @@ def test_a_text_of_an_episode_is_kept_as_an_attribute(tmp_path: Path) -> None:
     aloha(tmp_path)
     unistore.convert(tmp_path / "episode_0.hdf5", tmp_path / "a.zarr")
     dataset = unistore.Dataset(tmp_path / "a.zarr")
-    for samples in (None, unistore.Windows(1, 1)):
+    for samples in (None, unistore.Windows(history=1, horizon=1)):
         with pytest.raises(InputError, match="'language_instruction' is in the JSON texts of") as error:
             unistore.Dataset(tmp_path / "a.zarr", samples, ["language_instruction"])
         (call,) = re.findall(r"dataset\.store\.text\('(.*)'\)", str(error.value))

@@ -18,7 +18,8 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.cases import MAKERS, Case
+from tests.cases import Case
+from tests.conftest import maker
 from unistore import convert, inspect, repair, verify
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.integrity.repair import repaired_root
@@ -78,17 +79,7 @@ SMALL_SHARD = 16 << 10
 
 @pytest.fixture(scope="module")
 def make_many_shards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Case, Path]]:
-    made: dict[str, tuple[Case, Path]] = {}
-
-    def make(name: str) -> tuple[Case, Path]:
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            (folder / "sources").mkdir()
-            case = MAKERS[name](folder / "sources")
-            made[name] = case, case.convert(folder / "store.zarr")
-        return made[name]
-
-    return make
+    return maker(tmp_path_factory)
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ def changed(values: np.ndarray, at: Any, to: Any) -> np.ndarray:
     return copy
 
 
+_WRIST = "clocks/wrist/observation/images/wrist_timestamps"
+
 VALUES: list[tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = [
     ("rows_real", "sources/path/offsets", lambda v: changed(v, 0, 1), "begins with 1"),
     ("rows_real", "sources/path/data", lambda v: changed(v, 0, 255), "not UTF-8"),
@@ -59,13 +61,16 @@ VALUES: list[tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = [
     ("ct_cases", "sdf/bone_sdf/coords", lambda v: changed(v, (0, 0), 64), "outside volume 0"),
     ("ct_cases", "masks/liver/mask", lambda v: changed(v, (0, -1, -1, -1), 255), "outside its extent"),
     ("ct_real", "windows/lung/offsets", lambda v: changed(v, 1, v[1] - 1), "its offsets count"),
-    ("spike_tiles", "frames/spike_length", lambda v: changed(v, 1, 0), "row 1 is 0, expected 1 or more"),
+    ("spike_tiles", "frames/offsets", lambda v: changed(v, -1, 29), "but there are 30 rows in spikes/bits"),
+    ("spike_tiles", "frames/source", lambda v: changed(v, 3, 9), "expected at most 3"),
     ("spike_tiles", "frames/spike_extent", lambda v: changed(v, (1, 1), 99), "stored in frames/"),
     ("spike_tiles", "frames/image_extent", lambda v: changed(v, (1, 0), 99), "stored in frames/"),
     ("spike_tiles", "sequences/offsets", lambda v: changed(v, -1, 9), "but there are 4 rows in frames/"),
     ("spike_keep", "frames/blur_file/offsets", lambda v: changed(v, 2, 0), "row 2 is 0"),
     ("robot_robomimic", "episodes/offsets", lambda v: changed(v, 1, 0), "has no step"),
     ("robot_robomimic", "episodes/source", lambda v: changed(v, 0, 1), "expected at most 0"),
+    ("robot_streams", _WRIST, lambda v: changed(v, 3, v[0] - 1), "row 3 is earlier than the row before"),
+    ("robot_streams", "episodes/clocks/force/offsets", lambda v: changed(v, -1, v[-1] - 1), "but there are"),
     ("robot_flat", "steps/next_valid", lambda v: changed(v, 4, True), "ends an episode, and no next"),
     ("robot_flat", "steps/next_valid", lambda v: changed(v, 1, False), "is inside an episode"),
     ("robot_flat", "steps/terminated", lambda v: v & False, "neither terminated nor truncated"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unistore.loader import Loader, LoaderError
-from unistore.loader.state import EpochProgress
+from unistore.loader.iteration import EpochProgress
 from unistore.order.sequences import InOrder
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unistore
-from unistore.data.kinds import locality
+from unistore.data import parts
 from unistore.loader import Loader, SampleError
 from unistore.order.sequences import Shuffled
 
@@ -100,7 +100,7 @@ def small_rows(tmp_path_factory):
     np.save(folder / "rows.npy", rows)
     unistore.convert(folder / "rows.npy", folder / "rows.zarr", "rows", codec="none")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(locality, "POOL_BYTES", 64 << 20)
+        patch.setattr(parts, "POOL_BYTES", 64 << 20)
         yield unistore.Dataset(folder / "rows.zarr")
 
 

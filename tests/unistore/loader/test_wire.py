@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as npst
 
 from unistore.data.packed import Packed
 from unistore.loader.wire import INLINE_BYTES, decode, encode
-from unistore.memory.segments import ALIGNMENT, Arena, Segment
+from unistore.memory import ALIGNMENT, Arena, Segment
 
 
 class Point(NamedTuple):

@@ -72,8 +72,15 @@ def test_faults_when_opening(proxy: Any, uploaded: str, quick: None) -> None:
     proxy.spoil(500, times=10**6)
     with pytest.raises(StoreError, match=r"zarr\.json: the server answers 500 \(tried [4-9] times"):
         Store(uploaded)
-    with pytest.raises(StoreError, match=r"zarr\.json: the server answers 500 \(tried 3 times"):
-        Store("s3://bucket-never-reached/x.zarr")
+
+
+def test_a_busy_server_is_waited_for_from_the_first_request(
+    proxy: Any, uploaded: str, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unistore.remote.client._responsive_buckets", set())
+    proxy.spoil(503, times=8)
+    assert Store(uploaded).sample_count == 600
+    assert len(clock.pauses) >= 8
 
 
 def test_pauses_grow_and_end(clock: Any, proxy: Any, uploaded: str) -> None:

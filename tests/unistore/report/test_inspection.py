@@ -480,6 +480,8 @@ def test_suggestions_fit_the_store(make_store: Any, make_scans: Any) -> None:
     frames = {
         "frames/voxel/2": np.ones((7, 2, 12, 20), np.uint8),
         "frames/spike_extent": extents,
+        "frames/source": np.arange(7, dtype=np.int32),
+        "sources/path": list("abcdefg"),
         "sequences/offsets": np.array([0, 4, 7]),
         "sequences/name": ["a", "b"],
     }

@@ -29,7 +29,7 @@ def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file["data/demo_0/actions"] = np.zeros((5, 2))
         file["data/demo_0/obs/x"] = np.zeros((5, 2))
     np.savez(folder / "table.npz", a=np.arange(5))
-    for name in ("README.md", "a.nii.gz", "b.nii.gz", ".hidden"):
+    for name in ("README.md", "a.mp4", "b.mp4", ".hidden"):
         (folder / name).write_bytes(b"x")
     monkeypatch.chdir(tmp_path)
     return folder
@@ -68,7 +68,7 @@ def test_counts_by_verdict(mixed: Path) -> None:
         ("taken", "ct (files)"): (3, ["vol0.npy", "vol1.npy", "vol2.npy"]),
         ("left out", "of another family: unistore convert rows"): (1, ["table.npz"]),
         ("left out", "a text about the others"): (1, ["README.md"]),
-        ("left out", "NIfTI, which is not read"): (2, ["a.nii.gz", "b.nii.gz"]),
+        ("left out", "MP4 video, which is not read"): (2, ["a.mp4", "b.mp4"]),
         ("left out", "hidden"): (1, [".hidden"]),
     }
 

@@ -86,7 +86,7 @@ def test_columns_whose_own_names_are_alike(tmp_path: Path) -> None:
 def test_dask_reads_a_shard_a_task(make_case: MakeCase) -> None:
     path = make_case("spike_real")[1]
     group = unistore.open_zarr(path)
-    for name in ("frames/spike", "frames/voxel/5"):
+    for name in ("spikes/bits", "frames/voxel/5"):
         array = group[name]
         lazy = dask.array.from_array(array, chunks=array.shards)
         shards = [key for key in (path / name / "c").rglob("*") if key.is_file()]

@@ -66,6 +66,8 @@ def test_rows_outside(tmp_path: Path, write: Any) -> None:
         array.read_ranges([0, 3], [1, 2])
     with pytest.raises(IndexError, match="no range from 0 to 6"):
         array.read_ranges([0], [6])
+    with pytest.raises(IndexError, match="no range from -1 to 2"):
+        array.read_ranges([-1], [2])
     with pytest.raises(IndexError, match="1 starts and 2 ends"):
         array.read_ranges([0], [1, 2])
 

@@ -81,14 +81,6 @@ def test_read_errors_name_the_file(tmp_path: Path, write: Any, monkeypatch: pyte
         array.read_rows([0])
 
 
-def test_systems_without_pread(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(0).integers(0, 9, (64, 300))
-    array = write(tmp_path, values, (1, 300), (16, 300))
-    monkeypatch.delattr(storage.os, "pread")
-    np.testing.assert_array_equal(array.read_box([0, 0], [64, 300]), values)
-    read_by_threads(array, values)
-
-
 def read_by_threads(array: StoredArray, values: Any) -> None:
     """Read the same array by rows and boxes from eight threads at once."""
     start = threading.Barrier(8)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unistore.errors import StoreError, UnsupportedError
+from unistore.errors import CorruptionError, StoreError, UnsupportedError
 from unistore.zarr3 import ArrayMetadata, LocalStorage, StoredArray
 from unistore.zarr3.metadata import DTYPE_NAMES
 from unistore.zarr3.writer import array_metadata
@@ -112,6 +112,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "list as fill": ({"fill_value": [0.0]}, r"found \[0.0\]"),
     "names": ({"dimension_names": ["x"]}, "dimension_names must be 2 names"),
     "attributes": ({"attributes": []}, "attributes must be an object"),
+    "large extent": ({"shape": [2**63, 1]}, "shape must be 1 to 32 integers"),
     "large array": ({"shape": [2**62, 2]}, "bytes of the array, expected at most"),
     "large chunk": (
         {
@@ -192,6 +193,9 @@ def test_no_array_there(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "zarr.json").write_text("{")
     with pytest.raises(StoreError, match="not readable as JSON"):
+        StoredArray.open(LocalStorage(tmp_path), "x")
+    (tmp_path / "x" / "zarr.json").write_text(json.dumps(document(shape=[])))
+    with pytest.raises(CorruptionError, match=r"shape must be 1 to 32 integers.*; run 'unistore verify'"):
         StoredArray.open(LocalStorage(tmp_path), "x")
     (tmp_path / "x" / "zarr.json").write_text("[1]")
     with pytest.raises(StoreError, match="expected a JSON object"):

@@ -9,16 +9,14 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.flow import run_steps
-from unistore.conversion.executors.local import Job, Outcome, SentItem, SentJob
+from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.worker_process import WorkerLostError
 from unistore.conversion.memory import PROCESS, largest_need
 from unistore.errors import ConversionError, InputError
@@ -85,7 +83,6 @@ class DaskCluster:
         self._client = client
         self._tell = tell
         self._run = uuid.uuid4().hex
-        self._sent_job: Any = None
         self._numbers = count()
         self._done: SimpleQueue[Any] = SimpleQueue()
         self._in_flight: dict[Any, _Step] = {}
@@ -103,16 +100,8 @@ class DaskCluster:
 
     def submit(self, job: Job[T], item: T) -> _Step:
         """See `Workers`."""
-        if self._sent_job is None or self._sent_job.status == "error":
-            self._sent_job = self._client.submit(_same, SentJob(job.bare()), pure=False)
-        future = self._client.submit(
-            _do,
-            self._sent_job,
-            SentItem(item, job.slice(item)),
-            self._run,
-            pure=False,
-            priority=-next(self._numbers),
-        )
+        priority = -next(self._numbers)
+        future = self._client.submit(_do, job.alone(item), item, self._run, pure=False, priority=priority)
         self._in_flight[future] = _Step(future, self.look)
         future.add_done_callback(self._done.put)
         return self._in_flight[future]
@@ -134,7 +123,6 @@ class DaskCluster:
             self._client.cancel(list(self._in_flight), force=True)
             self._client.run(_stop, self._run, on_error="ignore")
         self._in_flight.clear()
-        self._sent_job = None
 
     def look(self) -> None:
         """See which workers there are; tell of those that the cluster lost."""
@@ -197,31 +185,13 @@ def _note_removed(gone: SimpleQueue[str], event: tuple[float, dict[str, Any]]) -
         gone.put(event[1]["worker"])
 
 
-def _same(job: Any) -> Any:
-    """Return the job, as a result that every step of a worker shares."""
-    return job
-
-
-def _do(job: SentJob, item: SentItem, run: str) -> Outcome:
+def _do(job: Job[T], item: T, run: str) -> Outcome:
     """One step, one at a time in a process; what needs a foreign library runs in a process below this one."""
     with _one_at_a_time, Apart() as executor:
         if run in _stopped:
             return Outcome()
-        ((_, outcome),) = executor.run(_SentStep(job), [item])
+        ((_, outcome),) = executor.run(job, [item])
         return outcome
-
-
-@dataclass(frozen=True, slots=True)
-class _SentStep(Job[SentItem]):
-    """A sent job as a `Job` of its sent items."""
-
-    job: SentJob
-
-    def __call__(self, item: SentItem) -> Outcome:
-        return self.job.do(item)
-
-    def describe(self, item: SentItem) -> str:
-        return self.job.whole(item).describe(item.item)
 
 
 async def _stop(run: str) -> None:
@@ -276,9 +246,7 @@ class Dask:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client = None
         self._stack.close()
 

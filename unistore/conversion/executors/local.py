@@ -1,4 +1,4 @@
-"""Jobs and executors, what of a job is sent to other processes, the serial executor, and questions to any."""
+"""Jobs and executors, the serial executor, and questions to any."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from unistore.converters.asking import Ask, ask_here
+from unistore.converters.protocol import Ask, ask_here
 from unistore.errors import Problem, first_few
 from unistore.system.machine import usable_cores
 
@@ -50,37 +50,10 @@ class Job(ABC, Generic[T_contra]):
         """Return the peak bytes of the step, beyond `PROCESS`."""
         return 0
 
-    def bare(self) -> Self:
-        """Return the job without any source: ``replace(job.bare(), **job.slice(item))(item)`` does a step."""
+    def alone(self, item: T_contra, /) -> Self:  # noqa: ARG002
+        """Return the job with the sources of one step alone, to be sent to another process."""
+        # A worker of a cluster may send it once more, to a process below it: this may be done twice.
         return self
-
-    def slice(self, item: T_contra, /) -> dict[str, Any]:  # noqa: ARG002
-        """Return the fields of the job that `bare` lacks for one item."""
-        return {}
-
-
-@dataclass(frozen=True, slots=True)
-class SentJob:
-    """The part of a job that is sent to every process once: the job without sources."""
-
-    job: Any
-    threads: int = 1  # that encode
-
-    def do(self, sent: SentItem) -> Outcome:
-        """Run the step of a sent item."""
-        return self.whole(sent).threaded(sent.item, self.threads)
-
-    def whole(self, sent: SentItem) -> Job[Any]:
-        """Return the job, as far as a sent item needs it."""
-        job: Job[Any] = replace(self.job, **sent.fields) if sent.fields else self.job
-        return job
-
-
-class SentItem(NamedTuple):
-    """An item, and the fields of the job that are sent with it."""
-
-    item: Any
-    fields: dict[str, Any]
 
 
 def encoding_threads() -> int:
@@ -132,21 +105,20 @@ class AskJob(Job[range]):
 
     def __call__(self, numbers: range) -> Outcome:
         """Ask about the items with these numbers."""
-        items = self.items[numbers.start - self.first : numbers.stop - self.first]
+        items = self._items_of(numbers)
         return Outcome({"answers": list(ask_here(self.function, items, threads=self.threads))})
 
     def describe(self, numbers: range) -> str:
         """Return the first item, for messages."""
-        names = [str(getattr(item, "name", item)) for item in self.items[numbers.start : numbers.stop]]
+        names = [str(getattr(item, "name", item)) for item in self._items_of(numbers)]
         return f"scanning {first_few(names, 1)}"
 
-    def bare(self) -> AskJob:
-        """Return the job without items."""
-        return replace(self, items=())
+    def alone(self, numbers: range) -> AskJob:
+        """Return the job with the items of these numbers alone."""
+        return replace(self, items=self._items_of(numbers), first=numbers.start)
 
-    def slice(self, numbers: range) -> dict[str, Any]:
-        """Return the items with these numbers."""
-        return {"items": self.items[numbers.start : numbers.stop], "first": numbers.start}
+    def _items_of(self, numbers: range) -> Sequence[Any]:
+        return self.items[numbers.start - self.first : numbers.stop - self.first]
 
 
 def asking(executor: Executor) -> Ask:

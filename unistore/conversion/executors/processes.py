@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Self, TypeVar
 
 import cloudpickle
 
 from unistore.conversion.executors.flow import run_steps
-from unistore.conversion.executors.local import (
-    Job,
-    Outcome,
-    SentItem,
-    SentJob,
-    encoding_threads,
-)
+from unistore.conversion.executors.local import Job, Outcome, encoding_threads
 from unistore.conversion.executors.worker_process import (
     OUT_OF_MEMORY,
     WorkerLostError,
@@ -65,15 +58,12 @@ class Processes:
         self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
         self._lost: SimpleQueue[WorkerProcess] = SimpleQueue()
-        self._job = b""
 
     def __enter__(self) -> Self:
         self._start(0, 1)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -87,9 +77,7 @@ class Processes:
         if not todo:
             return
         self._start(largest_need(job, todo, self._memory), len(todo))
-        count = len(self._processes)
-        self._job = cloudpickle.dumps(SentJob(job.bare(), encoding_threads() if count == 1 else 1))
-        with ThreadPoolExecutor(count, "unistore-worker") as self._threads:
+        with ThreadPoolExecutor(len(self._processes), "unistore-worker") as self._threads:
             yield from run_steps(self, job, todo)
 
     @property
@@ -100,7 +88,9 @@ class Processes:
     def submit(self, job: Job[T], item: T) -> Future[Outcome]:
         """Submit a step; see `Workers`."""
         assert self._threads is not None
-        return self._threads.submit(self._call, SentItem(item, job.slice(item)))
+        # By this thread, so that what cannot be pickled ends the conversion with its own error.
+        encoders = encoding_threads() if len(self._processes) == 1 else 1
+        return self._threads.submit(self._call, cloudpickle.dumps((job.alone(item), item, encoders)))
 
     def wait(self, futures: Collection[Future[Outcome]]) -> Future[Outcome]:
         """Return the first future that is done."""
@@ -140,10 +130,10 @@ class Processes:
         self._idle = SimpleQueue()
         self._lost = SimpleQueue()
 
-    def _call(self, item: SentItem) -> Outcome:
+    def _call(self, step: bytes) -> Outcome:
         process = self._idle.get()
         try:
-            outcome = process.call(self._job, item, dict(_damaged), self._most_bytes)
+            outcome = process.call(step, dict(_damaged), self._most_bytes)
         except WorkerLostError:
             self._lost.put(process)
             raise

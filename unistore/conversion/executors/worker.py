@@ -21,10 +21,9 @@ import traceback
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any
 
 from unistore.errors import UnistoreError
-from unistore.system.foreign import become_worker, set_damaged_files
+from unistore.system.foreign import DamagedFiles, become_worker, set_damaged_files
 from unistore.system.machine import keep_freed_memory
 
 PDEATHSIG = 1
@@ -34,28 +33,24 @@ PDEATHSIG = 1
 def work(connection: Connection) -> None:
     """Do the steps that come through the connection, until the other side hangs up.
 
-    A message is the pickled job (None: that of the message before), a sent item, the damaged files, and the
-    most bytes of memory (None: no limit). Its answer is the pickled outcome, or the exception that the step
-    raised. A message None ends a job.
+    A message is the pickled step (job, item, threads), the damaged files, and the most bytes of memory
+    (None: no limit). Its answer is the pickled outcome, or the exception that the step raised.
     """
-    job: Any = None
     with suppress(EOFError, ConnectionError):
         while True:
-            message = pickle.loads(connection.recv_bytes())  # noqa: S301  from our parent
-            if message is None:
-                job = None
-                continue
-            pickled_job, item, damaged, most_bytes = message
-            set_damaged_files(damaged)
-            _limit(resource.RLIMIT_DATA, most_bytes)  # not RLIMIT_AS, which counts mapped files
-            try:
-                if pickled_job is not None:
-                    job = None  # its memory is free before the next one is there
-                    job = pickle.loads(pickled_job)  # noqa: S301
-                answer: bytes = pickle.dumps(job.do(item))
-            except Exception as error:  # noqa: BLE001  the parent raises it
-                answer = _pickled_error(error)
-            connection.send_bytes(answer)
+            message = connection.recv_bytes()
+            connection.send_bytes(_answer(*pickle.loads(message)))  # noqa: S301  from our parent
+
+
+def _answer(step: bytes, damaged: DamagedFiles, most_bytes: int | None) -> bytes:
+    # The job is a local value, so that its memory is free before the next one is there.
+    set_damaged_files(damaged)
+    _limit(resource.RLIMIT_DATA, most_bytes)  # not RLIMIT_AS, which counts mapped files
+    try:
+        job, item, threads = pickle.loads(step)  # noqa: S301  from our parent
+        return pickle.dumps(job.threaded(item, threads))
+    except Exception as error:  # noqa: BLE001  the parent raises it
+        return _pickled_error(error)
 
 
 def _pickled_error(error: Exception) -> bytes:

@@ -13,13 +13,14 @@ from contextlib import suppress
 from itertools import chain, islice
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unistore.converters.registry import find_family, own_families
 from unistore.system.foreign import DamagedFiles, last_note, library_of
 
 if TYPE_CHECKING:
     from unistore.conversion.executors.local import Outcome
+    from unistore.system.hints import PathLike
 
 
 PROGRAM = "unistore.conversion.executors.worker"
@@ -84,7 +85,6 @@ class WorkerProcess:
 
     def _start(self) -> None:
         self._surroundings = _surroundings()
-        self._job: bytes | None = None
         self._has_answered = False  # one that cannot start is blamed on the step
         self._note = _shared_file()
         self._connection, theirs = Pipe()
@@ -110,13 +110,12 @@ class WorkerProcess:
         """Whether it lives, and was started in surroundings like those of now."""
         return self._surroundings == _surroundings() and self._process.poll() is None
 
-    def call(self, job: bytes, item: Any, damaged: DamagedFiles, most_bytes: int | None) -> Outcome:
+    def call(self, step: bytes, damaged: DamagedFiles, most_bytes: int | None) -> Outcome:
         """Return the outcome of a step, raise what it raised, or `WorkerLostError` if the process ended."""
         if self._process.poll() is not None:
             raise WorkerLostError(self._how_it_ended(), blamed=not self._has_answered)
         try:
-            self._connection.send((None if job is self._job else job, item, damaged, most_bytes))
-            self._job = job
+            self._connection.send((step, damaged, most_bytes))
             answer: Outcome | Exception = pickle.loads(self._connection.recv_bytes())  # noqa: S301  our worker
         except (EOFError, ConnectionError) as error:
             raise self._lost() from error
@@ -124,12 +123,6 @@ class WorkerProcess:
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    def forget(self) -> None:
-        """Have it free the memory of the last job."""
-        with suppress(ConnectionError):
-            self._connection.send(None)
-        self._job = None
 
     def kill(self) -> None:
         """Kill the process, whatever it is doing; a `call` raises `WorkerLostError`."""
@@ -182,12 +175,11 @@ def keep_worker(process: WorkerProcess) -> None:
     if _spare:
         process.end()
         return
-    process.forget()
     _spare.append(process)
 
 
 def start_early(
-    paths: Iterable[str | os.PathLike[str]],
+    paths: Iterable[PathLike],
     family: str | None = None,
     modules: Sequence[str] = (),
     *,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.data.kinds.padding import Pad, copy_padded
 from unistore.data.kinds.protocol import INDEX, SOURCE
@@ -16,6 +15,7 @@ from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
 from unistore.schemas.indices import Column, contradiction, table_columns
 from unistore.store.reader import Store
+from unistore.system.hints import AnyArray, Int64s, UInt8s
 from unistore.zarr3.array import StoredArray
 
 IMAGE = "volumes/image"
@@ -49,7 +49,7 @@ class BoxSource(Protocol):
 
     dtype: np.dtype[Any]
 
-    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
         """Read voxels ``lo:hi`` (depth, height, width) of a volume into C-contiguous `out`."""
         ...
 
@@ -61,7 +61,7 @@ class ImageBox:
         self._array = array
         self.dtype = array.dtype
 
-    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
         """See `BoxSource.read`."""
         self._array.read_box((volume, *lo), (volume + 1, *hi), out[None])
 
@@ -74,18 +74,19 @@ class BitBox:
     def __init__(self, array: StoredArray) -> None:
         self._array = array
 
-    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
         """See `BoxSource.read`."""
-        left, width = lo[2] % 8, hi[2] - lo[2]
+        left = lo[2] % 8
+        width = hi[2] - lo[2]
         packed = self.bits(volume, (lo[0], lo[1], lo[2] // 8), (hi[0], hi[1], -(-hi[2] // 8)))
         if left == 0 and width == 8 * packed.shape[2]:
             out[...] = np.unpackbits(packed.reshape(-1), bitorder="little").reshape(out.shape)
         else:
             out[...] = np.unpackbits(packed, axis=-1, bitorder="little")[..., left : left + width]
 
-    def bits(self, volume: int, lo: Sequence[int], hi: Sequence[int]) -> NDArray[np.uint8]:
+    def bits(self, volume: int, lo: Sequence[int], hi: Sequence[int]) -> UInt8s:
         """Packed bytes ``lo:hi`` (depth, height, byte along the width) of a volume."""
-        bits: NDArray[np.uint8] = self._array.read_box((volume, *lo), (volume + 1, *hi))[0]
+        bits: UInt8s = self._array.read_box((volume, *lo), (volume + 1, *hi))[0]
         return bits
 
 
@@ -95,9 +96,11 @@ class WindowedBox:
     dtype = np.dtype(np.float32)
 
     def __init__(self, image: BoxSource, limits: tuple[float, float], *, scale: bool) -> None:
-        self._image, self._limits, self._scale = image, limits, scale
+        self._image = image
+        self._limits = limits
+        self._scale = scale
 
-    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
         """See `BoxSource.read`."""
         stored = np.empty(out.shape, self._image.dtype)
         self._image.read(volume, lo, hi, stored)
@@ -107,13 +110,16 @@ class WindowedBox:
 class SteppedBox:
     """Every `step`-th voxel of each axis of another source, the first one included."""
 
-    def __init__(self, box: BoxSource, step: int, extents: NDArray[np.int64]) -> None:
-        self._box, self._step, self._extents = box, step, extents
+    def __init__(self, box: BoxSource, step: int, extents: Int64s) -> None:
+        self._box = box
+        self._step = step
+        self._extents = extents
         self.dtype = box.dtype
 
-    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
         """See `BoxSource.read`; `lo` and `hi` count the voxels that are taken."""
-        step, planes = self._step, max(1, _PLANES // self._step)
+        step = self._step
+        planes = max(1, _PLANES // self._step)
         first = [step * low for low in lo]
         last = [min(step * high, int(end)) for high, end in zip(hi, self._extents[volume], strict=True)]
         for at in range(0, len(out), planes):
@@ -133,7 +139,7 @@ class PointBox:
         self._coords = store.array(f"{group}/coords")
         self._offsets = Column(store, f"{group}/offsets")
 
-    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
         """See `BoxSource.read`."""
         out[...] = 0
         first, last = (int(bound[0]) for bound in self._offsets.ranges(np.array([volume])))
@@ -158,7 +164,7 @@ def read_padded(
     volume: int,
     lo: Sequence[int],
     hi: Sequence[int],
-    out: NDArray[Any],
+    out: AnyArray,
     pad: Pad,
     fill: Any,
 ) -> None:
@@ -179,13 +185,7 @@ def _order(path: str) -> int:
 
 
 def window_limits(store: Store, name: str) -> tuple[float, float]:
-    """Lowest and highest value of a window of the store, of a preset, or of ``"name:width:level"``.
-
-    Raises
-    ------
-    InputError
-        It is none of them, or the store has no images.
-    """
+    """Lowest and highest value of a window of the store, of a preset, or of ``"name:width:level"``."""
     if not store.has(IMAGE):
         msg = f"{store.path}: holds no images to take window {name!r} of"
         raise InputError(msg)
@@ -196,7 +196,8 @@ def window_limits(store: Store, name: str) -> tuple[float, float]:
     }
     if name in held:
         try:
-            low, high = float(held[name]["low"]), float(held[name]["high"])
+            low = float(held[name]["low"])
+            high = float(held[name]["high"])
         except (KeyError, TypeError, ValueError):
             low = high = math.nan
         if not low < high:
@@ -219,16 +220,16 @@ def box_source(store: Store, group: str) -> BoxSource:
 
 def box_sources(store: Store) -> dict[str, str]:
     """Path of the image, and group of each window, mask and label, by sample key."""
-    found = {}
+    path_of_key = {}
     for path in image_paths(store):
         name = path.rpartition("/")[2]
-        found[path.replace("/", ".") if name in _RESERVED and path != IMAGE else name] = path
+        path_of_key[path.replace("/", ".") if name in _RESERVED and path != IMAGE else name] = path
     for family in ("windows", "masks", "labels"):
         groups = {path.rpartition("/")[0] for path in store.paths() if path.startswith(f"{family}/")}
         for group in sorted(groups):
             name = group.removeprefix(f"{family}/")
-            found[f"{family}.{name}" if name in _RESERVED or name in found else name] = group
-    return found
+            path_of_key[f"{family}.{name}" if name in _RESERVED or name in path_of_key else name] = group
+    return path_of_key
 
 
 def extent_path(store: Store) -> str:
@@ -251,8 +252,8 @@ def volume_columns(store: Store) -> dict[str, str]:
     images = image_paths(store)
     columns = table_columns(store, table) if store.has(extent) else []
     numbers = [path for path in columns if path not in images and path != extent]
-    found = {path.removeprefix(f"{table}/"): path for path in sorted(numbers, key=_order)}
+    path_of_key = {path.removeprefix(f"{table}/"): path for path in sorted(numbers, key=_order)}
     for key, group in box_sources(store).items():
         if store.has(f"{group}/present"):
-            found[f"{key}_present"] = f"{group}/present"
-    return found
+            path_of_key[f"{key}_present"] = f"{group}/present"
+    return path_of_key

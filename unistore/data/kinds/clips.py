@@ -13,17 +13,20 @@ from unistore.data.kinds.frames import Box, FrameField, frame_field, frame_field
 from unistore.data.kinds.padding import Pad, check_pad, copy_padded, fill_values, normalize_pad, valid_masks
 from unistore.data.kinds.protocol import SOURCE, Picks, SourceNames, require_arrays, select_keys
 from unistore.data.kinds.reach import Reach
+from unistore.data.kinds.spike_views import VIEWS
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.spike.fields import (
+    FRAME_OFFSETS,
+    FRAME_SOURCE,
     IMAGE_EXTENT,
     IMAGES,
     SEQUENCE_NAME,
     SEQUENCE_OFFSETS,
     SPIKE_EXTENT,
-    SPIKE_LENGTH,
     unpack,
 )
+from unistore.schemas.spike.specs import require_version_2
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
@@ -147,7 +150,7 @@ class CroppedField:
     size
         Rows and columns of every crop, see `common_size`.
     length
-        Frames of a clip.
+        Rows of a clip: frames, or time steps.
     pad, fill
         Padding of crops larger than their frame, see `padding`.
     """
@@ -165,22 +168,22 @@ class CroppedField:
         if self._size is None:
             return None
         height, width = self._size
-        shape = self.field.shape(height, width)
-        return (self._length, *((shape[-1], *shape[:-1]) if self.field.channels_last else shape))
+        shape = self.field.shape(self._length, height, width)
+        return (shape[0], shape[-1], *shape[1:-1]) if self.field.channels_last else shape
 
     def read(self, starts: NDArray[np.int64], boxes: Boxes, allocate: Allocate) -> Packed:
-        """Clips that begin at the frames `starts`."""
+        """Clips that begin at the rows `starts`."""
         if self._size is None or not len(starts):
             return self._read_ragged(starts, boxes, allocate)
         height, width = self._size
-        out = allocate((len(starts), self._length, *self.field.shape(height, width)), self.field.dtype)
+        out = allocate((len(starts), *self.field.shape(self._length, height, width)), self.field.dtype)
         for i, start in enumerate(starts.tolist()):
             self._read_clip(start, boxes, i, out[i])
         return Packed(out.transpose(0, 1, 4, 2, 3) if self.field.channels_last else out)
 
     def _read_ragged(self, starts: NDArray[np.int64], boxes: Boxes, allocate: Allocate) -> Packed:
         field = self.field
-        shapes = [(self._length, *field.shape(*size)) for size in boxes.size.tolist()]
+        shapes = [field.shape(self._length, *size) for size in boxes.size.tolist()]
         offsets = offsets_from_lengths(np.array([int(np.prod(shape)) for shape in shapes], np.int64))
         values = allocate((int(offsets[-1]),), field.dtype)
         output_shapes: list[tuple[int, ...]] = []
@@ -193,21 +196,21 @@ class CroppedField:
                 part.reshape(moved.shape)[...] = moved.copy()
             else:
                 output_shapes.append(shape)
-        axes = 1 + len(field.shape(1, 1))
+        axes = len(field.shape(1, 1, 1))
         return Packed(values, offsets, self._key, np.array(output_shapes, np.int64).reshape(-1, axes))
 
     def _read_clip(self, start: int, boxes: Boxes, clip: int, out: NDArray[Any]) -> None:
         """Read one clip, padded if its crop is larger than the frame."""
         top, left = boxes.corner[clip].tolist()
         height, width = boxes.size[clip].tolist()
-        frames = slice(start, start + self._length)
+        rows_read = slice(start, start + self._length)
         rows, columns = (boxes.extent[clip] - boxes.corner[clip]).tolist()
         if height <= rows and width <= columns:
-            self.field.read(frames, Box(top, left, height, width), out)
+            self.field.read(rows_read, Box(top, left, height, width), out)
             return
         box = Box(top, left, min(height, rows), min(width, columns))
-        inside = np.empty((self._length, *self.field.shape(box.height, box.width)), self.field.dtype)
-        self.field.read(frames, box, inside)
+        inside = np.empty(self.field.shape(self._length, box.height, box.width), self.field.dtype)
+        self.field.read(rows_read, box, inside)
         if self._key != "spike_packed":
             copy_padded(inside, out, self._pad, self._fill)
             return
@@ -299,9 +302,9 @@ class Clips:
     Keys: ``voxel`` (L, B, h, w) in the stored dtype; ``blur``, ``sharp`` (L, 3, h, w) u1 RGB, views of the
     stored (row, column, channel) order. In stores without voxels, unless `voxel_bins` asks for them:
     ``spike`` (L, T, h, w) u1 of 0 and 1, zero behind each frame's ``spike_length`` (L,) int32; on request
-    elsewhere. On request: ``spike_packed`` (L, T, h, ⌈w/8⌉) u1, least significant bit first; ``source`` (of
-    the first frame), ``sequence``,
-    ``frame`` (the first frame's row in the store), ``corner`` (2,) int64 in image pixels.
+    elsewhere. On request: ``spike_packed`` (L, T, h, ⌈w/8⌉) u1, least significant bit first; ``tfp``, ``tfi``
+    (L, h, w) float32, gray pictures of each frame, see `Steps`; ``source`` (of the first frame),
+    ``sequence``, ``frame`` (the first frame's row in the store), ``corner`` (2,) int64 in image pixels.
 
     On request too, and the extents always under ``pad="valid"``: ``valid_extent``, ``spike_valid_extent``
     (2,) int64, how many rows and columns of the crop have data, in pixels of the images and in those of
@@ -361,6 +364,7 @@ class Clips:
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, SEQUENCE_OFFSETS)
+        require_version_2(store)
         natural, on_request = frame_fields(store)
         if self.voxel_bins is not None and "voxel" in on_request:
             on_request = [key for key in (*natural, *on_request) if key not in ("voxel", *IMAGES)]
@@ -373,6 +377,7 @@ class Clips:
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> ClipReader:
         """Reader of the clips whose frames all lie in `units`."""
+        require_version_2(store)
         return ClipReader(store, self, fields, units)
 
 
@@ -393,7 +398,7 @@ class ClipReader:
         runs = runs_of_frames(self._sequences, extents, units)
         starts = clip_starts(runs, kind.length, kind.stride)
         self._reach, self._starts = _reach(kind, runs, starts, self._image_extents)
-        keys = ("voxel", "spike", "spike_packed", "blur", "sharp")
+        keys = ("voxel", *VIEWS, *IMAGES)
         found = {key: frame_field(store, key, kind.voxel_bins) for key in fields if key in keys}
         filled = fill_values(kind.pad, {key: field.dtype for key, field in found.items() if key in IMAGES})
         image = self._image_extents[self._starts]
@@ -408,9 +413,9 @@ class ClipReader:
                 self._masks[key] = CroppedMask(
                     key, clip_extents, common_size(self._crop, image, clip_extents)
                 )
-        self._lengths = Column(store, SPIKE_LENGTH) if "spike_length" in fields else None
+        self._offsets = Column(store, FRAME_OFFSETS) if "spike_length" in fields else None
         self._numbers = [key for key in fields if key in _NUMBERS]
-        self._sources = SourceNames(store) if SOURCE in fields else None
+        self._sources = SourceNames(store, FRAME_SOURCE) if SOURCE in fields else None
         self._names = np.array(store.text(SEQUENCE_NAME), np.str_) if "sequence" in fields else None
 
     def __len__(self) -> int:
@@ -429,10 +434,11 @@ class ClipReader:
         for key, field in self._fields.items():
             boxes = self._crop.boxes(corners, image, field.field.extents.take(starts).astype(np.int64))
             batch[key] = field.read(starts, boxes, allocate)
-        if self._lengths is not None:
+        if self._offsets is not None:
             frames = starts[:, None] + np.arange(self._length)
-            values = self._lengths.take(frames.reshape(-1)).reshape(frames.shape)
-            batch["spike_length"] = packed_copy(values, allocate)
+            first, last = self._offsets.ranges(frames.reshape(-1))
+            lengths = (last - first).astype(np.int32).reshape(frames.shape)
+            batch["spike_length"] = packed_copy(lengths, allocate)
         numbers = {"corner": corners, "frame": starts}
         for key, extents in zip(_EXTENTS, (image, field_extents), strict=True):
             if key in self._numbers:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unistore.data.kinds.clips import Clips
-    from unistore.data.kinds.ragged import Ragged
-    from unistore.data.kinds.rows import Rows
+    from unistore.data.kinds.events import Events
+    from unistore.data.kinds.rows import Ragged, Rows
     from unistore.data.kinds.segments import Segments
     from unistore.data.kinds.sparse_points import SparsePoints
     from unistore.data.kinds.steps import Transitions
@@ -24,7 +24,7 @@ def rows(_: Store) -> Rows:
 
 def ragged(_: Store) -> Ragged:
     """A range of rows of the main table."""
-    from unistore.data.kinds.ragged import Ragged
+    from unistore.data.kinds.rows import Ragged
 
     return Ragged()
 
@@ -57,3 +57,10 @@ def transitions(_: Store) -> Transitions:
     from unistore.data.kinds.steps import Transitions
 
     return Transitions()
+
+
+def events(_: Store) -> Events:
+    """A window of time of a recording."""
+    from unistore.data.kinds.events import Events
+
+    return Events()

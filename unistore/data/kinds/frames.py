@@ -1,4 +1,4 @@
-"""Readers of the fields of a spike-camera store by boxes of frames: voxels, spikes, images."""
+"""Readers of the fields of a spike-camera store by boxes of frames and of time steps."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.images import EncodedImages
+from unistore.data.kinds.spike_views import VIEWS, PackedBits, View, Voxels
 from unistore.errors import CorruptionError, InputError
-from unistore.schemas.indices import Column
+from unistore.schemas.indices import Column, whole
 from unistore.schemas.spike.fields import (
+    BITS,
+    FRAME_OFFSETS,
     FRAMES,
     IMAGE_EXTENT,
     IMAGES,
-    SPIKE,
     SPIKE_EXTENT,
-    SPIKE_LENGTH,
-    count_dtype,
     file_table_name,
     row_bytes,
-    unpack,
     voxel_bins,
     voxel_path,
-    voxelize,
 )
 from unistore.store.reader import Store
 from unistore.zarr3.array import StoredArray
@@ -39,7 +37,7 @@ class Box(NamedTuple):
 
 
 class FrameField(Protocol):
-    """A field with one array per frame."""
+    """What is read of consecutive rows: of frames, or of time steps."""
 
     dtype: np.dtype[Any]
     extents: Column
@@ -47,12 +45,12 @@ class FrameField(Protocol):
     channels_last: bool
     """Whether it is read as (…, h, w, 3); samples have (…, 3, h, w)."""
 
-    def shape(self, height: int, width: int) -> tuple[int, ...]:
-        """Shape of one frame's crop of `height` x `width` pixels, as read."""
+    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
+        """Shape of the crop of `height` x `width` pixels of `count` rows, as read."""
         ...
 
-    def read(self, frames: slice, box: Box, out: NDArray[Any]) -> None:
-        """Read a box inside the extent of consecutive frames into contiguous `out`, (frames, *shape)."""
+    def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
+        """Read a box inside the extent of consecutive rows into contiguous `out`."""
         ...
 
 
@@ -68,22 +66,22 @@ class Images:
         self._pixels = store.array(path) if store.has(path) else None
         self._encoded = None if self._pixels is not None else EncodedImages(store, file_table_name(name))
 
-    def shape(self, height: int, width: int) -> tuple[int, ...]:
+    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
         """See `FrameField.shape`."""
-        return height, width, 3
+        return count, height, width, 3
 
-    def read(self, frames: slice, box: Box, out: NDArray[Any]) -> None:
+    def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
         """See `FrameField.read`."""
         top, left, height, width = box
         if self._pixels is not None:
-            lo, hi = (frames.start, top, left, 0), (frames.stop, top + height, left + width, 3)
+            lo, hi = (rows.start, top, left, 0), (rows.stop, top + height, left + width, 3)
             self._pixels.read_box(lo, hi, out)
             return
         assert self._encoded is not None
-        rows = np.arange(frames.start, frames.stop)
-        extents = self.extents.take(rows).tolist()
-        for row, target, image in zip(rows.tolist(), out, self._encoded.read(rows), strict=True):
-            extent = extents[row - frames.start]
+        frames = np.arange(rows.start, rows.stop)
+        extents = self.extents.take(frames).tolist()
+        for row, target, image in zip(frames.tolist(), out, self._encoded.read(frames), strict=True):
+            extent = extents[row - rows.start]
             if image.shape != (*extent, 3):
                 msg = f"{self._encoded.path}: frame {row} is {image.shape}, expected {(*extent, 3)}"
                 raise CorruptionError(msg)
@@ -101,91 +99,77 @@ class StoredVoxels:
         self.dtype = self._array.dtype
         self._bins = bins
 
-    def shape(self, height: int, width: int) -> tuple[int, ...]:
+    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
         """See `FrameField.shape`."""
-        return self._bins, height, width
+        return count, self._bins, height, width
 
-    def read(self, frames: slice, box: Box, out: NDArray[Any]) -> None:
+    def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
         """See `FrameField.read`."""
         top, left, height, width = box
-        lo, hi = (frames.start, 0, top, left), (frames.stop, self._bins, top + height, left + width)
+        lo, hi = (rows.start, 0, top, left), (rows.stop, self._bins, top + height, left + width)
         self._array.read_box(lo, hi, out)
 
 
-class Spikes:
-    """Spikes (T, h, w) of a frame, as 0 and 1 or packed bits; T is that of the longest frame."""
-
-    dtype = np.dtype(np.uint8)
-    channels_last = False
-
-    def __init__(self, store: Store, *, packed: bool = False) -> None:
-        self._spikes = _PackedSpikes(store)
-        self.extents = self._spikes.extents
-        self._packed = packed
-
-    def shape(self, height: int, width: int) -> tuple[int, ...]:
-        """See `FrameField.shape`."""
-        return self._spikes.steps, height, row_bytes(width) if self._packed else width
-
-    def read(self, frames: slice, box: Box, out: NDArray[Any]) -> None:
-        """See `FrameField.read`."""
-        bits = self._spikes.read(frames, box)
-        if self._packed:
-            _shift_bits(bits, box.left % 8, box.width, out)
-        else:
-            out[...] = unpack(bits, box.width, box.left % 8)
-
-
-def _shift_bits(bits: NDArray[np.uint8], left: int, width: int, out: NDArray[np.uint8]) -> None:
-    """Copy `width` bits of every row from bit `left` on, padded with zeros to whole bytes."""
-    columns = out.shape[-1]
-    if left:
-        np.right_shift(bits[..., :columns], np.uint8(left), out=out)
-        carried = bits[..., 1 : columns + 1]
-        out[..., : carried.shape[-1]] |= carried << np.uint8(8 - left)
-    else:
-        out[...] = bits[..., :columns]
-    if width % 8:
-        out[..., -1] &= np.uint8((1 << width % 8) - 1)
-
-
-class ComputedVoxels:
-    """A voxel set computed from the spikes of the crop; equal to a stored one."""
+class FrameSpikes:
+    """A view of the spikes of each frame of a clip; T is that of the longest frame of the store."""
 
     channels_last = False
 
-    def __init__(self, store: Store, bins: int) -> None:
-        self._spikes = _PackedSpikes(store)
-        self.extents = self._spikes.extents
-        self._lengths = Column(store, SPIKE_LENGTH)
-        self._bins = bins
-        self.dtype = np.dtype(count_dtype(self._spikes.steps, bins))
-
-    def shape(self, height: int, width: int) -> tuple[int, ...]:
-        """See `FrameField.shape`."""
-        return self._bins, height, width
-
-    def read(self, frames: slice, box: Box, out: NDArray[Any]) -> None:
-        """See `FrameField.read`."""
-        bits = self._spikes.read(frames, box)
-        lengths = self._lengths.take(np.arange(frames.start, frames.stop)).tolist()
-        for target, frame, length in zip(out, bits, lengths, strict=True):
-            voxelize(frame[:length], box.width, self._bins, left=box.left % 8, out=target)
-
-
-class _PackedSpikes:
-    """Packed spikes ``frames/spike`` (F, T, H, ⌈W/8⌉)."""
-
-    def __init__(self, store: Store) -> None:
-        self._array: StoredArray = store.array(SPIKE)
+    def __init__(self, store: Store, view: View) -> None:
+        self._bits: StoredArray = store.array(BITS)
+        self._offsets = Column(store, FRAME_OFFSETS)
+        self._view = view
         self.extents = Column(store, SPIKE_EXTENT)
-        self.steps = self._array.shape[1]
+        self.dtype = view.dtype
+        self._longest = longest_frame(store)
 
-    def read(self, frames: slice, box: Box) -> NDArray[np.uint8]:
-        """Bytes (frames, T, height, bytes) with the crop, whose first pixel is at bit ``left % 8``."""
-        lo = (frames.start, 0, box.top, box.left // 8)
-        hi = (frames.stop, self.steps, box.top + box.height, row_bytes(box.left + box.width))
-        return self._array.read_box(lo, hi)
+    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
+        """See `FrameField.shape`."""
+        return count, *self._view.shape(self._longest, height, width)
+
+    def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
+        """See `FrameField.read`."""
+        bounds = self._offsets.take(np.arange(rows.start, rows.stop + 1))
+        bits = _read_bits(self._bits, int(bounds[0]), int(bounds[-1]), box)
+        frames = np.split(bits, bounds[1:-1] - bounds[0])
+        for target, frame in zip(out, frames, strict=True):
+            self._view.fill(frame, box.left % 8, box.width, target)
+
+
+class StepSpikes:
+    """A view of some time steps."""
+
+    channels_last = False
+
+    def __init__(self, store: Store, view: View) -> None:
+        self._bits: StoredArray = store.array(BITS)
+        self._view = view
+        self.extents = Column(store, SPIKE_EXTENT)
+        self.dtype = view.dtype
+
+    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
+        """See `FrameField.shape`."""
+        return self._view.shape(count, height, width)
+
+    def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
+        """See `FrameField.read`."""
+        is_as_stored = isinstance(self._view, PackedBits) and box.left % 8 == 0
+        bits = _read_bits(self._bits, rows.start, rows.stop, box, out if is_as_stored else None)
+        self._view.fill(bits, box.left % 8, box.width, out)
+
+
+def _read_bits(
+    array: StoredArray, first: int, last: int, box: Box, out: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
+    """Read bytes (t, height, bytes) with the crop, whose first pixel is at bit ``left % 8``."""
+    lo = (first, box.top, box.left // 8)
+    hi = (last, box.top + box.height, row_bytes(box.left + box.width))
+    return array.read_box(lo, hi, out)
+
+
+def longest_frame(store: Store) -> int:
+    """Time steps of the longest frame of a store."""
+    return int(np.diff(whole(store, FRAME_OFFSETS)).max(initial=0))
 
 
 def stored_bins(store: Store) -> list[int]:
@@ -196,15 +180,15 @@ def stored_bins(store: Store) -> list[int]:
 def frame_fields(store: Store) -> tuple[list[str], list[str]]:
     """Default keys of clips, and keys on request."""
     images = [name for name in IMAGES if _has_image(store, name)]
-    raw = ["spike", "spike_length"] if store.has(SPIKE) else []
-    bits = ["spike_packed"] if store.has(SPIKE) else []
+    raw = ["spike", "spike_length"] if store.has(BITS) else []
+    views = [key for key in VIEWS if key != "spike"] if raw else []
     if stored_bins(store):
-        return ["voxel", *images], [*raw, *bits]
-    return [*raw, *images], [*bits, *(["voxel"] if raw else [])]
+        return ["voxel", *images], [*raw, *views]
+    return [*raw, *images], [*views, *(["voxel"] if raw else [])]
 
 
 def frame_field(store: Store, key: str, bins: int | None) -> FrameField:
-    """Reader of ``voxel``, ``spike``, ``spike_packed``, ``blur`` or ``sharp``.
+    """Reader of ``voxel``, ``blur``, ``sharp`` or one of `VIEWS`.
 
     Raises
     ------
@@ -213,18 +197,18 @@ def frame_field(store: Store, key: str, bins: int | None) -> FrameField:
     """
     if key in IMAGES:
         return Images(store, key)
-    if key != "voxel":
-        return Spikes(store, packed=key == "spike_packed")
+    if key in VIEWS:
+        return FrameSpikes(store, VIEWS[key])
     stored = stored_bins(store)
     chosen = stored[0] if bins is None and stored else bins
     if chosen in stored:
         return StoredVoxels(store, chosen)
-    if chosen is None or not store.has(SPIKE):
+    if chosen is None or not store.has(BITS):
         listed = ", ".join(map(str, stored)) or "none"
         reason = "give the number of bins as voxel_bins" if chosen is None else f"no voxels of {chosen} bins"
         msg = f"{store.path}: {reason}; stored numbers of bins: {listed}"
         raise InputError(msg)
-    return ComputedVoxels(store, chosen)
+    return FrameSpikes(store, Voxels(chosen, longest_frame(store)))
 
 
 def _has_image(store: Store, name: str) -> bool:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import Picks, select_keys
-from unistore.data.kinds.sources import SourceValues, source_keys
+from unistore.data.kinds.protocol import Picks, SourceValues, select_keys, source_keys
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
+from unistore.system.hints import Int64s, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class UnitPicks(Picks):
         ``allocate(shape, dtype)`` gives memory of the batch: values in it are delivered without a copy.
     """
 
-    units: NDArray[np.int64] = field(kw_only=True)
-    numbers: NDArray[np.int64] = field(kw_only=True)
+    units: Int64s = field(kw_only=True)
+    numbers: Int64s = field(kw_only=True)
     allocate: Allocate = field(kw_only=True)
 
 
@@ -59,7 +59,7 @@ class Kind(ABC):
             If the store has no such samples.
         """
 
-    def counts(self, store: Store) -> NDArray[np.int64] | None:  # noqa: ARG002
+    def counts(self, store: Store) -> Int64s | None:  # noqa: ARG002
         """Return how many samples each row of the store's table of samples gives; by default, None: one."""
         return None
 
@@ -76,7 +76,7 @@ class Kind(ABC):
         """Return the keys that are read; see `SampleKind.select`."""
         return select_keys(self.keys(store), fields, source_keys(store))
 
-    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> UnitReader:
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> UnitReader:
         """Return the reader of the samples in `units`; see `SampleKind.bind`."""
         return UnitReader(self, store, fields, units)
 
@@ -84,10 +84,9 @@ class Kind(ABC):
 class UnitReader:
     """Reads samples by `Kind.read`; see `SampleReader`."""
 
-    def __init__(
-        self, kind: Kind, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None
-    ) -> None:
-        self._kind, self._store = kind, store
+    def __init__(self, kind: Kind, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
+        self._kind = kind
+        self._store = store
         of_sources = source_keys(store)
         self._keys = [key for key in fields if key not in of_sources]
         self._units = np.arange(store.sample_count) if units is None else units
@@ -128,15 +127,15 @@ class _Memory:
         self._allocate = allocate
         self._given: list[NDArray[np.generic]] = []
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+    def allocate(self, shape: Shape, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         """See `Allocate`."""
         self._given.append(self._allocate(shape, dtype))
         return self._given[-1]
 
     def packed(self, values: NDArray[np.generic] | Packed) -> Packed:
         """Return values of a batch, in its memory."""
-        found = values if isinstance(values, Packed) else Packed(np.asarray(values))
-        if any(found.values is given for given in self._given):
-            return found
-        copied = packed_copy(found.values, self._allocate).values
-        return Packed(copied, found.offsets, found.group, found.shapes)
+        packed = values if isinstance(values, Packed) else Packed(np.asarray(values))
+        if any(packed.values is given for given in self._given):
+            return packed
+        copied = packed_copy(packed.values, self._allocate).values
+        return Packed(copied, packed.offsets, packed.group, packed.shapes)

@@ -22,14 +22,16 @@ ENTRY_POINTS = "unistore.kinds"
 
 OWN = {
     "Clips": "clips",
+    "Events": "events",
     "Patches": "volumes",
-    "Ragged": "ragged",
+    "Ragged": "rows",
     "Rows": "rows",
     "Segments": "segments",
     "SparsePoints": "sparse_points",
+    "Steps": "streams",
     "Transitions": "steps",
     "Volumes": "volumes",
-    "Windows": "steps",
+    "Windows": "windows",
 }
 """Module of each kind of unistore, beside this one."""
 
@@ -74,13 +76,7 @@ def leave_kind_out(name: str, why: str) -> None:
 
 
 def parse_kind(expression: str) -> SampleKind:
-    """Parse ``unistore.Patches(96)``, ``Patches(96)`` or ``Rows``; no code is run.
-
-    Raises
-    ------
-    InputError
-        If it is no kind of unistore or of an installed package, or its arguments are invalid.
-    """
+    """Parse ``unistore.Patches(96)``, ``Patches(96)`` or ``Rows``; no code is run."""
     cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:
         code = ast.parse(expression.removeprefix("unistore."), mode="eval").body

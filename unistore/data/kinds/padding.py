@@ -8,11 +8,11 @@ from numbers import Integral
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments, matches_type
+from unistore.system.hints import AnyArray, Int64s
 
 Pad: TypeAlias = Literal["valid", "edge", "zero", "drop"] | float | None
 """None: an error. ``"valid"``: zeros, and keys with the valid extent. ``"edge"``: the last value is repeated.
@@ -37,13 +37,7 @@ def normalize_pad(pad: Any) -> Pad:
 
 
 def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
-    """Fill value of each key; 0 unless `pad` is a number.
-
-    Raises
-    ------
-    InputError
-        If the number is not valid for a dtype; names all such keys.
-    """
+    """Fill value of each key; 0 unless `pad` is a number."""
     if pad is None or isinstance(pad, str):
         return dict.fromkeys(dtypes, 0)
     wrong = [key for key, dtype in dtypes.items() if not _is_representable(dtype, pad)]
@@ -72,23 +66,8 @@ def _is_representable(dtype: np.dtype[Any], number: float) -> bool:
         return False
 
 
-def copy_padded(inside: NDArray[Any], out: NDArray[Any], pad: Pad, fill: Any) -> None:
-    """Copy data to the low corner of `out` and pad the rest; as ``np.pad``.
-
-    Parameters
-    ----------
-    inside
-        The data, no axis longer than that of `out`.
-    out
-        All of it is written.
-    fill
-        Fill value, unless `pad` is ``"edge"``.
-
-    Raises
-    ------
-    InputError
-        If `pad` is ``"edge"`` and there are no data.
-    """
+def copy_padded(inside: AnyArray, out: AnyArray, pad: Pad, fill: Any) -> None:
+    """Copy data to the low corner of `out` and pad the rest; as ``np.pad``."""
     if pad == "edge" and not inside.size:
         message = "is 'edge', and there are no data to repeat: an extent is 0"
         raise InputError(Problem("pad", message, 'give a number, or "drop"', "option"))
@@ -100,30 +79,22 @@ def copy_padded(inside: NDArray[Any], out: NDArray[Any], pad: Pad, fill: Any) ->
     out[tuple(filled)] = inside
     for axis, extent in enumerate(inside.shape):
         if extent < out.shape[axis]:
-            before, behind = filled.copy(), filled.copy()
-            before[axis], behind[axis] = slice(extent - 1, extent), slice(extent, None)
+            before = filled.copy()
+            behind = filled.copy()
+            before[axis] = slice(extent - 1, extent)
+            behind[axis] = slice(extent, None)
             out[tuple(behind)] = out[tuple(before)]
             filled[axis] = slice(None)
 
 
 def valid_masks(
-    key: str,
-    sizes: NDArray[np.int64],
-    inside: NDArray[np.int64],
-    shape: Sequence[int] | None,
+    key: str,  # of the masks, and group of their offsets if they are ragged
+    sizes: Int64s,  # (B, n) extents of each box
+    inside: Int64s,  # (B, n) extents of the data at its low corner
+    shape: Sequence[int] | None,  # common shape of the boxes; None if they differ
     allocate: Allocate,
 ) -> Packed:
-    """Masks of boxes, (B, …) bool, True where they have data.
-
-    Parameters
-    ----------
-    key
-        Key of the masks, and group of their offsets if they are ragged.
-    sizes, inside
-        (B, n) each: extents of the box, and of the data at its low corner.
-    shape
-        Common shape of the boxes; None if they differ.
-    """
+    """Masks of boxes, (B, …) bool, True where they have data."""
     offsets = offsets_from_lengths(sizes.prod(axis=1))
     values = allocate((int(offsets[-1]),), np.dtype(np.bool_))
     values[...] = False

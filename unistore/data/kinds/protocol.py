@@ -9,11 +9,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.packed import Allocate, Batch
+from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.errors import InputError
 from unistore.order.permutation import below, generator, words
 from unistore.schemas.indices import Column, first_rows
 from unistore.store.reader import Store
+from unistore.system.hints import AnyArray, Int64s, Shape
 
 INDEX = "index"
 """Key of a sample's position in its Dataset; part of every sample."""
@@ -35,14 +36,14 @@ class Picks:
         The Dataset's seed.
     """
 
-    index: NDArray[np.int64]
-    epoch: NDArray[np.int64]
+    index: Int64s
+    epoch: Int64s
     seed: int = 0
 
     def __len__(self) -> int:
         return len(self.index)
 
-    def below(self, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    def below(self, bounds: Int64s) -> Int64s:
         """Uniform integers in ``[0, bounds)``, (B, k) for bounds (B, k)."""
         return below(words(self.seed, self.epoch, self.index, bounds.shape[1]), bounds)
 
@@ -67,7 +68,7 @@ class SampleReader(Protocol):
 class BoxReader(Protocol):
     """A reader with keys that are boxes: dense if all samples have one shape, else ragged."""
 
-    def box_shape(self, key: str) -> tuple[int, ...] | None:
+    def box_shape(self, key: str) -> Shape | None:
         """Common shape of a key in all samples; None if they differ."""
         ...
 
@@ -89,7 +90,7 @@ class SampleKind(Protocol):
         """
         ...
 
-    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> SampleReader:
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> SampleReader:
         """Reader of the samples in `units`, row numbers of the store's sample table; None: all rows."""
         ...
 
@@ -104,29 +105,15 @@ class NamesGroup(Protocol):
 
 
 def select_keys(
-    known: Iterable[str],
-    fields: Sequence[str] | None,
+    known: Iterable[str],  # default keys
+    fields: Sequence[str] | None,  # requested keys; None: the default ones
     on_request: Iterable[str] = (),
+    # where a store keeps something of this name that is no key, for the message
     elsewhere: Callable[[str], str | None] = lambda _: None,
 ) -> tuple[str, ...]:
-    """Keys to read: the requested ones in their order, or the default ones.
+    """Return the keys to read: the requested ones in their order, or the default ones.
 
-    Parameters
-    ----------
-    known
-        Default keys.
-    fields
-        Requested keys; None: all of `known`. `INDEX` is allowed and ignored, and so is `EPOCH` where it is no
-        known key: the Dataset adds both.
-    on_request
-        Further keys, read only on request.
-    elsewhere
-        Returns where a store keeps something of this name that is no key, for the message.
-
-    Raises
-    ------
-    InputError
-        If a field is unknown.
+    `INDEX` is ignored, and `EPOCH` where it is no known key: the Dataset adds both.
     """
     known = list(known)
     if fields is None:
@@ -155,32 +142,42 @@ def require_arrays(store: Store, kind: object, *paths: str) -> None:
         raise InputError(msg)
 
 
-# Names of the sources that samples come from.
+# What is known of the sources that samples come from: their names, and what they say of themselves.
+
+_PREFIX = "sources/"
+_OF_EVERY_STORE = ("path", "bytes", "digest", "first_row", "rows", "format")
+"""What every store keeps of its sources, and no source says."""
+
+
+def source_keys(store: Store) -> dict[str, str]:
+    """Path of each value of a source, by sample key: ``source``, and ``sources.rate`` of ``sources/rate``."""
+    keys = {SOURCE: f"{_PREFIX}path"}
+    for path in store.paths():
+        name = path.removeprefix(_PREFIX).removesuffix("/data")
+        if path.startswith(_PREFIX) and "/" not in name and name not in _OF_EVERY_STORE:
+            keys[f"sources.{name}"] = f"{_PREFIX}{name}"
+    return keys
 
 
 class SourceNumbers:
-    """Reads the numbers of the sources that samples come from.
+    """Reads the numbers of the sources that samples come from."""
 
-    Parameters
-    ----------
-    store
-        The store.
-    column
-        Path of the array with the source number of each sample; None: samples are rows of the table that
-        ``sources/first_row`` refers to.
-    """
-
-    def __init__(self, store: Store, column: str | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        # path of the array with the source number of each sample; None: samples are rows of the main table
+        column: str | None = None,
+    ) -> None:
         self._column = None if column is None else Column(store, column)
         self._first = first_rows(store) if column is None else None
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def take(self, rows: Int64s) -> Int64s:
         """Source number of each row, (k,)."""
         if self._column is not None:
             return self._column.take(rows)
         assert self._first is not None
         # a source without rows has the same first row as the next one, which the row belongs to
-        numbers: NDArray[np.int64] = np.searchsorted(self._first, rows, side="right") - 1
+        numbers: Int64s = np.searchsorted(self._first, rows, side="right") - 1
         return numbers
 
 
@@ -191,7 +188,31 @@ class SourceNames:
         self._numbers = SourceNumbers(store, column)
         self._names = np.array(store.text("sources/path"), np.str_)
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.str_]:
+    def take(self, rows: Int64s) -> NDArray[np.str_]:
         """Source name of each row, (k,) of fixed-width unicode."""
         names: NDArray[np.str_] = self._names[self._numbers.take(rows)]
         return names
+
+
+class SourceValues:
+    """Reads values of the sources that samples come from."""
+
+    def __init__(self, store: Store, fields: Sequence[str], column: str | None = None) -> None:
+        known = source_keys(store)
+        paths = {key: known[key] for key in fields if key in known}
+        self._numbers = SourceNumbers(store, column) if paths else None
+        self._values = {key: _values_of(store, path) for key, path in paths.items()}
+
+    def read(self, rows: Int64s, allocate: Allocate) -> Batch:
+        """Values of the sources of a batch of rows."""
+        if self._numbers is None:
+            return {}
+        numbers = self._numbers.take(rows)
+        return {key: packed_copy(values[numbers], allocate) for key, values in self._values.items()}
+
+
+def _values_of(store: Store, path: str) -> AnyArray:
+    """All values of the sources: numbers, or texts of fixed width."""
+    if store.has(path):
+        return store.array(path).read()
+    return np.array(store.text(path), np.str_)

@@ -17,27 +17,13 @@ _PAD = (
 
 
 class Reach(NamedTuple):
-    """Whether the sizes and limits of a kind fit the data of a store.
+    """Whether the sizes and limits of a kind fit the data of a store."""
 
-    Attributes
-    ----------
-    samples
-        Samples per epoch.
-    beyond
-        Number of samples that extend beyond their data.
-    padded
-        Whether the kind has `pad` set.
-    problem
-        The problem in words: what extends beyond what, or which limit leaves no samples; empty if none.
-    fitting
-        The most similar kind without the problem; None if there is no problem, or no such kind.
-    """
-
-    samples: int
-    beyond: int = 0
-    padded: bool = False
-    problem: str = ""
-    fitting: SampleKind | None = None
+    samples: int  # per epoch
+    beyond: int = 0  # samples that extend beyond their data
+    padded: bool = False  # whether the kind has `pad` set
+    problem: str = ""  # what extends beyond what, or which limit leaves no samples
+    fitting: SampleKind | None = None  # the most similar kind without the problem, if there is one
 
 
 @runtime_checkable
@@ -55,30 +41,19 @@ def reach_of(reader: SampleReader) -> Reach:
 
 
 def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
-    """Refuse samples that extend beyond their data without `pad`, and limits that leave no samples.
-
-    Parameters
-    ----------
-    readers, paths
-        One per store.
-
-    Raises
-    ------
-    InputError
-        Names all such stores, the sizes, and a kind that fits.
-    """
-    found = [reach_of(reader) for reader in readers]
+    """Refuse samples that extend beyond their data without `pad`, and limits that leave no samples."""
+    reaches = [reach_of(reader) for reader in readers]
     problems = [
         Problem(path, reach.problem, _cure(reach.fitting), "padding")
-        for path, reach in zip(paths, found, strict=True)
+        for path, reach in zip(paths, reaches, strict=True)
         if reach.beyond and not reach.padded
     ]
-    if not problems and not any(reach.samples for reach in found):
+    if not problems and not any(reach.samples for reach in reaches):
         problems = [
             Problem(
                 path, reach.problem, f"{as_code(reach.fitting)} has samples" if reach.fitting else "", "empty"
             )
-            for path, reach in zip(paths, found, strict=True)
+            for path, reach in zip(paths, reaches, strict=True)
             if reach.problem
         ]
     if problems:
@@ -88,7 +63,8 @@ def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
 def _cure(fitting: SampleKind | None) -> str:
     if fitting is None or getattr(fitting, "pad", None) is not None:
         return _PAD
-    return f"{as_code(fitting)} fits; or {_PAD}"
+    fits = f"{as_code(fitting)} fits"
+    return f"{fits}; or {_PAD}" if hasattr(fitting, "pad") else fits
 
 
 def as_code(kind: Any) -> str:
@@ -96,10 +72,10 @@ def as_code(kind: Any) -> str:
     if not dataclasses.is_dataclass(kind):
         return repr(kind)
     arguments = []
-    for each in dataclasses.fields(kind):
-        value = _value_code(getattr(kind, each.name))
-        if value != _value_code(each.default):
-            arguments.append(f"{each.name}={value}")
+    for option in dataclasses.fields(kind):
+        value = _value_code(getattr(kind, option.name))
+        if value != _value_code(option.default):
+            arguments.append(f"{option.name}={value}")
     code = f"{type(kind).__name__}({', '.join(arguments)})"
     return f"unistore.{code}" if type(kind).__module__.startswith("unistore.") else f"'{code}'"
 

@@ -21,15 +21,15 @@ from unistore.converters.formats.images import resize
 from unistore.data.collate import as_tensors
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.steps import Transitions
-from unistore.data.parts import DatasetPart, common_fields
+from unistore.data.parts import check_drawable, common_fields
 from unistore.errors import InputError, Problem
-from unistore.memory.segments import Arena
-from unistore.memory.slabs import SlabRing
+from unistore.memory import Arena, SlabRing
 from unistore.order.permutation import below, words
 from unistore.order.sequences import Weighted
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments
+from unistore.system.hints import Float64s, Int64s, PathLike
 from unistore.system.workers import resolve_ranks
 
 # The flat layout of replay buffers: which observations its tuple has, and images in another size.
@@ -73,28 +73,13 @@ class Flat(NamedTuple):
 
 
 def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
-    """The observations of the flat layout.
-
-    Parameters
-    ----------
-    where
-        The store, for messages.
-    known
-        Keys of its samples.
-    size
-        Side of the images; None: as they are stored.
-
-    Raises
-    ------
-    InputError
-        If some observations are missing.
-    """
+    """The observations of the flat layout."""
     sets = [_stored(names, known, size) for names in _IMAGES]
     joint = [key for name in _JOINTS if (key := f"observation.{name}") in known][:1]
-    keys = [found for found in sets if found is not None]
+    keys = [stored for stored in sets if stored is not None]
     if len(keys) == len(sets) and joint:
         return Flat((*keys, *joint), size)
-    missing = [names for names, found in zip((*_IMAGES, _JOINTS), (*sets, joint), strict=True) if not found]
+    missing = [names for names, stored in zip((*_IMAGES, _JOINTS), (*sets, joint), strict=True) if not stored]
     options = " ".join(f"--map observation/{names[0]}=DATASET" for names in missing)
     msg = (
         f"{where}: a tuple needs the observations {', '.join(map('|'.join, missing))}; the store has "
@@ -104,18 +89,11 @@ def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
 
 
 def _stored(names: Sequence[str], known: Sequence[str], size: int | None) -> str | None:
-    """Key that an image is read from: the copy of this size, else the image, else its only resized copy."""
+    """Key that an image is read from: the copy of this size, else the image."""
     for name in names:
-        key = f"observation.{name}"
-        candidates = [f"{key}_{size}", key]
-        # Stores of earlier versions have a resized copy that stands alone under its size.
-        copies = [
-            other for other in known if other.startswith(f"{key}_") and other[len(key) + 1 :].isdecimal()
-        ]
-        candidates += copies if len(copies) == 1 else []
-        stored = next((candidate for candidate in candidates if candidate in known), None)
-        if stored is not None:
-            return stored
+        for key in (f"observation.{name}_{size}", f"observation.{name}"):
+            if key in known:
+                return key
     return None
 
 
@@ -188,7 +166,7 @@ class ReplayBuffer:
 
     def __init__(
         self,
-        store: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str]],
+        store: PathLike | Store | Sequence[PathLike],
         *,
         output: Literal["tuple", "dict"] = "tuple",
         fields: Sequence[str] | None = None,
@@ -213,8 +191,6 @@ class ReplayBuffer:
             )
         check.integer("limit", limit, 1, MAX_EPOCH, none=True)
         check.integer("image_size", image_size, 1, none=True)
-        if image_size is not None and (output == "dict" or fields is not None):
-            check.refuse("image_size", "is the size of images in a tuple, and a dict has them as stored")
         check.integer("seed", seed, None)
         check.integer("prefetch", prefetch, most=MAX_WORKERS)
         self.rank, self.world_size = resolve_ranks(check, rank, world_size)
@@ -249,7 +225,8 @@ class ReplayBuffer:
         self._ring = SlabRing(in_flight=prefetch + 1, held=1, budget=_BUDGET, least=1)
         self._ring_lock = threading.Lock()
         self._closed = False
-        self._owner, self._lock = os.getpid(), threading.Lock()
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Number of transitions to draw from."""
@@ -407,9 +384,10 @@ class ReplayBuffer:
             }
         return batch if self._flat is None else self._flat.of(batch), memory.needed
 
-    def _draw(self, number: int, batch_size: int) -> NDArray[np.int64]:
+    def _draw(self, number: int, batch_size: int) -> Int64s:
         """Indices of the transitions of batch `number`."""
-        start, stop = self.rank * batch_size, (self.rank + 1) * batch_size
+        start = self.rank * batch_size
+        stop = (self.rank + 1) * batch_size
         if self._weighted is None:
             together = batch_size * self.world_size
             drawn = words(self._seed, np.array([number]), np.array([together]), together)
@@ -418,11 +396,11 @@ class ReplayBuffer:
             places = self._weighted.indices(number, start, stop)
         return places if self._chosen is None else self._chosen[places]
 
-    def _weighted_draws(self, weights: NDArray[np.float64], indices: Any) -> Weighted:
+    def _weighted_draws(self, weights: Float64s, indices: Any) -> Weighted:
         """Return draws by weights of stores or of transitions; raises ValueError if they are neither."""
         parts = self._dataset.parts
         if len(parts) > 1 and weights.shape == (len(parts),):
-            _check_drawable(parts, weights, np.diff(self._bounds))
+            check_drawable(weights.tolist(), parts, np.diff(self._bounds))
             return Weighted(weights, self._bounds, seed=self._seed)
         transitions = len(self._dataset) if self._chosen is None else len(indices)
         if weights.shape != (transitions,):
@@ -443,7 +421,7 @@ class ReplayBuffer:
         return {"seed": self._seed, "world_size": self.world_size, "digest": digest}
 
 
-def _chosen_transitions(indices: Sequence[int] | NDArray[np.integer], count: int) -> NDArray[np.int64]:
+def _chosen_transitions(indices: Sequence[int] | NDArray[np.integer], count: int) -> Int64s:
     """Return the transitions to draw from, ascending, each once."""
     numbers = np.asarray(indices)
     if numbers.ndim == 1 and numbers.dtype.kind in "iu" and len(numbers):
@@ -454,30 +432,22 @@ def _chosen_transitions(indices: Sequence[int] | NDArray[np.integer], count: int
     raise InputError(Problem("indices", message, kind="option"))
 
 
-def _check_drawable(
-    parts: Sequence[DatasetPart], weights: NDArray[np.float64], counts: NDArray[np.int64]
-) -> None:
-    """Raise an InputError if a store without transitions has a weight."""
-    for part, weight, count in zip(parts, weights.tolist(), counts.tolist(), strict=True):
-        if weight and not count:
-            message = f"has no transitions to be drawn, and its weight is {weight:g}"
-            raise InputError(Problem(part.store.path, message, "weight 0", "option"))
-
-
-def _pooled(stores: Sequence[Store]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _pooled(stores: Sequence[Store]) -> tuple[Float64s, Float64s]:
     """Mean and standard deviation of the actions of all stores together."""
-    mean, std = (np.stack(each) for each in zip(*map(_read_statistics, stores), strict=True))
+    statistics = [_read_statistics(store) for store in stores]
+    mean = np.stack([mean_of_store for mean_of_store, _ in statistics])
+    std = np.stack([std_of_store for _, std_of_store in statistics])
     counts = np.array([store.array("steps/action").shape[0] for store in stores], np.float64)
     shares = (counts / counts.sum()).reshape(-1, *[1] * (mean.ndim - 1))
     middle = (shares * mean).sum(axis=0)
     return middle, np.sqrt((shares * (std**2 + (mean - middle) ** 2)).sum(axis=0))
 
 
-def _recorded(store: Store, statistics: Any, name: str) -> NDArray[np.float64]:
+def _recorded(store: Store, statistics: Any, name: str) -> Float64s:
     """Recorded statistic of the actions; NaN for null."""
     expected = store.array("steps/action").shape[1:]
     try:
-        values: NDArray[np.float64] = np.array(statistics[name], np.float64)
+        values: Float64s = np.array(statistics[name], np.float64)
     except (TypeError, ValueError, KeyError):
         values = np.empty(0)
     if values.shape != expected:
@@ -486,7 +456,7 @@ def _recorded(store: Store, statistics: Any, name: str) -> NDArray[np.float64]:
     return values
 
 
-def _read_statistics(store: Store) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _read_statistics(store: Store) -> tuple[Float64s, Float64s]:
     """Mean and standard deviation of the actions, as recorded, or else computed."""
     recorded = store.attributes.get("statistics", {}).get("steps/action")
     if recorded is not None:

@@ -1,4 +1,4 @@
-"""One sample = one row of every array."""
+"""One sample = one row of every column of the main table, or a range of rows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, select_keys
-from unistore.data.kinds.sources import SourceValues, source_keys
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths
+from unistore.data.kinds.protocol import (
+    INDEX,
+    SOURCE,
+    Picks,
+    SourceValues,
+    require_arrays,
+    select_keys,
+    source_keys,
+)
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.errors import InputError
+from unistore.order.permutation import subset
 from unistore.schemas.indices import Column, table_columns
 from unistore.store.reader import Store
+from unistore.system.arguments import Arguments
+from unistore.system.hints import AnyArray, Int64s
+from unistore.zarr3.array import StoredArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +41,7 @@ class Rows:
         """Keys of samples; see `SampleKind.select`."""
         return select_keys(_paths(store), fields, source_keys(store))
 
-    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> RowReader:
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> RowReader:
         """Reader of the rows of the samples `units`."""
         return RowReader(store, fields, units)
 
@@ -39,7 +49,7 @@ class Rows:
 class RowReader:
     """Reads rows; see `SampleReader`."""
 
-    def __init__(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> None:
+    def __init__(self, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         paths = _paths(store)
         self._arrays = {name: store.array(paths[name]) for name in fields if name in paths}
         # the walk of most batches has no sources in it
@@ -69,11 +79,7 @@ def _main_table(store: Store) -> str:
 def _paths(store: Store) -> dict[str, str]:
     """Path of each column of the main table, by sample key."""
     table = _main_table(store)
-    paths = {}
-    for path in table_columns(store, table):
-        name = path.removeprefix(f"{table}/")
-        key = f"{table}.{name}" if name in (INDEX, SOURCE) else name
-        paths[key] = path
+    paths = _keys(store, table)
     if not paths:
         msg = f"{store.path}: its main table {table!r} has no columns for Rows to read"
         raise InputError(msg)
@@ -85,7 +91,7 @@ def _row_count(store: Store, paths: dict[str, str]) -> int:
     return store.array(first).shape[0]
 
 
-def _rows_of(store: Store, units: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+def _rows_of(store: Store, units: Int64s | None) -> Int64s | None:
     """Rows of the main table that belong to samples; None: all rows."""
     if units is None or store.sample_table == _main_table(store):
         return units
@@ -101,5 +107,145 @@ def _rows_of(store: Store, units: NDArray[np.int64] | None) -> NDArray[np.int64]
     first, stop = offsets.ranges(units)
     lengths = stop - first
     starts = offsets_from_lengths(lengths)
-    rows: NDArray[np.int64] = np.arange(starts[-1]) + np.repeat(first - starts[:-1], lengths)
+    rows: Int64s = np.arange(starts[-1]) + np.repeat(first - starts[:-1], lengths)
     return rows
+
+
+# Ragged samples: ranges of rows of a table, or a random subset of each range.
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Rows of a batch of ragged samples."""
+
+    # (B,): sample i has rows ``lo[i]:hi[i]``
+    lo: Int64s
+    hi: Int64s
+    offsets: Int64s  # (B + 1,): offset of each sample in the batch
+    # rows of all samples, (offsets[-1],), relative to the sample's ``lo`` and ascending in each; None: all
+    rows: Int64s | None = None
+
+    @classmethod
+    def draw(cls, picks: Picks, lo: Int64s, hi: Int64s, most: int | None = None) -> Spans:
+        """Rows ``lo:hi`` of each sample; of samples with more than `most` rows, a uniform subset."""
+        lengths = hi - lo
+        if most is None or not (lengths > most).any():
+            return cls(lo, hi, offsets_from_lengths(lengths))
+        offsets = offsets_from_lengths(np.minimum(lengths, most))
+        rows = np.empty(int(offsets[-1]), np.int64)
+        for i, length in enumerate(lengths.tolist()):
+            part = rows[offsets[i] : offsets[i + 1]]
+            part[:] = subset(length, most, picks.generator(i)) if length > most else np.arange(length)
+        return cls(lo, hi, offsets, rows)
+
+    def __len__(self) -> int:
+        """Number of rows of the whole batch."""
+        return int(self.offsets[-1])
+
+    def read(self, array: StoredArray, out: AnyArray | None = None) -> AnyArray:
+        """Read the values of these rows, ``(offsets[-1], …)``, into `out` if given."""
+        if self.rows is None:
+            return array.read_ranges(self.lo, self.hi, out)
+        if out is None:
+            out = np.empty((len(self), *array.shape[1:]), array.dtype)
+        lengths = self.hi - self.lo
+        scratch = np.empty((int(lengths.max()), *array.shape[1:]), array.dtype)
+        for i, (lo, hi) in enumerate(zip(self.lo.tolist(), self.hi.tolist(), strict=True)):
+            part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+            rows = self.rows[part]
+            if len(rows) == hi - lo:
+                array.read_ranges([lo], [hi], out[part])
+            elif len(rows) * array.chunk_shape[0] < hi - lo:
+                array.read_rows(rows + lo, out[part])
+            else:  # nearly every chunk is needed: cheapest in order
+                whole = array.read_ranges([lo], [hi], scratch[: hi - lo])
+                np.take(whole, rows, axis=0, out=out[part], mode="clip")
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Samples of any store whose samples are ranges of rows: clips of a recording, events of a window.
+
+    Keys: one per column of the main table, (N, …) with the sample's own number of rows N, and one per number
+    of the table of samples, (…). Columns with reserved names (``index``, ``source``) get the table's name
+    before theirs. On request: ``source``,
+    numbers and texts of the source: ``sources.rate``, ``sources.facts`` (JSON).
+
+    Parameters
+    ----------
+    max_rows
+        Take a random subset of so many rows of a larger sample, ascending, another in each epoch; None: all.
+
+    Raises
+    ------
+    InputError
+        If `max_rows` is not a whole number of at least 1.
+    """
+
+    max_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.integer("max_rows", self.max_rows, least=1, none=True)
+        check.raise_problems()
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require_arrays(store, self, _offsets(store), f"{store.sample_table}/source")
+        known = [*_keys(store, _main_table(store)), *_numbers(store)]
+        return select_keys(known, fields, source_keys(store))
+
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> RaggedReader:
+        """Reader of the samples `units`."""
+        return RaggedReader(self, store, fields, units)
+
+
+class RaggedReader:
+    """Reads ranges of rows; see `SampleReader`."""
+
+    def __init__(self, kind: Ragged, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
+        columns = _keys(store, _main_table(store))
+        numbers = _numbers(store)
+        self._most = kind.max_rows
+        self._units = units
+        self._length = store.sample_count if units is None else len(units)
+        self._offsets = Column(store, _offsets(store))
+        self._columns = {key: store.array(columns[key]) for key in fields if key in columns}
+        self._numbers = {key: Column(store, numbers[key]) for key in fields if key in numbers}
+        self._sources = SourceValues(store, fields, f"{store.sample_table}/source")
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch of samples."""
+        samples = picks.index if self._units is None else self._units[picks.index]
+        lo, hi = self._offsets.ranges(samples)
+        spans = Spans.draw(picks, lo, hi, self._most)
+        batch = {}
+        for key, array in self._columns.items():
+            out = allocate((len(spans), *array.shape[1:]), array.dtype)
+            batch[key] = Packed(spans.read(array, out), spans.offsets)
+        for key, column in self._numbers.items():
+            batch[key] = packed_copy(column.take(samples), allocate)
+        return batch | self._sources.read(samples, allocate)
+
+
+def _offsets(store: Store) -> str:
+    return f"{store.sample_table}/offsets"
+
+
+def _numbers(store: Store) -> dict[str, str]:
+    """Path of each number of the table of samples, by sample key."""
+    own = f"{store.sample_table}/source"
+    return {key: path for key, path in _keys(store, store.sample_table).items() if path != own}
+
+
+def _keys(store: Store, table: str) -> dict[str, str]:
+    """Return the path of each column of a table, by sample key."""
+    keys = {}
+    for path in table_columns(store, table):
+        name = path.removeprefix(f"{table}/")
+        keys[f"{table}.{name}" if name in (INDEX, SOURCE) else name] = path
+    return keys

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SourceNames, require_arrays, select_keys
-from unistore.data.kinds.ragged import Spans
+from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy
 from unistore.errors import InputError
 from unistore.schemas.indices import Column, contradiction
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, quantum
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
+from unistore.system.hints import AnyArray, Float64s, Int64s
 
 # Point coordinates from their stored form: quantised i4, f4 or f8.
 #
@@ -34,7 +35,7 @@ _TILE = 2048
 """Repetitions of a row of three numbers: with half as many, numpy takes twice as long."""
 
 
-def quantised_view(out: NDArray[Any]) -> NDArray[np.int32]:
+def quantised_view(out: AnyArray) -> NDArray[np.int32]:
     """Part of the memory of `out` for its quantised coordinates (N, 3) i4, to be converted in place.
 
     All of the memory for float32, the second half for float64: a conversion from front to back never
@@ -45,27 +46,20 @@ def quantised_view(out: NDArray[Any]) -> NDArray[np.int32]:
 
 
 class Dequantiser:
-    """Converts coordinates of one source to float64, or relative to an origin.
-
-    Parameters
-    ----------
-    scale, offset
-        (3,) float64 each, the source's own; None: coordinates are not quantised.
-    decimal
-        Whether they are those of decimals.
-    """
+    """Converts coordinates of one source to float64, or relative to an origin."""
 
     def __init__(
         self,
-        scale: NDArray[np.float64] | None = None,
-        offset: NDArray[np.float64] | None = None,
+        # (3,) each, the source's own; None: coordinates are not quantised
+        scale: Float64s | None = None,
+        offset: Float64s | None = None,
         *,
-        decimal: bool = False,
+        decimal: bool = False,  # whether they are those of decimals
     ) -> None:
         self._decimal = decimal
         self._scaled: np.ufunc = np.divide if decimal else np.multiply
-        self._scale: NDArray[np.float64] | float | None = None
-        self._offset: NDArray[np.float64] | None = None
+        self._scale: Float64s | float | None = None
+        self._offset: Float64s | None = None
         if scale is None or offset is None:
             return
         self._scale = float(scale[0]) if (scale == scale[0]).all() else _tiled(scale)
@@ -75,9 +69,9 @@ class Dequantiser:
 
     def convert(
         self,
-        stored: NDArray[Any],
-        out: NDArray[np.floating[Any]],
-        origin: NDArray[np.float64] | None = None,
+        stored: AnyArray,  # (N, 3); quantised ones may be `quantised_view` of `out`
+        out: NDArray[np.floating[Any]],  # (N, 3) float32 or float64
+        origin: Float64s | None = None,  # (3,)
     ) -> None:
         """Write ``absolute``, or with an origin ``absolute - origin``, to `out`.
 
@@ -90,7 +84,8 @@ class Dequantiser:
         origin
             (3,) float64.
         """
-        source, target = stored.reshape(-1), out.reshape(-1)
+        source = stored.reshape(-1)
+        target = out.reshape(-1)
         origins = None if origin is None else _tiled(origin, len(out))
         memory = np.empty(min(len(source), 3 * _BLOCK_POINTS))
         for lo in range(0, len(source), 3 * _BLOCK_POINTS):
@@ -106,25 +101,27 @@ class Dequantiser:
             target[lo : lo + len(part)] = work
 
 
-def _row_wise(
-    operation: np.ufunc, work: NDArray[np.float64], tile: NDArray[np.float64] | float | None
-) -> None:
+def _row_wise(operation: np.ufunc, work: Float64s, tile: Float64s | float | None) -> None:
     """Apply an operation with a number or a repeated row (3,), `tile`, to flat `work`, in place."""
     if isinstance(tile, float):
         operation(work, tile, out=work)
     elif tile is not None:
         whole = len(work) // len(tile) * len(tile)
-        rows, rest = work[:whole].reshape(-1, len(tile)), work[whole:]
+        rows = work[:whole].reshape(-1, len(tile))
+        rest = work[whole:]
         operation(rows, tile, out=rows)
         operation(rest, tile[: len(rest)], out=rest)
 
 
-def _tiled(row: NDArray[np.float64], points: int = _TILE) -> NDArray[np.float64]:
+def _tiled(row: Float64s, points: int = _TILE) -> Float64s:
     """`row` (3,) repeated for up to `_TILE` points, flat."""
     return np.frombuffer(row.tobytes() * max(1, min(points, _TILE)), np.float64)
 
 
-_XYZ, _POINTS, _SEGMENTS, _VOXELS = "points/xyz", "points/", "segments/", "voxels/"
+_XYZ = "points/xyz"
+_POINTS = "points/"
+_SEGMENTS = "segments/"
+_VOXELS = "voxels/"
 _VOXEL_KEYS = {"voxel_coords": "coords", "voxel_counts": "counts", "point_voxel": "point_voxel"}
 _OWN = frozenset({INDEX, SOURCE, "xyz", "origin", "bounds", "number", "offsets", *_VOXEL_KEYS})
 """Keys that a segment has for itself; a column of that name is handed out as ``points.<name>``."""
@@ -183,7 +180,7 @@ class Segments:
             known += _VOXEL_KEYS
         return select_keys(known, fields, (SOURCE, *_ON_REQUEST))
 
-    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> SegmentReader:
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> SegmentReader:
         """Reader of the segments `units`."""
         return SegmentReader(store, self, fields, units)
 
@@ -220,9 +217,7 @@ class Segments:
 class SegmentReader:
     """Reads segments; see `SampleReader`."""
 
-    def __init__(
-        self, store: Store, kind: Segments, fields: Sequence[str], units: NDArray[np.int64] | None
-    ) -> None:
+    def __init__(self, store: Store, kind: Segments, fields: Sequence[str], units: Int64s | None) -> None:
         self._kind = kind
         self._offsets = Column(store, "segments/offsets")
         self._units = units
@@ -291,7 +286,7 @@ class _Coordinates:
         self._quantum = quantum(store)
         self._dequantisers: dict[int, Dequantiser] = {}
 
-    def read(self, rows: NDArray[np.int64], spans: Spans, allocate: Allocate) -> NDArray[np.floating]:
+    def read(self, rows: Int64s, spans: Spans, allocate: Allocate) -> NDArray[np.floating]:
         dtype = np.dtype(np.float32 if self._float32 else np.float64)
         out = allocate((len(spans), 3), dtype)
         direct = self._array.dtype == dtype
@@ -312,16 +307,16 @@ class _Coordinates:
         return out
 
     def _dequantiser(self, source: int) -> Dequantiser:
-        found = self._dequantisers.get(source)
-        if found is None:
-            found = Dequantiser()
+        dequantiser = self._dequantisers.get(source)
+        if dequantiser is None:
+            dequantiser = Dequantiser()
             if self._quantum is not None:
                 scale, offset, decimal = self._quantum
-                found = Dequantiser(scale[source], offset[source], decimal=decimal)
+                dequantiser = Dequantiser(scale[source], offset[source], decimal=decimal)
             if len(self._dequantisers) >= 64:  # 200 KB each
                 self._dequantisers.clear()
-            self._dequantisers[source] = found
-        return found
+            self._dequantisers[source] = dequantiser
+        return dequantiser
 
 
 def _point_columns(store: Store) -> dict[str, str]:
@@ -345,16 +340,16 @@ def _segment_columns(store: Store) -> dict[str, str]:
     }
 
 
-def _outside_segments(store: Store, segments: int) -> NDArray[np.int64]:
+def _outside_segments(store: Store, segments: int) -> Int64s:
     """Samples before each segment that is not a sample (number −1: points of no segment), ascending."""
     if segments == store.sample_count:
         return np.empty(0, np.int64)
     numbers = store.array("segments/number")
-    found = [
+    blocks = [
         lo + np.flatnonzero(numbers.read_box([lo], [min(lo + _BLOCK_SEGMENTS, segments)]) == NO_SEGMENT)
         for lo in range(0, segments, _BLOCK_SEGMENTS)
     ]
-    rows = np.concatenate(found) if found else np.empty(0, np.int64)
+    rows = np.concatenate(blocks) if blocks else np.empty(0, np.int64)
     if segments - len(rows) != store.sample_count:
         message = f"numbers {segments - len(rows)} segments, the root counts {store.sample_count} samples"
         raise contradiction(store, "segments/number", message)

@@ -27,8 +27,9 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.indices import Column, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
+from unistore.system.hints import Int64s, Shape
 
-_TEXTS = ("name", "info", "metadata")
+_TEXTS = ("name", "info", "metadata", "header", "patient", "series")
 
 
 def on_request(store: Store) -> tuple[str, ...]:
@@ -43,7 +44,8 @@ class Volumes:
     Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
     ``spacing``, ``origin``, ``direction`` if stored; ``<mask>_present``. On request: ``source``, ``name``,
     ``extent`` (3,) of the stored volume, ``info`` (the text of the case's ``info.json``), ``metadata``
-    (its row of ``metadata.csv``, as JSON).
+    (its row of ``metadata.csv``, as JSON), ``header`` (what is kept of that of its file, as JSON),
+    ``patient`` and ``series`` (digests of DICOM).
 
     Batches are dense, (B, D, H, W), if all volumes have one extent. Else volumes are ragged: packed batches
     have flat values with ``offsets`` and ``shapes`` (B, 3), padded ones are padded to the largest.
@@ -103,12 +105,12 @@ class Volumes:
             window_limits(store, self.window)
         return select_keys([*box_sources(store), *volume_columns(store)], fields, on_request(store))
 
-    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> VolumeReader:
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> WholeVolumeReader:
         """Reader of the volumes `units`."""
-        return VolumeReader(store, self, fields, units)
+        return WholeVolumeReader(store, self, fields, units)
 
 
-class VolumeReader:
+class WholeVolumeReader:
     """Reads volumes; see `SampleReader`."""
 
     def __init__(
@@ -116,7 +118,7 @@ class VolumeReader:
         store: Store,
         kind: Volumes,
         fields: Sequence[str],
-        units: NDArray[np.int64] | None,
+        units: Int64s | None,
     ) -> None:
         self._kind = kind
         stored = whole(store, extent_path(store)).astype(np.int64)
@@ -145,7 +147,7 @@ class VolumeReader:
         self._dense = bool((extents == extents[:1]).all())
         self._extent = tuple(extents[0].tolist()) if self._dense and len(extents) else None
 
-    def box_shape(self, key: str) -> tuple[int, ...] | None:
+    def box_shape(self, key: str) -> Shape | None:
         """See `BoxReader.box_shape`."""
         return self._extent if key in self._boxes else None
 
@@ -155,7 +157,8 @@ class VolumeReader:
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of volumes."""
         volumes = self._units[picks.index]
-        extents, ends = self._extents[volumes], self._ends[volumes]
+        extents = self._extents[volumes]
+        ends = self._ends[volumes]
         offsets = offsets_from_lengths(extents.prod(axis=1))
         batch: Batch = {}
         for key, box in self._boxes.items():
@@ -183,15 +186,7 @@ class VolumeReader:
 
 
 class VolumeMetadata:
-    """Reads values per volume: spacing, origin, names, ….
-
-    Parameters
-    ----------
-    store
-        The store.
-    fields
-        Keys of samples; others than values per volume are ignored.
-    """
+    """Reads values per volume: spacing, origin, names, …."""
 
     def __init__(self, store: Store, fields: Sequence[str]) -> None:
         paths = volume_columns(store) | {"extent": extent_path(store)}
@@ -200,7 +195,7 @@ class VolumeMetadata:
         self._texts = {key: store.text(f"volumes/{key}") for key in texts}
         self._sources = SourceNames(store) if SOURCE in fields else None
 
-    def read(self, volumes: NDArray[np.int64], allocate: Allocate) -> Batch:
+    def read(self, volumes: Int64s, allocate: Allocate) -> Batch:
         """Values for a batch of volumes."""
         batch = {key: packed_copy(column.take(volumes), allocate) for key, column in self._columns.items()}
         for key, texts in self._texts.items():
@@ -270,7 +265,7 @@ class Patches:
         known += ["valid_extent"] if self.pad == "valid" else []
         return select_keys(known, fields, (*on_request(store), "valid", "valid_extent"))
 
-    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> PatchReader:
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> PatchReader:
         """Reader of boxes in the volumes `units`."""
         return PatchReader(store, self, fields, units)
 
@@ -278,9 +273,7 @@ class Patches:
 class PatchReader:
     """Reads boxes; see `SampleReader`."""
 
-    def __init__(
-        self, store: Store, kind: Patches, fields: Sequence[str], units: NDArray[np.int64] | None
-    ) -> None:
+    def __init__(self, store: Store, kind: Patches, fields: Sequence[str], units: Int64s | None) -> None:
         self._kind = kind
         self._shape = np.array(kind.shape)
         column = Column(store, extent_path(store))
@@ -315,7 +308,9 @@ class PatchReader:
         for key, box in self._boxes.items():
             out = allocate((len(picks), *self._kind.shape), box.dtype)
             for i, volume in enumerate(self._units[which].tolist()):
-                lo, hi, fill = corners[i].tolist(), ends[i].tolist(), self._fills.get(key, 0)
+                lo = corners[i].tolist()
+                hi = ends[i].tolist()
+                fill = self._fills.get(key, 0)
                 read_padded(box, volume, lo, hi, out[i], self._kind.pad, fill)
             batch[key] = Packed(out)
         numbers = {"corner": corners, "valid_extent": ends - corners}
@@ -325,19 +320,21 @@ class PatchReader:
             batch["valid"] = valid_masks("valid", sizes, ends - corners, self._kind.shape, allocate)
         return batch | self._labels.read(self._units[which], allocate)
 
-    def _corners(self, picks: Picks, which: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _corners(self, picks: Picks, which: Int64s) -> Int64s:
         room = np.maximum(self._extents[which] - self._shape, 0)
         if self._kind.random:
             return picks.below(room + 1)
         cell = picks.index - self._first[which]
         cells = self._cells[which]
-        rest, z = cell % (cells[:, 1] * cells[:, 2]), cell // (cells[:, 1] * cells[:, 2])
-        y, x = rest // cells[:, 2], rest % cells[:, 2]
-        corners: NDArray[np.int64] = np.minimum(np.stack((z, y, x), axis=1) * self._shape, room)
+        rest = cell % (cells[:, 1] * cells[:, 2])
+        z = cell // (cells[:, 1] * cells[:, 2])
+        y = rest // cells[:, 2]
+        x = rest % cells[:, 2]
+        corners: Int64s = np.minimum(np.stack((z, y, x), axis=1) * self._shape, room)
         return corners
 
 
-def _reach(kind: Patches, extents: NDArray[np.int64]) -> tuple[Reach, NDArray[np.bool_] | None]:
+def _reach(kind: Patches, extents: Int64s) -> tuple[Reach, NDArray[np.bool_] | None]:
     """How boxes go with volumes of `extents` (V, 3), and which volumes have samples; None: all."""
     cells = (
         np.full(len(extents), kind.per_volume) if kind.random else (-(-extents // kind.shape)).prod(axis=1)
@@ -348,12 +345,14 @@ def _reach(kind: Patches, extents: NDArray[np.int64]) -> tuple[Reach, NDArray[np
         return Reach(samples=int(cells.sum())), None
     least = extents.min(axis=0)
     fitting = replace(kind, size=tuple(np.minimum(kind.shape, np.maximum(least, 1)).tolist()), pad=None)
-    size, smallest = (" × ".join(map(str, each)) for each in (kind.shape, least.tolist()))
+    size = " × ".join(map(str, kind.shape))
+    smallest = " × ".join(map(str, least.tolist()))
     what = (
         f"boxes of {size} voxels reach beyond {short} of {len(extents)} volumes: depth, height and width are "
         f"{smallest} at least"
     )
     if kind.pad == "drop":
         return Reach(samples=int(cells[~smaller].sum()), problem=what, fitting=fitting), ~smaller
-    beyond, padded = int(cells[smaller].sum()), kind.pad is not None
+    beyond = int(cells[smaller].sum())
+    padded = kind.pad is not None
     return Reach(samples=int(cells.sum()), beyond=beyond, padded=padded, problem=what, fitting=fitting), None

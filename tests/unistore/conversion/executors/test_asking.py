@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 import unistore
 from unistore.conversion.convert import make_converter
-from unistore.conversion.executors.local import AskJob, SentItem, SentJob, asking
+from unistore.conversion.executors.local import AskJob, asking
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.job import DeriveJob
 from unistore.conversion.keys import fingerprints_of, source_keys
@@ -75,18 +74,15 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     scan = scan_sources(converter, [sources])
     parts = converter.find(list_files([sources]), _nothing()).parts
     job = AskJob(function=partial(scan_part, converter), items=parts)
-    bare, sent = (
-        cloudpickle.dumps(each)
-        for each in (SentJob(job.bare()), SentItem(range(8, 10), job.slice(range(8, 10))))
-    )
-    assert len(bare) < 1200
-    assert len(sent) < len(cloudpickle.dumps(list(parts))) / 8
-    found = cloudpickle.loads(bare).do(cloudpickle.loads(sent))
+    sent = cloudpickle.dumps(job.alone(range(8, 10)).alone(range(8, 10)))
+    assert len(sent) < 1200 + len(cloudpickle.dumps(list(parts))) / 8
+    found = cloudpickle.loads(sent)(range(8, 10))
     assert [scanned.rows for scanned, _ in found.record["answers"]] == [3, 3]
     states = fingerprints_of(scan)
     keys = source_keys(scan, states)
     derive = DeriveJob(converter=converter, scan=scan, fingerprints=states, keys=keys, spill=sources)
-    again = replace(derive.bare(), **derive.slice((8, 9)))
+    again = derive.alone((8, 9)).alone((8, 9))
+    assert again.need((8, 9)) == derive.need((8, 9))
     assert [again.scan.sources[at] for at in (8, 9)] == scan.sources[8:10]
     assert (again.fingerprints[9], again.keys[9]) == (derive.fingerprints[9], keys[9])
     for other in (0, 70):

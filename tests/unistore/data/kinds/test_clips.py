@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
+from tests.spikes import stored_spikes
 from unistore.errors import InputError
 from unistore.order.permutation import At
 
@@ -53,14 +54,13 @@ def record(
     sharp = blur[::-1].copy()
     names = [f"train/{name}" for name in "abc"]
     arrays: dict[str, Any] = {
-        "frames/spike": np.packbits(spikes, axis=-1, bitorder="little"),
-        "frames/spike_length": lengths,
+        **stored_spikes([frame[:length] for frame, length in zip(spikes, lengths, strict=True)]),
+        "frames/source": np.repeat(np.arange(3, dtype=np.int32), LENGTHS),
         "frames/spike_extent": np.tile(np.array([H, W], np.int32), (frames, 1)),
         "frames/image_extent": np.tile(np.array([H * ratio, W * ratio], np.int32), (frames, 1)),
         "sequences/offsets": np.cumsum([0, *LENGTHS]),
         "sequences/name": names,
         "sources/path": names,
-        "sources/first_row": np.cumsum([0, *LENGTHS])[:-1],
     }
     found = Recording(Path(), spikes, lengths, blur, sharp, ratio)
     for count in bins:
@@ -78,7 +78,7 @@ def record(
         count=frames,
         table="frames",
         chunks={
-            "frames/spike": (1, STEPS, 8, 2),
+            "spikes/bits": (5, 8, 2),
             "frames/voxel/5": (1, 5, 8, 16),
             "frames/blur": (1, 16, 16, 3),
             "frames/sharp": (1, 16, 16, 3),
@@ -173,22 +173,19 @@ def test_whole_frames_and_crops_beyond_them(make_store: Any) -> None:
 
 
 def test_mixed_resolutions(make_store: Any) -> None:
-    spikes = np.ones((4, 6, 8, 2), np.uint8) * 255
     extents = np.array([[8, 16], [8, 16], [4, 9], [4, 9]], np.int32)
-    for frame, (height, width) in enumerate(extents):
-        spikes[frame, :, height:] = 0
-        spikes[frame, :, :, -(-width // 8) :] = 0
+    spikes = [np.ones((6, height, width), np.uint8) for height, width in extents]
     blur = np.arange(4 * 8 * 16 * 3, dtype=np.uint8).reshape(4, 8, 16, 3)
     path = make_store(
         "spike",
         {
-            "frames/spike": spikes,
-            "frames/spike_length": np.full(4, 6, np.int32),
+            **stored_spikes(spikes),
             "frames/spike_extent": extents,
             "frames/image_extent": extents,
             "frames/blur": blur,
             "sequences/offsets": np.array([0, 4]),
             "sequences/name": ["a"],
+            "sources/path": list("abcd"),
         },
         count=4,
         table="frames",
@@ -262,10 +259,12 @@ def test_damaged_frames_are_named(make_store: Any) -> None:
             "frames/spike_extent": np.array([[4, 8]], np.int32),
             "frames/image_extent": np.array([[4, 8]], np.int32),
             "frames/voxel/2": np.zeros((1, 2, 4, 8), np.uint8),
+            "frames/source": np.zeros(1, np.int32),
             "frames/blur_file/data": np.zeros(50, np.uint8),
             "frames/blur_file/offsets": np.array([0, 50]),
             "sequences/offsets": np.array([0, 1]),
             "sequences/name": ["a"],
+            "sources/path": ["a"],
         },
         count=1,
         table="frames",

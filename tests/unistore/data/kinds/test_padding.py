@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 import unistore
+from tests.spikes import stored_spikes
 from unistore.data.kinds.padding import copy_padded, fill_values
 from unistore.errors import InputError
 
@@ -83,7 +84,7 @@ def test_pads_that_are_none(wrong: Any) -> None:
     for make in (
         lambda: unistore.Patches(8, pad=wrong),
         lambda: unistore.Clips(pad=wrong),
-        lambda: unistore.Windows(1, 2, pad=wrong),
+        lambda: unistore.Windows(history=1, horizon=2, pad=wrong),
     ):
         with pytest.raises(InputError, match=expected):
             make()
@@ -185,16 +186,14 @@ def write_frames(make_store: Any, ratio: int, *, name: str = "a") -> tuple[Path,
     blur = rng.integers(0, 255, (FRAMES, H * ratio, W * ratio, 3)).astype(np.uint8)
     voxel = rng.integers(0, 9, (FRAMES, 3, H, W)).astype(np.uint16)
     arrays = {
-        "frames/spike": np.packbits(spikes, axis=-1, bitorder="little"),
-        "frames/spike_length": np.full(FRAMES, STEPS, np.int32),
+        **stored_spikes(spikes),
         "frames/spike_extent": np.tile(np.array([H, W], np.int32), (FRAMES, 1)),
         "frames/image_extent": np.tile(np.array([H * ratio, W * ratio], np.int32), (FRAMES, 1)),
         "frames/voxel/3": voxel,
         "frames/blur": blur,
         "sequences/offsets": np.array([0, 4, FRAMES]),
         "sequences/name": [name, "b"],
-        "sources/path": [name, "b"],
-        "sources/first_row": np.array([0, 4]),
+        "sources/path": list("abcdef"),
     }
     path = make_store("spike", arrays, count=FRAMES, table="frames")
     return path, {"spike": spikes, "blur": blur, "voxel": voxel}
@@ -249,6 +248,8 @@ def test_clips_of_frames_that_differ(make_store: Any) -> None:
     blur = np.random.default_rng(0).integers(1, 255, (4, 8, 16, 3)).astype(np.uint8)
     arrays = {
         "frames/voxel/2": np.ones((4, 2, 8, 16), np.uint8),
+        "frames/source": np.arange(4, dtype=np.int32),
+        "sources/path": list("abcd"),
         "frames/spike_extent": extents,
         "frames/image_extent": extents,
         "frames/blur": blur,
@@ -296,7 +297,9 @@ def write_episodes(make_store: Any) -> tuple[Path, dict[str, NDArray[Any]]]:
 @pytest.mark.parametrize("pad", ["valid", "edge", "zero", 0, 1])
 def test_windows(make_store: Any, pad: Any, history: int, horizon: int, stride: int) -> None:
     path, columns = write_episodes(make_store)
-    dataset = unistore.Dataset(path, unistore.Windows(history, horizon, stride, pad))
+    dataset = unistore.Dataset(
+        path, unistore.Windows(history=history, horizon=horizon, stride=stride, pad=pad)
+    )
     bounds = np.cumsum([0, *EPISODES])
     mode: dict[str, Any] = {"mode": "edge"}
     if pad != "edge":
@@ -325,18 +328,20 @@ def test_windows_count_what_they_refuse(make_store: Any, history: int, horizon: 
     steps = [(t, length) for length in EPISODES for t in range(0, length, stride)]
     beyond = sum(t < history - 1 or t + horizon > length for t, length in steps)
     with pytest.raises(InputError, match=rf"leave their episode in {beyond} of {len(steps)} samples"):
-        len(unistore.Dataset(path, unistore.Windows(history, horizon, stride)))
-    assert len(unistore.Dataset(path, unistore.Windows(1, 1, stride))) == len(steps)
+        len(unistore.Dataset(path, unistore.Windows(history=history, horizon=horizon, stride=stride)))
+    assert len(unistore.Dataset(path, unistore.Windows(history=1, horizon=1, stride=stride))) == len(steps)
 
 
 def test_numbers_for_windows_fit_every_field(make_store: Any) -> None:
     path, _ = write_episodes(make_store)
     with pytest.raises(InputError) as refused:
-        len(unistore.Dataset(path, unistore.Windows(2, 2, pad=-1.5)))
+        len(unistore.Dataset(path, unistore.Windows(history=2, horizon=2, pad=-1.5)))
     for named in ("observation.image (uint8)", "terminated (bool)", "task (int64)"):
         assert named in str(refused.value)
     assert "action" not in str(refused.value)
-    fine = unistore.Dataset(path, unistore.Windows(2, 2, pad=-1.5), ["action", "observation.joint"])
+    fine = unistore.Dataset(
+        path, unistore.Windows(history=2, horizon=2, pad=-1.5), ["action", "observation.joint"]
+    )
     assert (fine[0]["observation.joint"][0] == -1.5).all()
     assert (fine[4]["action"][1] == -1.5).all()
 
@@ -409,11 +414,13 @@ def test_limits_that_leave_nothing(make_store: Any, make_scans: Callable[..., An
         assert len(unistore.Dataset(scans.path, kind, split="none")) == 0, "no limit is at fault"
 
     path, _ = write_episodes(make_store)
-    said = refused(unistore.Dataset(path, unistore.Windows(5, 5, pad="drop")))
+    said = refused(unistore.Dataset(path, unistore.Windows(history=5, horizon=5, pad="drop")))
     assert "the longest has 8 steps" in said
     assert CURE.findall(said) == ['unistore.Windows(history=5, horizon=5, pad="edge")']
     with pytest.raises(InputError, match="the longest has 8 steps"):
-        unistore.Loader(unistore.Dataset(path, unistore.Windows(5, 5, pad="drop")), 2, num_workers=0)
+        unistore.Loader(
+            unistore.Dataset(path, unistore.Windows(history=5, horizon=5, pad="drop")), 2, num_workers=0
+        )
 
 
 def test_joined_stores_are_told_at_once(make_store: Any, make_scans: Callable[..., Any]) -> None:

@@ -1,0 +1,68 @@
+"""AEDAT 4 files of iniVation's event cameras, https://docs.inivation.com/software/software-advanced-usage/file-formats/aedat-4.0.html."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.formats.forward import ForwardRecords
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+
+EVENTS = "events"
+"""Name of the array of a recording."""
+_EVENT = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")])
+_MAGIC = b"#!AER-DAT4"
+
+
+class Aedat4(Format):
+    """A stream of events; frames and inertial measurements beside it are left out."""
+
+    name: ClassVar[str] = "aedat4"
+    suffixes: ClassVar[tuple[str, ...]] = (".aedat4",)
+    library: ClassVar[str] = "aedat"
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Look at the first bytes: older versions have the same ones but for the number."""
+        if file.head(len(_MAGIC)) == _MAGIC:
+            return sure("begins with #!AER-DAT4")
+        return no("does not begin with #!AER-DAT4")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """List the streams; events are decoded from the first to the last."""
+        try:
+            from aedat import Decoder
+        except ImportError as error:
+            message = "is read by the library aedat, which is not installed"
+            raise file.problem(message, "pip install 'unistore[events]'", "library") from error
+        streams = Decoder(file.path).id_to_stream()
+        cameras = [number for number, stream in streams.items() if stream["type"] == "events"]
+        if len(cameras) != 1:
+            message = f"has {len(cameras)} streams of events, expected 1"
+            raise file.problem(message, "export the events of each camera to a file of its own")
+        (camera,) = cameras
+        facts = {"width": streams[camera]["width"], "height": streams[camera]["height"]}
+        others = [f"{stream['type']} {number}" for number, stream in streams.items() if number != camera]
+        left_out = dict.fromkeys(others, "is no stream of events")
+        packets = partial(_packets, file.path, camera)
+        records = ForwardRecords(_EVENT, packets, partial(_count, file.path, camera))
+        yield Opened({EVENTS: Array(records)}, facts, forward_only=True, left_out=left_out)
+
+
+def _packets(path: Path, camera: int) -> Iterator[NDArray[Any]]:
+    from aedat import Decoder
+
+    for packet in Decoder(path):
+        if packet["stream_id"] == camera:
+            yield packet["events"].astype(_EVENT)
+
+
+def _count(path: Path, camera: int) -> int:
+    """Decode the file to count its events, of which no header tells the number."""
+    return sum(map(len, _packets(path, camera)))

@@ -1,0 +1,279 @@
+"""LAS, LAZ and COPC: points of laser scanners (ASPRS LAS 1.4 R15)."""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import SEEK_END, BytesIO
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.formats.extras import needed
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+
+_AXES = ("X", "Y", "Z")
+_SHORTEST = 227
+"""Bytes of a header of version 1.0."""
+_HELD = 64 << 20
+"""Bytes of points that are decoded once; of larger files, the rows that were read last are kept."""
+_MOST = 16 << 20
+"""Bytes beside the points that are kept: those of waveforms may be more than memory holds."""
+_RECORD, _RECORD_BEHIND = 54, 60
+"""Bytes of the header of a record."""
+_STEP = 1 << 19
+"""Points that are compressed at a time."""
+_INSTEAD = "read the store instead"
+_FIRST_EVLR = 235
+"""Where a header says at which byte the records behind the points begin."""
+_WKT = ("LASF_Projection", 2112)
+_EPSG_KEYS = (3072, 2048, 4096)
+"""GeoTIFF keys of the projected, the geographic and the vertical system."""
+
+
+class Las(Format):
+    """Coordinates ``x``, ``y``, ``z``, dimensions by name, and the bytes around the points as facts."""
+
+    name: ClassVar[str] = "las"
+    suffixes: ClassVar[tuple[str, ...]] = (".las",)
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Take what begins with LASF."""
+        return sure("begins with LASF") if file.head(4) == b"LASF" else no("does not begin with LASF")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Read the header; points are decoded when they are sliced."""
+        laspy = needed("laspy", "lidar", file)
+        logging.getLogger("laspy").setLevel(logging.CRITICAL)  # which prints what it raises
+        _check_header(file)
+        with laspy.open(file.path, laz_backend=laspy.LazBackend.Lazrs, read_evlrs=False) as reader:
+            end = self._end_of_points(file, reader.header)
+            _check_end(file, end)
+            left_out = {}
+            behind = file.bytes()[end:].tobytes() if file.size - end <= _MOST else b""
+            if file.size - end > _MOST:
+                left_out["records behind the points"] = f"being {file.size - end:,} bytes"
+            elif reader.header.number_of_evlrs:
+                reader.header.evlrs = _records_behind(file, reader.header, behind)
+            facts = _facts(file, reader.header, behind)
+            yield Opened(_arrays(file, reader), facts, memory=_HELD, left_out=left_out)
+
+    def _end_of_points(self, file: SourceFile, header: Any) -> int:
+        """Byte after the last point."""
+        if header.are_points_compressed:
+            raise file.problem("is compressed", "rename it to .laz")
+        end: int = header.offset_to_point_data + header.point_count * header.point_format.size
+        return end
+
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+        """Write the bytes around the points as they were, and the points."""
+        file = SourceFile(path, path.name)
+        laspy = needed("laspy", "lidar", file)
+        if "before" not in facts:
+            raise file.problem("had a header too large to be kept", _INSTEAD, "option")
+        before = b64decode(facts["before"])
+        header = laspy.LasHeader.read_from(BytesIO(before))
+        with TemporaryFile(dir=path.parent) as scratch, path.open("xb+") as out:
+            out.write(before)
+            self._write_points(out, header, _records(file, header, arrays, scratch))
+            out.write(b64decode(facts["behind"]))
+
+    def _write_points(self, out: IO[bytes], header: Any, records: NDArray[Any]) -> None:
+        records.tofile(out)
+
+
+class Laz(Las):
+    """The same, compressed. COPC is LAZ."""
+
+    name: ClassVar[str] = "laz"
+    suffixes: ClassVar[tuple[str, ...]] = (".laz",)
+    library: ClassVar[str] = "lazrs"
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """See `Las.open`."""
+        needed("lazrs", "lidar", file)
+        with super().open(file) as opened:
+            yield opened
+
+    def _end_of_points(self, file: SourceFile, header: Any) -> int:
+        if not header.are_points_compressed:
+            raise file.problem("is not compressed", "rename it to .las")
+        start = header.offset_to_point_data
+        _check_end(file, _number(file, start, 8))  # of the table of chunks, behind the points
+        return header.start_of_first_evlr if header.number_of_evlrs else file.size
+
+    def _write_points(self, out: IO[bytes], header: Any, records: NDArray[Any]) -> None:
+        file = SourceFile(Path(out.name), Path(out.name).name)
+        if header.vlrs.get_by_id("copc"):
+            raise file.problem("was COPC, whose octree is not written", _INSTEAD, "option")
+        lazrs = needed("lazrs", "lidar", file)
+        (settings,) = header.vlrs.get("LasZipVlr")
+        compressor = lazrs.LasZipCompressor(out, lazrs.LazVlr(settings.record_data_bytes()))
+        for lo in range(0, len(records), _STEP):
+            compressor.compress_many(records[lo : lo + _STEP].view(np.uint8))
+        compressor.done()
+        end = out.seek(0, SEEK_END)
+        if header.number_of_evlrs:
+            out.seek(_FIRST_EVLR)
+            out.write(end.to_bytes(8, "little"))
+            out.seek(end)
+
+
+def _number(file: SourceFile, at: int, size: int) -> int:
+    """Read a number of a file; what is missing counts as 0."""
+    return int.from_bytes(file.bytes()[at : at + size].tobytes(), "little")
+
+
+def _check_header(file: SourceFile) -> None:
+    """Refuse a file that ends before its points begin."""
+    if file.size < _SHORTEST:
+        message = f"ends inside its header, after {file.size} bytes"
+        raise file.problem(message, "copy it again", "truncated")
+    start, records = _number(file, 96, 4), _number(file, 100, 4)
+    if start < _SHORTEST + _RECORD * records:
+        message = f"has points from byte {start} on, but {records} records before them"
+        raise file.problem(message, "get or write it again", "damaged")
+    _check_end(file, start)
+
+
+def _check_end(file: SourceFile, end: int) -> None:
+    if file.size < end:
+        message = f"has {file.size} bytes, its header tells of {end}"
+        raise file.problem(message, "copy it again", "truncated")
+
+
+def _records_behind(file: SourceFile, header: Any, behind: bytes) -> Any:
+    """Parse the records behind the points, which must all be there."""
+    from laspy.vlrs.vlrlist import VLRList
+
+    end = 0
+    for _ in range(header.number_of_evlrs):
+        end += _RECORD_BEHIND + int.from_bytes(behind[end + 20 : end + 28], "little")
+        if end > len(behind):
+            _check_end(file, file.size - len(behind) + end)
+    return VLRList.read_from(BytesIO(behind), header.number_of_evlrs, extended=True)
+
+
+def _facts(file: SourceFile, header: Any, behind: bytes) -> dict[str, Any]:
+    """What the header says, and the bytes before the points and behind them."""
+    facts = {
+        "version": str(header.version),
+        "point_format": header.point_format.id,
+        "scale": header.scales.tolist(),
+        "offset": header.offsets.tolist(),
+        "gps_time_type": header.global_encoding.gps_time_type.name.lower(),
+        "crs": _crs(header),
+    }
+    if header.offset_to_point_data <= _MOST:
+        facts["before"] = b64encode(file.head(header.offset_to_point_data)).decode()
+        facts["behind"] = b64encode(behind).decode()
+    return facts
+
+
+def _crs(header: Any) -> str:
+    """Return the coordinate system: WKT, else numbers of GeoTIFF keys, as ``EPSG:26910+5703``."""
+    codes: list[int] = []
+    for record in (*header.vlrs, *(header.evlrs or ())):
+        if (record.user_id, record.record_id) == _WKT:
+            return str(record.record_data_bytes().rstrip(b"\0"), "utf-8", "backslashreplace")
+        keys = {key.id: key.value_offset for key in getattr(record, "geo_keys", ())}
+        codes += [keys[key] for key in _EPSG_KEYS if key in keys]
+    return f"EPSG:{'+'.join(map(str, codes))}" if codes else ""
+
+
+class _Points:
+    """Points of an open file, of which all dimensions are decoded together."""
+
+    def __init__(self, reader: Any, name: str) -> None:
+        self._reader, self._name = reader, name
+        self.count: int = reader.header.point_count
+        self._is_held = self.count * reader.header.point_format.size <= _HELD
+        self._range = 0, 0
+        self._records = reader.read_points(0)
+
+    def values(self, name: str, lo: int, hi: int) -> NDArray[Any]:
+        """Rows ``lo:hi`` of a dimension."""
+        first, last = self._range
+        if not first <= lo <= hi <= last:
+            first, last = (0, self.count) if self._is_held else (lo, hi)
+            self._reader.seek(first)
+            self._records = self._reader.read_points(last - first)
+            self._range = first, last
+        return np.asarray(self._records[lo - first : hi - first][name])
+
+
+class _Dimension:
+    """A dimension of the points."""
+
+    def __init__(self, points: _Points, name: str) -> None:
+        self._points, self._name = points, name
+        empty = points.values(name, 0, 0)
+        self.shape, self.dtype = (points.count, *empty.shape[1:]), empty.dtype
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        lo, hi, step = rows.indices(self._points.count)
+        return self._points.values(self._name, lo, max(lo, hi))[::step]
+
+
+class _Axis(_Dimension):
+    """Coordinates: integers by scale and offset, as the format defines them."""
+
+    def __init__(self, points: _Points, name: str, scale: float, offset: float) -> None:
+        super().__init__(points, name)
+        self.dtype = np.dtype(np.float64)
+        self._scale, self._offset = scale, offset
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return super().__getitem__(rows) * self._scale + self._offset
+
+
+def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
+    """Coordinates, and the other dimensions by their names."""
+    header = reader.header
+    points = _Points(reader, file.name)
+    arrays = {}
+    for number, axis in enumerate(_AXES):
+        arrays[axis.lower()] = Array(_Axis(points, axis, header.scales[number], header.offsets[number]))
+    for name in header.point_format.dimension_names:
+        if name in arrays:
+            message = f"has extra bytes {name!r} beside that coordinate"
+            raise file.problem(message, "rename them", "name")
+        if name not in _AXES:
+            arrays[name] = Array(_Dimension(points, name))
+    return arrays
+
+
+def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch: IO[bytes]) -> NDArray[Any]:
+    """Pack the points as a file holds them, one dimension after the other."""
+    from laspy.point.record import PackedPointRecord
+
+    known = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
+    lacking = [name for name in header.point_format.dimension_names if name not in known]
+    if lacking:
+        message = f"was converted without {', '.join(lacking)}"
+        raise file.problem(message, _INSTEAD, "option")
+    dtype = header.point_format.dtype()
+    records = np.memmap(scratch, dtype, "w+", shape=(len(arrays["x"]),))
+    points = PackedPointRecord(records, header.point_format)
+    for name, array in arrays.items():
+        axis = "xyz".find(name)
+        for lo, rows in array.blocks():
+            target = points[lo : lo + len(rows)]
+            if axis < 0:
+                target[name][:] = rows
+                written = np.asarray(target[name])
+            else:
+                scale, offset = header.scales[axis], header.offsets[axis]
+                target[name.upper()][:] = np.rint((rows - offset) / scale)
+                written = target[name.upper()] * scale + offset
+            if not np.array_equal(written, rows, equal_nan=rows.dtype.kind == "f"):
+                message = f"does not hold {name} exactly"
+                raise file.problem(message, _INSTEAD)
+    return records

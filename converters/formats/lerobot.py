@@ -1,0 +1,296 @@
+"""LeRobot datasets, v2.1 and v3: ``meta/info.json``, tables in Parquet, cameras as videos.
+
+A dataset opens as one tree, ``data/episode_000000/<feature>``, wherever its files keep the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
+from unistore.converters.formats.video import Frames
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.errors import InputError, Problem
+
+_NUMBERS = ("frame_index", "episode_index", "index")
+_TIMESTAMP = "timestamp"
+_FACTS = ("codebase_version", "robot_type", "fps")
+_CONVERTERS = {
+    "v2.0": "lift it with lerobot's convert_dataset_v20_to_v21.py",
+    "v1.6": "lift it with lerobot's convert_dataset_v1_to_v2.py, then to v2.1",
+}
+_PLACEHOLDER = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
+_TIME_TOLERANCE = 1e-3
+"""Seconds between a timestamp, a float32, and the number of its step over the rate."""
+_DAMAGED = "get the dataset again"
+
+
+class _Feature(NamedTuple):
+    """What a dataset says of one feature."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    axes: Sequence[str]
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """Dtype of its values; images are files in memory."""
+        return np.dtype(object if self.dtype == "image" else self.dtype)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of its values; LeRobot has single ones as scalars."""
+        return () if self.dtype == "image" or self.shape == (1,) else self.shape
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of its images."""
+        sizes = dict(zip(self.axes, self.shape, strict=True))
+        return sizes["height"], sizes["width"]
+
+
+class _Stretch(NamedTuple):
+    """Where the frames of an episode lie."""
+
+    path: str
+    start: float
+
+
+class _Episode(NamedTuple):
+    """Where an episode lies."""
+
+    number: int
+    length: int
+    tasks: Sequence[str]
+    table: str
+    first_row: int
+    videos: Mapping[str, _Stretch]
+
+    @property
+    def group(self) -> str:
+        """Name of its group of arrays."""
+        return f"data/episode_{self.number:06d}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _OpenedDataset(Opened):
+    """An open dataset; the tasks of an episode are facts of its group."""
+
+    tasks: Mapping[str, Sequence[str]]
+
+    def group_facts(self, group: str = "") -> Facts:
+        """See `Opened`."""
+        if not group:
+            return self.facts
+        return {"tasks": list(self.tasks[group])} if group in self.tasks else {}
+
+
+class LeRobot(Format):
+    """A LeRobot dataset, by its ``meta/info.json``."""
+
+    name: ClassVar[str] = "lerobot"
+    suffixes: ClassVar[tuple[str, ...]] = (".json",)
+    library: ClassVar[str] = "Arrow and FFmpeg"
+    offered: ClassVar[bool] = False
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Look for the version of LeRobot in ``meta/info.json``."""
+        if is_info(file.path) and b'"codebase_version"' in file.head(1 << 16):
+            return sure("says a codebase_version")
+        return no("is no meta/info.json of LeRobot")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Read what ``meta/`` says; rows and frames are read when arrays are sliced."""
+        with ExitStack() as stack:
+            try:
+                opened = _Dataset(file).opened(Tables(stack))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                message = f"and the files beside it do not describe a dataset: {error!r}"
+                raise file.problem(message, _DAMAGED, "damaged") from error
+            yield opened
+
+
+def is_info(path: Path) -> bool:
+    """Whether a file has the name of one that describes a dataset."""
+    return path.name == "info.json" and path.parent.name in ("meta", "meta_data")
+
+
+class _Dataset:
+    """What ``meta/`` says of a dataset."""
+
+    def __init__(self, file: SourceFile) -> None:
+        self.file = file
+        self.info = json.loads(file.bytes()[:].tobytes())
+        self.version = str(self.info["codebase_version"])
+        if self.version not in ("v2.1", "v3.0"):
+            message = f"is LeRobot {self.version}, which is not read"
+            raise file.problem(message, _CONVERTERS.get(self.version, "v2.1 and v3.0 are read"))
+        self.rate = float(self.info["fps"])
+        self.features = [
+            _Feature(name, str(said["dtype"]), tuple(map(int, said["shape"])), said.get("names") or ())
+            for name, said in self.info["features"].items()
+        ]
+        self.cameras = [feature.name for feature in self.features if feature.dtype == "video"]
+        self.files: dict[str, SourceFile] = {}
+        """Further files by their path in the dataset."""
+
+    def opened(self, tables: Tables) -> Opened:
+        """List the arrays of all episodes; a table is opened with its first use."""
+        tasks, episodes = self._from_tables() if self.version == "v3.0" else self._from_lines()
+        self._check(episodes, tasks)
+        arrays: dict[str, Array] = {}
+        for episode in episodes:
+            arrays |= self._arrays(episode, tables)
+        largest = max((self._beside(episode.table).size for episode in episodes), default=0)
+        texts = [feature.name for feature in self.features if feature.dtype == "string"]
+        numbers = dict.fromkeys(_NUMBERS, "follows from the order of the rows")
+        return _OpenedDataset(
+            arrays=arrays,
+            facts={"tasks": tasks, **{name: self.info.get(name) for name in _FACTS}},
+            further=list(self.files.values()),
+            memory=3 * largest,
+            left_out={**numbers, **dict.fromkeys(texts, "is text")},
+            tasks={episode.group: episode.tasks for episode in episodes},
+            file=self.file,
+        )
+
+    def _arrays(self, episode: _Episode, tables: Tables) -> Iterator[tuple[str, Array]]:
+        open_table = partial(tables.open, self._beside(episode.table))
+        for feature in self.features:
+            path = f"{episode.group}/{feature.name}"
+            if feature.dtype == "video":
+                stretch = episode.videos[feature.name]
+                video = self._beside(stretch.path)
+                yield path, Frames(video, feature.image_size, stretch.start, episode.length, self.rate)
+            elif feature.name == _TIMESTAMP:
+                yield path, _Timestamps(open_table, episode, self.rate)
+            elif feature.name not in _NUMBERS and feature.dtype != "string":
+                rows = episode.first_row, episode.length
+                yield path, ParquetColumn(open_table, feature.name, *rows, feature.stored, feature.row_shape)
+
+    def _from_tables(self) -> tuple[list[str], list[_Episode]]:
+        """Read tasks and episodes of version 3, of which files hold many."""
+        tasks = [row["__index_level_0__"] for row in self._rows_of("meta/tasks.parquet")]
+        folder = self.file.path.parent
+        tables = sorted(path.relative_to(folder) for path in folder.glob("episodes/*/*.parquet"))
+        first_rows: dict[str, int] = {}
+        episodes = []
+        for path in tables:
+            for row in self._rows_of(f"meta/{path.as_posix()}"):
+                table = self._path_of("data_path", _place(row, "data"))
+                first = first_rows.setdefault(table, row["dataset_from_index"])
+                videos = {camera: self._stretch(row, camera) for camera in self.cameras}
+                first_row = row["dataset_from_index"] - first
+                place = row["episode_index"], row["length"], row["tasks"], table, first_row
+                episodes.append(_Episode(*place, videos))
+        return tasks, episodes
+
+    def _stretch(self, row: Mapping[str, Any], camera: str) -> _Stretch:
+        name = f"videos/{camera}"
+        path = self._path_of("video_path", {**_place(row, name), "video_key": camera})
+        return _Stretch(path, float(row[f"{name}/from_timestamp"]))
+
+    def _from_lines(self) -> tuple[list[str], list[_Episode]]:
+        """Read tasks and episodes of version 2.1, of which each has its own files."""
+        tasks = [line["task"] for line in self._lines_of("meta/tasks.jsonl")]
+        episodes = []
+        for line in self._lines_of("meta/episodes.jsonl"):
+            number = line["episode_index"]
+            place = {"episode_index": number, "episode_chunk": number // self.info["chunks_size"]}
+            table = self._path_of("data_path", place)
+            videos = {}
+            for camera in self.cameras:
+                path = self._path_of("video_path", {**place, "video_key": camera})
+                videos[camera] = _Stretch(path, 0.0)
+            episodes.append(_Episode(number, line["length"], line["tasks"], table, 0, videos))
+        return tasks, episodes
+
+    def _rows_of(self, name: str) -> list[dict[str, Any]]:
+        """Read the rows of a table of ``meta/``, without the statistics."""
+        with open_parquet(self._beside(name)) as table:
+            return table.rows(lambda column: not column.startswith("stats/"))
+
+    def _lines_of(self, name: str) -> list[dict[str, Any]]:
+        lines = self._beside(name).bytes()[:].tobytes().splitlines()
+        return [json.loads(line) for line in lines if line.strip()]
+
+    def _beside(self, name: str) -> SourceFile:
+        """Return a file by its path in the dataset."""
+        if name not in self.files:
+            found = self.file.beside(f"../{name}")
+            self.files[name] = replace(found, name=os.path.normpath(found.name))
+        return self.files[name]
+
+    def _path_of(self, template: str, values: Mapping[str, Any]) -> str:
+        """Fill in a path that ``info.json`` gives; what else `str.format` could do is left to others."""
+
+        def filled(match: re.Match[str]) -> str:
+            return str(values[match[1]]).zfill(int(match[2] or 0))
+
+        return _PLACEHOLDER.sub(filled, self.info[template])
+
+    def _check(self, episodes: Sequence[_Episode], tasks: Sequence[str]) -> None:
+        """Refuse episodes that are missing or out of order, and tasks that nobody names."""
+        numbers = [episode.number for episode in episodes]
+        if numbers != list(range(int(self.info["total_episodes"]))):
+            wrong = next((at for at, number in enumerate(numbers) if number != at), len(numbers))
+            said = self.info["total_episodes"]
+            message = (
+                f"says {said} episodes, and meta/ lists {len(numbers)}; number {wrong} is not in its place"
+            )
+            raise self.file.problem(message, _DAMAGED, "missing")
+        known = set(tasks)
+        for episode in episodes:
+            unknown = [task for task in episode.tasks if task not in known]
+            if unknown:
+                message = f"{episode.group} has task {unknown[0]!r}, which meta/tasks does not list"
+                raise self.file.problem(message, _DAMAGED, "missing")
+
+
+class _Timestamps(ParquetColumn):
+    """Seconds of each step since the first, (steps,) float32."""
+
+    __slots__ = ("_episode", "_rate", "_table")
+
+    def __init__(self, open_table: Any, episode: _Episode, rate: float) -> None:
+        super().__init__(open_table, _TIMESTAMP, episode.first_row, episode.length, np.dtype("f4"), ())
+        self._table = open_table
+        self._episode = episode
+        self._rate = rate
+
+    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
+        """Say whether the rows are another episode's, or steps are missing."""
+        del as_objects
+        first = self._episode.first_row
+        numbers = ParquetColumn(self._table, "episode_index", first, self._episode.length, np.dtype("i8"), ())
+        try:
+            steps = np.arange(self._episode.length)
+            late = np.abs(self.read(0, len(steps)) - steps / self._rate) > _TIME_TOLERANCE
+            foreign = numbers.read(0, len(steps)) != self._episode.number
+        except InputError as error:
+            return error.problems
+        file: ParquetFile = self._table()
+        if foreign.any():
+            message = f"row {first + int(foreign.argmax())} is none of episode {self._episode.number}"
+            return file.file.problem(message, _DAMAGED, "value").problems
+        if late.any():
+            step = int(late.argmax())
+            message = f"step {step} of episode {self._episode.number} is not at {step / self._rate:.4f} s"
+            return file.file.problem(message, "steps are missing: record them again", "value").problems
+        return ()
+
+
+def _place(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {"chunk_index": row[f"{name}/chunk_index"], "file_index": row[f"{name}/file_index"]}

@@ -1,0 +1,112 @@
+"""MetaImage volumes, ``.mha``, and ``.mhd`` with its voxels in another file.
+
+https://itk.org/Wiki/MetaIO/Documentation
+
+The array has the axes of the file in reverse, the slowest first; places are LPS, as ITK writes them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import IO, Any, ClassVar
+
+import numpy as np
+
+from unistore.converters.formats.volumes import Planes, reading, stated
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
+
+_TYPES = {
+    "MET_CHAR": "i1",
+    "MET_UCHAR": "u1",
+    "MET_SHORT": "i2",
+    "MET_USHORT": "u2",
+    "MET_INT": "i4",
+    "MET_UINT": "u4",
+    "MET_LONG_LONG": "i8",
+    "MET_ULONG_LONG": "u8",
+    "MET_FLOAT": "f4",
+    "MET_DOUBLE": "f8",
+}
+_LONGEST_HEADER = 1 << 16
+
+
+class MetaImage(Format):
+    """One array, called ``image``."""
+
+    name: ClassVar[str] = "metaimage"
+    suffixes: ClassVar[tuple[str, ...]] = (".mha", ".mhd")
+    offered: ClassVar[bool] = False
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Look for the last line of the header."""
+        file.check_whole()
+        if b"ElementDataFile" in file.head(_LONGEST_HEADER):
+            return sure("has a header of MetaImage")
+        raise file.problem("has no line ElementDataFile, with which a MetaImage header ends", "copy it again")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Read the header; voxels are read when they are sliced, compressed ones at once."""
+        said, end = _header(file)
+        shape = tuple([int(extent) for extent in said["DimSize"].split()])[::-1]
+        if said.get("ElementNumberOfChannels", "1") != "1" or said["ElementType"] not in _TYPES:
+            channels = said.get("ElementNumberOfChannels", "1")
+            message = f"holds {said['ElementType']} in {channels} channels, which is not read"
+            raise file.problem(message, "write one channel of numbers", "dtype")
+        is_big = said.get("BinaryDataByteOrderMSB", said.get("ElementByteOrderMSB", "False")) == "True"
+        dtype = np.dtype(_TYPES[said["ElementType"]]).newbyteorder(">" if is_big else "<")
+        name = said["ElementDataFile"]
+        is_local = name == "LOCAL"
+        voxels = file if is_local else file.beside(name)
+        start = end if is_local else max(0, int(said.get("HeaderSize", 0)))
+        is_compressed = said.get("CompressedData") == "True"
+        further = () if is_local else (voxels,)
+        with voxels.path.open("rb") as raw, reading(file):
+            stream: IO[bytes] = raw
+            size = voxels.size - start
+            if is_compressed:
+                raw.seek(start)
+                content = zlib.decompress(raw.read())
+                stream, start, size = BytesIO(content), 0, len(content)
+            planes = Planes(file, stream, start, shape, dtype)
+            planes.check_size(size)
+            memory = size if is_compressed else 0
+            yield Opened({"image": Array(planes)}, _place(said), further, memory=memory)
+
+
+def _header(file: SourceFile) -> tuple[dict[str, str], int]:
+    """Return what the header says, and where it ends."""
+    said: dict[str, str] = {}
+    with file.path.open("rb") as raw:
+        while "ElementDataFile" not in said:
+            line = raw.readline(_LONGEST_HEADER)
+            if not line:
+                raise file.problem("ends inside its header", "copy it again", "truncated")
+            key, _, value = line.decode("latin-1").partition("=")
+            said[key.strip()] = value.strip()
+        end = raw.tell()
+    missing = [key for key in ("DimSize", "ElementType") if key not in said]
+    if missing or said["ElementDataFile"].startswith("LIST") or "%" in said["ElementDataFile"]:
+        what = f"says no {missing[0]}" if missing else "has its voxels in a list of files"
+        raise file.problem(what, "write it again in one file: SimpleITK.WriteImage(image, 'a.mha')")
+    return said, end
+
+
+def _place(said: dict[str, str]) -> dict[str, Any]:
+    spacing = _numbers(said, "ElementSpacing", "ElementSize")
+    origin = _numbers(said, "Offset", "Position", "Origin")
+    matrix = _numbers(said, "TransformMatrix", "Rotation", "Orientation")
+    if len(spacing) != 3:
+        return {}
+    if len(origin) != 3 or len(matrix) != 9:
+        return {"spacing": spacing[::-1].tolist()}
+    steps = matrix.reshape(3, 3).T * spacing  # a row of the file is an axis
+    return stated(steps[:, ::-1], origin)
+
+
+def _numbers(said: dict[str, str], *keys: str) -> Any:
+    text = next((said[key] for key in keys if key in said), "")
+    return np.array([float(number) for number in text.split()])

@@ -1,0 +1,157 @@
+"""NIfTI volumes, ``.nii`` and ``.nii.gz``: https://nifti.nimh.nih.gov.
+
+The array has the axes of the file in reverse, the slowest first, as SimpleITK gives them: ``array[k, j, i]``.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from unistore.converters.formats.extras import needed
+from unistore.converters.formats.volumes import (
+    RAS_TO_LPS,
+    Planes,
+    Scaling,
+    is_compressed,
+    origin_of,
+    reading,
+    stated,
+    steps_of,
+    stream_of,
+)
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
+
+_LONG = 540
+"""Bytes of the header of NIfTI-2; that of NIfTI-1 has 348."""
+_MAGIC = {348: (344, b"n+1\0"), _LONG: (4, b"n+2\0\r\n\x1a\n")}
+"""By the length of a header: where it says that the voxels are in the same file, and how."""
+_MOST = 32767
+"""Voxels of an axis that NIfTI-1 counts."""
+_MILLIMETRES = {"meter": 1000.0, "micron": 0.001}
+_SFORM_TAKEN = "sform and qform place it differently: sform was taken, both are kept in the header"
+
+
+class Nifti(Format):
+    """One array, called ``image``."""
+
+    name: ClassVar[str] = "nifti"
+    suffixes: ClassVar[tuple[str, ...]] = (".nii", ".nii.gz")
+    offered: ClassVar[bool] = False
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Look at the length of the header and its magic."""
+        file.check_whole()
+        if _header_bytes(file):
+            return sure("begins with a NIfTI header")
+        message = "does not begin with the header of a NIfTI file with voxels"
+        raise file.problem(message, "write it again: nibabel.save(image, 'a.nii.gz')")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Read the header; nibabel knows what it means."""
+        nibabel = needed("nibabel", "medical", file)
+        kind = nibabel.Nifti2Header if _header_bytes(file) == _LONG else nibabel.Nifti1Header
+        with stream_of(file) as stream:
+            with reading(file):
+                header = kind.from_fileobj(stream, check=False)
+            shape = header.get_data_shape()
+            while len(shape) > 3 and shape[-1] == 1:
+                shape = shape[:-1]
+            dtype = header.get_data_dtype()
+            planes = Planes(file, stream, header.get_data_offset(), shape[::-1], dtype, _scaling(header))
+            if not is_compressed(file):
+                planes.check_size(file.size - planes.start)
+            facts = _facts(header)
+            differ = {"image": _SFORM_TAKEN} if _contradicts(facts["header"]) else {}
+            yield Opened({"image": Array(planes)}, facts, forward_only=is_compressed(file), notes=differ)
+
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+        """Write the array plane after plane, in mm and without scaling."""
+        (array,) = arrays.values()
+        header = _header_of(array, facts)
+        with path.open("wb") as raw, ExitStack() as stack:
+            target: Any = raw
+            if path.name.lower().endswith(".gz"):
+                target = stack.enter_context(gzip.GzipFile("", "wb", 3, raw, mtime=0))
+            header.write_to(target)
+            target.seek(header.get_data_offset())
+            for _, block in array.blocks():
+                target.write(block.astype(header.get_data_dtype()).tobytes())
+
+
+def _header_bytes(file: SourceFile) -> int:
+    """Return the length of the header; 0: it is none of a NIfTI file with voxels."""
+    with stream_of(file) as stream, reading(file):
+        head = stream.read(_LONG)
+    for length, (at, magic) in _MAGIC.items():
+        stated_length = head[:4]
+        is_one = length in (int.from_bytes(stated_length, "little"), int.from_bytes(stated_length, "big"))
+        if is_one and head.startswith(magic, at):
+            return length
+    return 0
+
+
+def _scaling(header: Any) -> Scaling | None:
+    slope, intercept = header.get_slope_inter()
+    if slope is None or (slope == 1 and intercept == 0):
+        return None
+    dtype = header.get_data_dtype()
+    if dtype.kind not in "iu":
+        return Scaling(slope, intercept, np.dtype(np.float64))
+    limits = np.iinfo(dtype)
+    return Scaling.of(slope, intercept, int(limits.min), int(limits.max))
+
+
+def _facts(header: Any) -> dict[str, Any]:
+    """Return where the voxels lie, and what is kept of the header: no texts, which may name the patient."""
+    length = _MILLIMETRES.get(header.get_xyzt_units()[0], 1.0)
+    scale = np.diag([length, length, length, 1.0])
+    slope, intercept = header.get_slope_inter()
+    kept: dict[str, Any] = {"format": "nifti", "dtype": header.get_data_dtype().str}
+    kept |= {"slope": slope, "intercept": intercept}
+    for form, affine in (("sform", header.get_sform), ("qform", header.get_qform)):
+        code = int(header[f"{form}_code"])
+        kept[f"{form}_code"] = code
+        kept[form] = (scale @ affine()).tolist() if code else None
+    placed = kept["sform"] or kept["qform"]
+    if placed is None:  # what libraries assume then is no statement of the file
+        zooms = [float(zoom) * length for zoom in header.get_zooms()[:3]]
+        known = {"spacing": zooms[::-1]} if len(zooms) == 3 else {}
+        return {**known, "header": kept}
+    lps = RAS_TO_LPS @ np.array(placed)[:3]
+    return {**stated(lps[:, 2::-1], lps[:, 3]), "header": kept}
+
+
+def _contradicts(kept: Facts) -> bool:
+    """Whether both ways to place the voxels are there and differ by more than rounding."""
+    if kept["sform"] is None or kept["qform"] is None:
+        return False
+    return not np.allclose(kept["sform"], kept["qform"], rtol=1e-3, atol=1e-2)
+
+
+def _header_of(array: Array, facts: Facts) -> Any:
+    """Make the header of a file."""
+    import nibabel
+
+    kept: Facts = facts.get("header") or {}
+    kind: Any = nibabel.Nifti2Header if max(array.shape) > _MOST else nibabel.Nifti1Header
+    header = kind(endianness=">" if array.dtype.byteorder == ">" else "<")
+    header.set_data_dtype(array.dtype)
+    header.set_data_shape(array.shape[::-1])
+    header.set_data_offset(header.single_vox_offset)
+    header.set_xyzt_units("mm")
+    header["pixdim"][1:4] = (facts.get("spacing") or [1.0] * 3)[::-1]
+    if "direction" in facts:
+        ras = np.eye(4)
+        ras[:3, :3] = RAS_TO_LPS @ steps_of(facts)[:, ::-1]
+        ras[:3, 3] = RAS_TO_LPS @ origin_of(facts)
+        header.set_sform(ras, kept.get("sform_code", 1))
+    if kept.get("qform") is not None:
+        header.set_qform(np.array(kept["qform"]), kept["qform_code"])
+    return header

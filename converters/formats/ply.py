@@ -1,0 +1,166 @@
+"""PLY: vertices of meshes, of scans, and splats (G. Turk, "The PLY Polygon File Format", 1994)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from unistore.converters.formats.rows_of_text import TextColumn, TextRows
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+
+_TYPES = {
+    "char": "i1",
+    "uchar": "u1",
+    "short": "i2",
+    "ushort": "u2",
+    "int": "i4",
+    "uint": "u4",
+    "float": "f4",
+    "double": "f8",
+    "int8": "i1",
+    "uint8": "u1",
+    "int16": "i2",
+    "uint16": "u2",
+    "int32": "i4",
+    "uint32": "u4",
+    "float32": "f4",
+    "float64": "f8",
+}
+_ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": "="}
+_MOST_HEADER = 1 << 20
+_VERTEX = "vertex"
+_LABELS = ".labels.ply"
+"""Ending of the file beside a scan of ScanNet that holds the label of each vertex."""
+
+
+class Element(NamedTuple):
+    """An element of a file: its properties, and those of them that are lists."""
+
+    name: str
+    rows: int
+    properties: list[tuple[str, str]]
+    lists: list[str]
+
+
+class Ply(Format):
+    """Properties of the vertices by their names."""
+
+    name: ClassVar[str] = "ply"
+    suffixes: ClassVar[tuple[str, ...]] = (".ply",)
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Take what begins with ply."""
+        is_ply = file.head(5).split()[:1] == [b"ply"]
+        return sure("begins with ply") if is_ply else no("does not begin with ply")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Read the header; values of vertices when they are sliced."""
+        opened = _opened(file)
+        labels = file.path.name.removesuffix(".ply") + _LABELS
+        if file.path.name.endswith(_LABELS) or not (file.path.parent / labels).is_file():
+            yield opened
+            return
+        beside = file.beside(labels)
+        label = _opened(beside).arrays["label"]
+        if label.shape != opened.arrays["x"].shape:
+            message = f"has {len(label)} vertices, {file.name} {len(opened.arrays['x'])}"
+            raise beside.problem(message)
+        yield Opened({**opened.arrays, "label": label}, opened.facts, (beside,), left_out=opened.left_out)
+
+
+def labels_of(path: Path) -> Path | None:
+    """Return the scan whose labels a file holds, by its name, or None."""
+    name = path.name
+    return path.with_name(f"{name.removesuffix(_LABELS)}.ply") if name.endswith(_LABELS) else None
+
+
+def _opened(file: SourceFile) -> Opened:
+    lines, start = _header(file)
+    order = _order(file, lines)
+    elements = _elements(file, lines)
+    at = next((number for number, element in enumerate(elements) if element.name == _VERTEX), None)
+    if at is None:
+        raise file.problem("has no vertices", "leave it out", "missing")
+    vertices = elements[at]
+    if vertices.lists:
+        message = f"has vertices with lists: {', '.join(vertices.lists)}"
+        raise file.problem(message, "write it again without these")
+    before = [element for element in elements[:at] if element.lists]
+    if before:
+        message = f"has {before[0].name}s before its vertices"
+        raise file.problem(message, "write these first")
+    dtype = np.dtype([(name, order + form) for name, form in vertices.properties])
+    names = dtype.names or ()
+    others = [element for element in elements if element is not vertices and element.rows]
+    left_out = {element.name: "being no vertices" for element in others}
+    facts = {"comments": [" ".join(line[1:]) for line in lines if line[0] in ("comment", "obj_info")]}
+    if order == "=":
+        first = len(lines) + sum(element.rows for element in elements[:at])
+        rows = TextRows(file, dtype, first, vertices.rows)
+        arrays = {name: Array(TextColumn(rows, name, vertices.rows, dtype[name])) for name in names}
+        return Opened(arrays, facts, memory=_text_memory(file, dtype, vertices.rows), left_out=left_out)
+    start += sum(element.rows * _size(element) for element in elements[:at])
+    end = start + sum(element.rows * _size(element) for element in elements[at:])
+    if file.size < end:
+        message = f"has {file.size} bytes, its header tells of {end} at least"
+        raise file.problem(message, "copy it again", "truncated")
+    records = (
+        np.memmap(file.path, dtype, "r", start, (vertices.rows,)) if vertices.rows else np.empty(0, dtype)
+    )
+    return Opened({name: Array(records[name]) for name in names}, facts, left_out=left_out)
+
+
+def _text_memory(file: SourceFile, dtype: np.dtype[Any], count: int) -> int:
+    """Bytes of the lines, of which each is a string, and of the records."""
+    return 2 * file.size + count * (80 + dtype.itemsize)
+
+
+def _size(element: Element) -> int:
+    """Bytes of one of an element, at least: a list may be empty."""
+    return sum(np.dtype(form).itemsize for _, form in element.properties)
+
+
+def _header(file: SourceFile) -> tuple[list[list[str]], int]:
+    """Words of each line of the header, and where it ends."""
+    head = file.head(_MOST_HEADER)
+    end = head.find(b"end_header")
+    stop = head.find(b"\n", end) + 1
+    if end < 0 or not stop:
+        raise file.problem("has no end_header", "copy it again", "truncated")
+    text = head[:stop].decode("utf-8", "backslashreplace")
+    return [line.split() or [""] for line in text.removesuffix("\n").split("\n")], stop
+
+
+def _order(file: SourceFile, lines: Sequence[Sequence[str]]) -> str:
+    form = next((line[1:] for line in lines if line[0] == "format"), [])
+    if list(form[1:]) != ["1.0"] or form[0] not in _ORDERS:
+        message = f"has the format {' '.join(form)!r}, expected {', '.join(_ORDERS)} 1.0"
+        raise file.problem(message, "write it again")
+    return _ORDERS[form[0]]
+
+
+def _elements(file: SourceFile, lines: Sequence[Sequence[str]]) -> list[Element]:
+    elements: list[Element] = []
+    for number, line in enumerate(lines, 1):
+        match line:
+            case ["element", name, count] if count.isdecimal():
+                elements.append(Element(name, int(count), [], []))
+            case ["property", "list", size, _, name] if elements and size in _TYPES:
+                elements[-1].properties.append((name, _TYPES[size]))
+                elements[-1].lists.append(name)
+            case ["property", form, name] if elements and form in _TYPES:
+                elements[-1].properties.append((name, _TYPES[form]))
+            case ["element" | "property", *_]:
+                message = f"line {number} of its header is {' '.join(line)!r}"
+                raise file.problem(message, "write it again")
+    for element in elements:
+        names = [name for name, _ in element.properties]
+        if len(set(names)) < len(names):
+            message = f"names a property of {element.name} twice"
+            raise file.problem(message, "write it again", "name")
+    return elements

@@ -1,0 +1,85 @@
+"""Sweeps of KITTI, SemanticKITTI and nuScenes: float32 values of points, one point after the other.
+
+Nothing in such a file says what it is. Its name or its folder does, or the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
+
+_KITTI = ("x", "y", "z", "intensity")
+_NUSCENES = (*_KITTI, "ring")
+_LABELS = "labels"
+_TELL = "move those of 4 into a folder called velodyne, those of 5 into one called LIDAR_TOP"
+
+
+class Sweep(Format):
+    """``x``, ``y``, ``z``, ``intensity``; nuScenes' ``ring``; SemanticKITTI's ``label`` and ``instance``."""
+
+    name: ClassVar[str] = "sweep"
+    suffixes: ClassVar[tuple[str, ...]] = (".bin",)
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Take what a name says to be a sweep; what may be one by its size, if the user says so."""
+        fitting = _fitting(file.size)
+        if is_sweep(file.path):
+            return sure("is called like a sweep of a lidar")
+        if len(fitting) > 1:
+            return no(f"has {file.size} bytes, as points of 4 values have and of 5; {_TELL}")
+        return maybe("may be a sweep of a lidar") if fitting else no("is no sweep of a lidar by its size")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Find out how many values a point has, and the labels."""
+        file.check_whole()
+        (columns,) = _named(file.path) or _fitting(file.size)
+        if file.size % (4 * len(columns)):
+            message = (
+                f"has {file.size} bytes, no multiple of {4 * len(columns)}, a point of {len(columns)} values"
+            )
+            raise file.problem(message, "copy it again", "truncated")
+        points = np.memmap(file.path, "<f4", "r").reshape(-1, len(columns))
+        arrays = {name: Array(points[:, number]) for number, name in enumerate(columns)}
+        labels = _labels(file, len(points))
+        if labels is None:
+            yield Opened(arrays)
+            return
+        packed = np.memmap(labels.path, "<u4", "r").view("<u2").reshape(-1, 2)  # the low half first
+        arrays["label"] = Array(packed[:, 0])
+        arrays["instance"] = Array(packed[:, 1])
+        yield Opened(arrays, further=(labels,))
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a file is a sweep by its name or folder."""
+    return bool(_named(path))
+
+
+def _named(path: Path) -> list[tuple[str, ...]]:
+    """Columns, if a name or folder tells them."""
+    folder = path.parent.name.lower()
+    if path.name.lower().endswith(".pcd.bin") or folder == "lidar_top":
+        return [_NUSCENES]
+    return [_KITTI] if folder.startswith("velodyne") else []
+
+
+def _fitting(size: int) -> list[tuple[str, ...]]:
+    return [columns for columns in (_KITTI, _NUSCENES) if size and size % (4 * len(columns)) == 0]
+
+
+def _labels(file: SourceFile, points: int) -> SourceFile | None:
+    """The file of labels, if there is a folder of them beside that of the sweeps."""
+    if not (file.path.parent.parent / _LABELS).is_dir():
+        return None
+    labels = file.beside(f"../{_LABELS}/{file.path.stem}.label")
+    if labels.size != 4 * points:
+        message = f"has {labels.size} bytes, expected 4 for each of {points} points"
+        raise labels.problem(message, "copy it again", "length")
+    return labels

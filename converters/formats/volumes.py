@@ -1,0 +1,196 @@
+"""What formats of volumes share: planes that lie in a file one after the other, and where voxels lie.
+
+`unistore.schemas.ct.geometry` defines the frame of a store: (z, y, x) of LPS, axes in the array's order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import IO, Any, Self
+
+import numpy as np
+from isal import igzip, isal_zlib
+from numpy.typing import NDArray
+
+from unistore.converters.plugin import Facts, SourceFile
+
+GZIP = b"\x1f\x8b"
+_ISAL_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
+_DAMAGED = (igzip.BadGzipFile, _ISAL_ERROR, zlib.error)
+_WHOLE = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
+"""Dtypes of whole numbers, the smallest first."""
+_EXACT = 1 << 53
+"""From here on float64, in which other libraries compute, does not count every whole number."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What a file says that its numbers mean: ``number * slope + intercept``.
+
+    Attributes
+    ----------
+    dtype
+        Of the results: whole numbers stay so where slope and intercept are, all others are float64.
+    """
+
+    slope: float
+    intercept: float
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, slope: float, intercept: float, lowest: int, highest: int) -> Self:
+        """Return the scaling of whole numbers in a range."""
+        ends = [lowest * slope + intercept, highest * slope + intercept]
+        is_whole = float(slope).is_integer() and float(intercept).is_integer()
+        if not is_whole or max(map(abs, ends)) >= _EXACT:
+            return cls(slope, intercept, np.dtype(np.float64))
+        limits = [(kind, np.iinfo(kind)) for kind in _WHOLE]
+        fitting = [kind for kind, limit in limits if limit.min <= min(ends) and max(ends) <= limit.max]
+        return cls(slope, intercept, np.dtype(fitting[0]))
+
+    def apply(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return what numbers of the file mean."""
+        return self.wide(numbers).astype(self.dtype, copy=False)
+
+    def wide(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return the same in a dtype that holds more than `dtype`."""
+        if self.dtype.kind == "f":
+            return numbers.astype(np.float64) * self.slope + self.intercept
+        exact: NDArray[np.int64] = numbers.astype(np.int64) * int(self.slope) + int(self.intercept)
+        return exact
+
+
+@dataclass(frozen=True, eq=False)
+class Planes:
+    """Values of a volume; rows of axis 0 are read when they are sliced.
+
+    Attributes
+    ----------
+    file, stream
+        The file, and its decompressed bytes.
+    start
+        Where the values begin in these.
+    shape, stored
+        Shape, slowest axis first, and dtype of the numbers in the file.
+    scaling
+        What they mean; None: themselves.
+    """
+
+    file: SourceFile
+    stream: IO[bytes]
+    start: int
+    shape: tuple[int, ...]
+    stored: np.dtype[Any]
+    scaling: Scaling | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values."""
+        return self.stored if self.scaling is None else self.scaling.dtype
+
+    def check_size(self, size: int) -> None:
+        """Refuse a file that has fewer than `size` bytes for its values."""
+        needed = prod(self.shape) * self.stored.itemsize
+        if size < needed:
+            message = f"has {max(0, size)} bytes of voxels, its header tells of {needed}"
+            raise self.file.problem(message, "copy it again", "truncated")
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        lo, hi, step = rows.indices(self.shape[0])
+        return self.read_into(lo, max(lo, hi), None)[::step]
+
+    def read_into(self, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
+        """Read planes ``lo:hi``, into `out` if they stand so in the file."""
+        fits = out is not None and out.dtype == self.stored and self.scaling is None
+        numbers = out if fits and out is not None else np.empty((hi - lo, *self.shape[1:]), self.stored)
+        plane = prod(self.shape[1:]) * self.stored.itemsize
+        with reading(self.file):
+            self.stream.seek(self.start + lo * plane)
+            self._fill(memoryview(numbers.reshape(-1).view(np.uint8).data))
+            if hi == self.shape[0]:
+                self.stream.read(1)  # the checksum at the end of a stream of gzip
+        return numbers if self.scaling is None else self.scaling.apply(numbers)
+
+    def _fill(self, target: memoryview) -> None:
+        filled = 0
+        while filled < len(target):
+            count = self.stream.readinto(target[filled:])  # type: ignore[attr-defined]  # of all that we open
+            if not count:
+                raise EOFError
+            filled += count
+
+
+@contextmanager
+def reading(file: SourceFile) -> Iterator[None]:
+    """Turn what is raised of a damaged stream into a problem of the file."""
+    try:
+        yield
+    except EOFError as error:
+        raise file.problem("ends before its last voxel", "copy it again", "truncated") from error
+    except _DAMAGED as error:
+        message = f"is damaged: {error}"
+        raise file.problem(message, "copy it again", "damaged") from error
+
+
+@contextmanager
+def stream_of(file: SourceFile) -> Iterator[IO[bytes]]:
+    """Open the bytes of a file, decompressed if it is gzip."""
+    with file.path.open("rb") as raw:
+        is_compressed = raw.read(2) == GZIP
+        raw.seek(0)
+        if not is_compressed:
+            yield raw
+            return
+        unpacked: Any = igzip.IGzipFile  # which is not typed
+        with unpacked(fileobj=raw, mode="rb") as stream:
+            yield stream
+
+
+def is_compressed(file: SourceFile) -> bool:
+    """Whether a file is gzip."""
+    return file.head(2) == GZIP
+
+
+RAS_TO_LPS = np.diag([-1.0, -1.0, 1.0])
+"""Turns right, front, head into left, back, head, and back."""
+
+
+def stated(steps: NDArray[np.float64], origin: NDArray[np.float64]) -> dict[str, Any]:
+    """Return spacing, origin and direction of a volume, as facts.
+
+    Parameters
+    ----------
+    steps
+        (3, 3): column n is the step from a voxel to the next along axis n of the array, x, y, z of LPS in mm.
+    origin
+        (3,): the first voxel.
+    """
+    spacing = np.linalg.norm(steps, axis=0)
+    facts: dict[str, Any] = {"spacing": spacing.tolist(), "origin": _plain(origin[::-1])}
+    if (spacing > 0).all():
+        facts["direction"] = _plain((steps / spacing)[::-1])
+    return facts
+
+
+def steps_of(facts: Facts) -> NDArray[np.float64]:
+    """Return the steps of `stated`; where no direction is known, the axes are those of the world."""
+    spacing = np.array(facts.get("spacing") or (1.0, 1.0, 1.0))
+    direction = facts.get("direction")
+    turned = np.eye(3) if direction is None else np.array(direction).reshape(3, 3)
+    steps: NDArray[np.float64] = (turned * spacing)[::-1]
+    return steps
+
+
+def origin_of(facts: Facts) -> NDArray[np.float64]:
+    """Return the first voxel, x, y, z of LPS."""
+    return np.array(facts.get("origin") or (0.0, 0.0, 0.0))[::-1]
+
+
+def _plain(numbers: NDArray[np.float64]) -> list[float]:
+    """Return numbers in one row, with no negative zero among them."""
+    flat: list[float] = (numbers + 0.0).ravel().tolist()
+    return flat

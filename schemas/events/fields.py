@@ -1,0 +1,22 @@
+"""What a store of recordings of event cameras holds.
+
+- ``events/t`` (N,) int64 microseconds, ``events/x``, ``events/y`` (N,) uint16, ``events/p`` (N,) uint8: 1 if
+  the pixel became brighter, else 0. Within a recording, times do not fall.
+- ``recordings/offsets`` (R + 1,): recording i has the events ``offsets[i]:offsets[i + 1]``.
+- ``marks/t``: the times of every 4,096th event of each recording, and of its last one.
+  ``sources/marks/offsets`` says which marks are whose.
+- ``sources/width``, ``sources/height``: pixels of the sensor. ``sources/t_offset``: microseconds to add to
+  ``t`` for the time on the clock that the file names.
+"""
+
+from __future__ import annotations
+
+FAMILY_NAME = "events"
+TIMES, COLUMNS, ROWS, POLARITIES = (f"events/{name}" for name in ("t", "x", "y", "p"))
+RECORDINGS = "recordings/offsets"
+MARKS = "marks/t"
+MARKS_OF = "sources/marks/offsets"
+WIDTHS = "sources/width"
+HEIGHTS = "sources/height"
+MARK_ROWS = 4096
+"""Events from one mark to the next."""

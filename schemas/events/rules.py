@@ -1,0 +1,48 @@
+"""Rules for the values of stores of recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import Problem
+from unistore.schemas.events.fields import MARK_ROWS, MARKS, MARKS_OF, RECORDINGS, TIMES
+from unistore.schemas.rules import View
+
+
+def check_marks(view: View) -> Iterator[Problem]:
+    """Yield a problem for each recording whose marks are not the times of its events, in their order."""
+    marks = view.whole(MARKS)
+    events = view.whole(RECORDINGS).tolist()
+    bounds = view.whole(MARKS_OF).tolist()
+    times = view.array(TIMES)
+    for number, ((first, stop), (lo, hi)) in enumerate(zip(pairwise(events), pairwise(bounds), strict=True)):
+        rows = mark_rows(first, stop)
+        if hi - lo != len(rows) or not np.array_equal(times.read_rows(rows), marks[lo:hi]):
+            yield Problem(MARKS, f"contradicts the times of recording {number}", "convert again", "index")
+
+
+def check_times(view: View) -> Iterator[Problem]:
+    """Yield a problem if times fall within a recording."""
+    starts = view.whole(RECORDINGS)
+    last = np.zeros(0, np.int64)
+    for lo, block in view.blocks(TIMES):
+        falls = np.flatnonzero(np.diff(np.concatenate((last, block))) < 0) + lo + 1 - len(last)
+        inside = falls[~np.isin(falls, starts)]
+        if len(inside):
+            yield Problem(TIMES, f"falls at event {inside[0]}", "convert again", "order")
+            return
+        last = block[-1:]
+
+
+def mark_rows(first: int, stop: int) -> NDArray[np.int64]:
+    """Return the rows that the marks of a recording are the times of: every 4,096th, and the last one."""
+    if first == stop:
+        return np.zeros(0, np.int64)
+    return np.append(np.arange(first, stop, MARK_ROWS), stop - 1)
+
+
+RULES = (check_marks, check_times)

@@ -1,0 +1,41 @@
+"""The stored form of streams of other rates: one table for each clock, and the times of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.schemas.indices import StoreView
+from unistore.schemas.trajectory.fields import CLOCK_OFFSETS, CLOCKS, EPISODES, STEPS
+
+NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+"""Length of each unit of timestamps."""
+
+
+def in_nanoseconds(timestamps: NDArray[Any], unit: str) -> NDArray[np.int64]:
+    """Return timestamps of a unit as int64 nanoseconds; floats are rounded to the nearest."""
+    if timestamps.dtype.kind == "f":
+        return np.rint(timestamps.astype(np.float64) * NANOSECONDS[unit]).astype(np.int64)
+    return timestamps.astype(np.int64) * NANOSECONDS[unit]
+
+
+def clocks_of(store: StoreView) -> Mapping[str, Mapping[str, Any]]:
+    """Return what tells the times of each clock of a store, by name; empty where all rows are steps.
+
+    ``timestamps`` (path of their array) and ``unit``, or ``rate`` in rows a second.
+    """
+    told: Mapping[str, Mapping[str, Any]] = store.group(EPISODES).get("clocks", {})
+    return told
+
+
+def offsets_path(clock: str) -> str:
+    """Path of the offsets (episodes + 1,) that say which rows of a clock's table are whose."""
+    return f"{EPISODES}/offsets" if clock == STEPS else f"{CLOCK_OFFSETS}/{clock}/offsets"
+
+
+def table_of(clock: str) -> str:
+    """Name of a clock's table."""
+    return STEPS if clock == STEPS else f"{CLOCKS}/{clock}"

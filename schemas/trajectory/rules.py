@@ -1,0 +1,87 @@
+"""What must hold of the values of a trajectory store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import Problem, StoreError
+from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
+from unistore.schemas.trajectory.clocks import clocks_of, offsets_path
+from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT
+
+
+def episodes(view: View) -> Iterator[Problem]:
+    """No episode is empty, and the episodes of a source hold all its steps."""
+    offsets = view.whole(f"{EPISODES}/offsets")
+    empty = np.diff(offsets) == 0
+    if empty.any():
+        yield broken(f"{EPISODES}/offsets", f"episode {first_row(empty)} has no step")
+    source, count = view.whole(f"{EPISODES}/source"), view.shape("sources/rows")[0]
+    held = np.bincount(source, np.diff(offsets), count).astype(np.int64)
+    wrong = held != view.whole("sources/rows")
+    if wrong.any():
+        at = first_row(wrong)
+        yield broken(f"{EPISODES}/offsets", f"source {at} has {held[at]} steps in its episodes, not all")
+
+
+def ends(view: View) -> Iterator[Problem]:
+    """The next observation is known inside an episode, at its end only if it is stored; ends are marked."""
+    offsets, valid = view.whole(f"{EPISODES}/offsets"), view.whole("steps/next_valid")
+    if (np.diff(offsets) == 0).any():
+        return  # reported by `episodes`
+    last = offsets[1:] - 1
+    inside = np.ones(len(valid), bool)
+    inside[last] = False
+    if not valid[inside].all():
+        at = int(np.flatnonzero(inside & ~valid)[0])
+        yield broken("steps/next_valid", f"step {at} is inside an episode, so the next observation is known")
+    if not (view.under(f"{FINAL}/") or view.under(f"{NEXT}/")) and valid[last].any():
+        at = int(last[first_row(valid[last])])
+        yield broken("steps/next_valid", f"step {at} ends an episode, and no next observation is stored")
+    marked = view.whole("steps/terminated") | view.whole("steps/truncated")
+    if not marked[last].all():
+        at = int(last[first_row(~marked[last])])
+        yield broken("steps/truncated", f"step {at} ends an episode, but is neither terminated nor truncated")
+
+
+def success(view: View) -> Iterator[Problem]:
+    """Success is 1 (yes), 0 (no) or -1 (unknown)."""
+    path = f"{EPISODES}/success"
+    if view.store.has(path):
+        values = view.whole(path)
+        wrong = (values < -1) | (values > 1)
+        if wrong.any():
+            yield broken(
+                path, f"episode {first_row(wrong)} has {values[first_row(wrong)]}, expected -1, 0 or 1"
+            )
+
+
+def times_rise(view: View) -> Iterator[Problem]:
+    """No timestamp is earlier than the one before it in its episode."""
+    try:
+        clocks = clocks_of(view.store)
+    except StoreError as error:  # the document is damaged, which is reported already
+        raise UnreadableError from error
+    for clock, told in clocks.items():
+        if "timestamps" not in told:
+            continue
+        offsets = view.whole(offsets_path(clock))
+        last: NDArray[Any] | None = None
+        for lo, block in view.blocks(told["timestamps"]):
+            times = block if last is None else np.concatenate([last, block])
+            first = lo - (len(times) - len(block))
+            falls = times[1:] < times[:-1]
+            begins = offsets[(offsets > first) & (offsets < first + len(times))] - first - 1
+            falls[begins] = False
+            if falls.any():
+                row = first + 1 + first_row(falls)
+                yield broken(told["timestamps"], f"row {row} is earlier than the row before it")
+                break
+            last = block[-1:]
+
+
+RULES: tuple[Rule, ...] = (episodes, ends, success, times_rise)

@@ -1,0 +1,212 @@
+"""DICOM series: slices by their places, what keeps them from being a volume, and patients without names.
+
+Synthetic: the header of pydicom's CT_small.dcm with other pixels, places, names and UIDs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+from pydicom.data import get_testdata_file
+from pydicom.uid import generate_uid
+
+import unistore
+from unistore import convert, export, verify
+from unistore.conversion.convert import make_converter
+from unistore.converters.scanning import scan_sources
+from unistore.errors import InputError
+
+PLACES = [-100 + 2.5 * number for number in range(6)]
+
+
+def series(
+    folder: Path,
+    seed: int = 0,
+    places: Sequence[float] = PLACES,
+    *,
+    uid: str | None = None,
+    patient: str = "MRN-4711",
+    name: str = "IM{:04d}",
+    tilt: float = 0.0,
+    **tags: Any,
+) -> np.ndarray:
+    """Write a series in a random order of names and numbers; its numbers by place, (n, 16, 12)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    uid = uid or generate_uid()
+    pixels = np.random.default_rng(seed).integers(0, 4096, (len(places), 16, 12)).astype("<u2")
+    order = random.Random(seed).sample(range(len(places)), len(places))
+    for number, place in enumerate(order):
+        data_set = pydicom.dcmread(str(get_testdata_file("CT_small.dcm", download=False)))
+        data_set.SeriesInstanceUID, data_set.SOPInstanceUID = uid, generate_uid()
+        data_set.PatientID, data_set.PatientName = patient, "Doe^Jane"
+        data_set.Rows, data_set.Columns = pixels.shape[1:]
+        data_set.BitsStored, data_set.PixelRepresentation = 12, 0
+        data_set.ImagePositionPatient = [-10, tilt * place, places[place]]
+        data_set.InstanceNumber = number
+        data_set.PixelData = pixels[place].tobytes()
+        for tag, value in tags.items():
+            setattr(data_set, tag, value[place] if isinstance(value, list) else value)
+        data_set.save_as(folder / name.format(number))
+    return pixels
+
+
+def problem_of(folder: Path) -> str:
+    with pytest.raises(InputError) as error:
+        scan_sources(make_converter("ct", {}), [folder])
+    (problem,) = error.value.problems
+    assert problem.location == "series-0001"
+    assert "--exclude series-0001" in problem.cure
+    return problem.message
+
+
+def test_series_in_one_folder_by_their_places(tmp_path: Path) -> None:
+    pixels = [series(tmp_path / "in/a", seed, name=f"{seed}-{{}}") for seed in range(2)]
+    pixels.append(series(tmp_path / "in/b/c", 2, name="{}.dcm", patient="MRN-12"))
+    convert(tmp_path / "in", tmp_path / "a.zarr", window=("lung",))
+    dataset = unistore.Dataset(
+        tmp_path / "a.zarr", unistore.Volumes(), fields=["image", "lung", "name", "patient", "series"]
+    )
+    samples = list(dataset)
+    assert [sample["name"] for sample in samples] == ["series-0001", "series-0002", "series-0003"]
+    for sample, numbers in zip(samples, pixels, strict=True):
+        expected = numbers.astype(np.int16) - 1024
+        assert np.asarray(sample["image"]).dtype == np.int16
+        np.testing.assert_array_equal(sample["image"], expected)
+        np.testing.assert_array_equal(sample["lung"], (expected >= -1350) & (expected <= 150))
+    patients = [sample["patient"] for sample in samples]
+    assert patients[0] == patients[1] != patients[2]
+    assert len({sample["series"] for sample in samples}) == 3
+    assert verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
+
+
+def test_placed_as_by_itk(tmp_path: Path) -> None:
+    turned = [0.8, 0.6, 0, 0, 0, -1]
+    places = [[10 + 2 * k * 0.6, 20 - 2 * k * 0.8, 30] for k in range(6)]
+    series(tmp_path / "in", ImagePositionPatient=places, ImageOrientationPatient=[turned] * 6)
+    convert(tmp_path / "in", tmp_path / "a.zarr")
+    reader = SimpleITK.ImageSeriesReader()
+    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(tmp_path / "in")))
+    image = reader.Execute()
+    sample = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())[0]
+    np.testing.assert_array_equal(sample["image"], SimpleITK.GetArrayFromImage(image))
+    np.testing.assert_allclose(sample["spacing"], image.GetSpacing()[::-1])
+    np.testing.assert_allclose(sample["origin"], image.GetOrigin()[::-1])
+    np.testing.assert_allclose(sample["direction"], image.GetDirection()[::-1], atol=1e-9)
+
+
+def test_a_slope_a_slice(tmp_path: Path) -> None:
+    slopes = [0.5, 1, 1.5, 2, 2.5, 3]
+    pixels = series(tmp_path / "in", RescaleSlope=slopes, RescaleIntercept=-3)
+    convert(tmp_path / "in", tmp_path / "a.zarr")
+    image = np.asarray(unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())[0]["image"])
+    np.testing.assert_array_equal(image, pixels * np.array(slopes)[:, None, None] - 3)
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ([0, 2, 4, 8, 10, 12], "lacks 1 of 7 slices, the first behind number 3"),
+        ([0, 2, 4, 4, 6, 8], "has 1 slices at the place of another"),
+        ([0, 2, 4, 6.7, 9, 11], "has slices at several distances: 2.000 to 2.700 mm"),
+    ],
+)
+def test_slices_that_are_no_stack(tmp_path: Path, places: list[float], message: str) -> None:
+    series(tmp_path, places=places)
+    assert message in problem_of(tmp_path)
+
+
+def test_a_tilted_gantry(tmp_path: Path) -> None:
+    series(tmp_path, tilt=1.0)
+    assert "a gantry tilted by 21.8 degrees" in problem_of(tmp_path)
+
+
+def test_slices_of_several_sizes_and_directions(tmp_path: Path) -> None:
+    turned = [[1, 0, 0, 0, 1, 0]] * 5 + [[1, 0, 0, 0, 0, 1]]
+    series(tmp_path / "a", ImageOrientationPatient=turned)
+    assert "not parallel" in problem_of(tmp_path / "a")
+    series(tmp_path / "b", PixelSpacing=[[1, 1]] * 5 + [[2, 2]])
+    assert "several pixel spacings" in problem_of(tmp_path / "b")
+    uid = generate_uid()
+    series(tmp_path / "c", uid=uid)
+    series(tmp_path / "c", 1, places=[0], uid=uid, name="other", Columns=8, Rows=24)
+    assert "several sizes: (16, 12), (24, 8)" in problem_of(tmp_path / "c")
+
+
+def test_what_is_no_slice_is_left_out_by_name(tmp_path: Path) -> None:
+    series(tmp_path / "in")
+    series(tmp_path / "in", 1, [0], name="scout")
+    scout = pydicom.dcmread(tmp_path / "in/scout")
+    scout.ImageType = ["ORIGINAL", "PRIMARY", "LOCALIZER"]
+    scout.save_as(tmp_path / "in/scout")
+    for name, uid in (("contours", "481.3"), ("labels", "66.4"), ("dose", "481.2")):
+        data_set = pydicom.dcmread(tmp_path / "in/scout")
+        data_set.file_meta.MediaStorageSOPClassUID = f"1.2.840.10008.5.1.4.1.1.{uid}"
+        data_set.SOPClassUID = data_set.file_meta.MediaStorageSOPClassUID
+        data_set.save_as(tmp_path / f"in/{name}")
+    scan = scan_sources(make_converter("ct", {}), [tmp_path / "in"])
+    assert len(scan.sources) == 1
+    reasons = {path.name: reason for path, reason in scan.left_out}
+    assert reasons == {
+        "contours": "is DICOM of the kind RT Structure Set Storage, no image",
+        "dose": "is DICOM of the kind RT Dose Storage, no image",
+        "labels": "is DICOM of the kind Segmentation Storage, no image",
+        "scout": "is a DICOM localiser, no slice of a volume",
+    }
+
+
+def contents(folder: Path) -> bytes:
+    return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_patients_stay_unnamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = generate_uid()
+    folder = tmp_path / "Doe_Jane" / "visit-in-May"
+    series(folder, uid=uid, name="JaneDoe{}.dcm", StudyInstanceUID="1.2.826.99.1", OtherPatientIDs="SSN-77")
+    series(folder, 1, places=[0, 1, 5], name="broken{}")
+    (folder / "Jane-notes.txt").write_text("x")
+    store = tmp_path / "a.zarr"
+    convert(tmp_path / "Doe_Jane", store, on_error="skip")
+    (tmp_path / "page.html").write_text(unistore.inspect(store).to_html([0]))
+    export(store, tmp_path / "out")
+    for sealed in (contents(store), (tmp_path / "page.html").read_bytes(), contents(tmp_path / "out")):
+        secrets = ["Doe", "Jane", "MRN-4711", "SSN-77", "visit", "May", "1.2.826.99.1", uid, "broken"]
+        for secret in secrets:
+            assert secret.encode() not in sealed, secret
+            assert secret.encode("utf-16-le") not in sealed, secret
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names in (
+        ["series-0001.geometry.json", "series-0001.npy"],
+        ["series-0002.geometry.json", "series-0002.npy"],
+    )
+    convert(folder, tmp_path / "named.zarr", keep_names=True, on_error="skip")
+    assert b"JaneDoe" in contents(tmp_path / "named.zarr")
+
+
+def test_a_patient_is_in_one_split(tmp_path: Path) -> None:
+    for seed in range(6):
+        series(tmp_path / "in", seed, [0, 1], name=f"{seed}-{{}}", patient=f"MRN-{seed // 3}")
+    convert(tmp_path / "in", tmp_path / "a.zarr", split="exact:train=0.5,val=0.5")
+    patients = {
+        split: {
+            sample["patient"]
+            for sample in unistore.Dataset(tmp_path / "a.zarr", split=split, fields=["patient"])
+        }
+        for split in ("train", "val")
+    }
+    assert not patients["train"] & patients["val"]
+
+
+def test_a_slice_that_changed_while_it_is_converted(tmp_path: Path) -> None:
+    series(tmp_path / "in", name="{}.dcm")
+    convert(tmp_path / "in", tmp_path / "a.zarr")
+    data_set = pydicom.dcmread(tmp_path / "in/3.dcm")
+    data_set.PixelData = bytes(len(data_set.PixelData))
+    data_set.save_as(tmp_path / "in/3.dcm")
+    assert not verify(tmp_path / "a.zarr", against=tmp_path / "in").ok

@@ -1,0 +1,51 @@
+"""AEDAT 4 files, which faery writes and the library aedat reads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import faery
+import numpy as np
+import pytest
+
+from tests.converters.events.recordings import made_up
+from unistore.converters.formats.aedat import Aedat4
+from unistore.converters.plugin import SourceFile
+from unistore.errors import InputError
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    events = made_up(3_000)
+    written = np.empty(len(events), faery.EVENTS_DTYPE)
+    for name, other in zip("txy", "txy", strict=True):
+        written[name] = events[other]
+    written["on"] = events["p"]
+    path = tmp_path / "a.aedat4"
+    faery.events_stream_from_array(written, (64, 48)).to_file(path)
+    return path
+
+
+def test_events(recording: Path) -> None:
+    near = made_up(3_000)
+    assert Aedat4().recognise(SourceFile(recording, "a.aedat4")).certainty == "sure"
+    with Aedat4().open(SourceFile(recording, "a.aedat4")) as opened:
+        assert opened.facts == {"width": 64, "height": 48}
+        array = opened.arrays["events"]
+        assert array.shape == (3_000,)
+        events = array[0:3_000]
+        assert array[100:200].tolist() == events[100:200].tolist()
+    for name, other in zip(("t", "x", "y", "on"), "txyp", strict=True):
+        assert np.array_equal(events[name], near[other]), name
+
+
+def test_an_older_version_is_of_others(tmp_path: Path) -> None:
+    (tmp_path / "a.aedat4").write_bytes(b"#!AER-DAT2.0\r\n")
+    assert Aedat4().recognise(SourceFile(tmp_path / "a.aedat4", "a.aedat4")).certainty == "no"
+
+
+def test_without_the_library(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aedat", None)
+    with pytest.raises(InputError, match=r"not installed \(pip install 'unistore\[events\]'\)"):
+        Aedat4().open(SourceFile(recording, "a.aedat4")).__enter__()

@@ -1,0 +1,219 @@
+"""LAS and LAZ: against the records that NumPy reads, and files that laspy wrote (synthetic)."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import laspy
+import numpy as np
+import pytest
+from laspy.vlrs.known import WktCoordinateSystemVlr
+from laspy.vlrs.vlrlist import VLRList
+
+import unistore
+from unistore import export, verify
+from unistore.conversion.convert import convert
+from unistore.converters.formats.las import Las, Laz
+from unistore.converters.plugin import SourceFile
+from unistore.converters.seam.faults import calling
+from unistore.errors import InputError
+from unistore.testing import check_format
+
+REAL = Path(__file__).resolve().parents[2] / "data/pointcloud/pdal_extrabytes.las"
+RECORD = np.dtype(
+    [
+        *[(axis, "<i4") for axis in "XYZ"],
+        ("intensity", "<u2"),
+        ("flags", "u1"),
+        ("classes", "u1"),
+        ("scan_angle_rank", "i1"),
+        ("user_data", "u1"),
+        ("point_source_id", "<u2"),
+        ("gps_time", "<f8"),
+        *[(colour, "<u2") for colour in ("red", "green", "blue")],
+        ("Colors", "<u2", 3),
+        ("Reserved", "u1", 7),
+        ("Flags", "i1", 2),
+        ("Intensity", "<u4"),
+        ("Time", "<u8"),
+    ]
+)
+"""Point format 3 of ASPRS LAS 1.4 R15, table 10, and the extra bytes of the file."""
+BITS = {
+    "return_number": ("flags", 0, 7),
+    "number_of_returns": ("flags", 3, 7),
+    "scan_direction_flag": ("flags", 6, 1),
+    "edge_of_flight_line": ("flags", 7, 1),
+    "classification": ("classes", 0, 31),
+    "synthetic": ("classes", 5, 1),
+    "key_point": ("classes", 6, 1),
+    "withheld": ("classes", 7, 1),
+}
+
+
+def real_arrays() -> dict[str, np.ndarray]:
+    """The real file as NumPy reads it; its scale is 0.01, its offset 0."""
+    start = int.from_bytes(REAL.read_bytes()[96:100], "little")
+    records = np.fromfile(REAL, RECORD, offset=start)
+    arrays = {axis.lower(): records[axis] * 0.01 + 0.0 for axis in "XYZ"}
+    arrays |= {name: records[packed] >> shift & mask for name, (packed, shift, mask) in BITS.items()}
+    names = [name for name in RECORD.names or () if name not in ("X", "Y", "Z", "flags", "classes")]
+    return arrays | {name: records[name] for name in names}
+
+
+def write(path: Path, count: int = 700, *, wkt: str = "", extended: bool = False) -> laspy.LasData:
+    """Write a file of version 1.4 with scaled extra bytes of two values; synthetic."""
+    random = np.random.default_rng(5)
+    header = laspy.LasHeader(version="1.4", point_format=7)
+    header.scales, header.offsets = [0.001, 0.001, 0.0005], [4e5, 5.2e6, -20]
+    header.add_extra_dim(laspy.ExtraBytesParams("height", "2int16", scales=[0.1, 0.1], offsets=[5, 5]))
+    cloud = laspy.LasData(header)
+    for axis in "XYZ":
+        cloud[axis] = random.integers(-(1 << 31), 1 << 31, count)
+    cloud["height"] = random.integers(-99, 99, (count, 2)) * 0.1 + 5
+    cloud["return_number"] = random.integers(0, 16, count)
+    cloud["overlap"] = random.integers(0, 2, count)
+    cloud["classification"] = random.integers(0, 256, count)
+    cloud["gps_time"] = random.normal(1e8, 5, count)
+    if wkt and extended:
+        cloud.evlrs = VLRList([WktCoordinateSystemVlr(wkt)])
+    elif wkt:
+        cloud.header.vlrs.append(WktCoordinateSystemVlr(wkt))
+    cloud.write(path)
+    return laspy.read(path)
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    cloud = laspy.read(path)
+    names = [name for name in cloud.point_format.dimension_names if name not in ("X", "Y", "Z")]
+    return {axis: np.asarray(cloud[axis]) for axis in ("x", "y", "z")} | {
+        name: np.asarray(cloud[name]) for name in names
+    }
+
+
+def test_a_folder_of_tiles_becomes_a_store_and_files_again(tmp_path: Path) -> None:
+    """Tiles of other scales and offsets keep their own."""
+    folder = tmp_path / "tiles"
+    folder.mkdir()
+    shutil.copy(REAL, folder / "a.las")
+    write(folder / "b.laz", 900)
+    write(folder / "c.las", 800)
+    convert(folder, tmp_path / "store", columns="union")
+    receipt = verify(tmp_path / "store", against=[folder]).receipt
+    assert receipt is not None
+    assert (receipt.files, receipt.left_out) == (3, ())
+    stored = unistore.open_zarr(tmp_path / "store")
+    assert stored["points/xyz"].dtype == np.int32
+    assert stored["sources/scale"][...].tolist() == [[0.01] * 3, *[[0.001, 0.001, 0.0005]] * 2]
+    exact = unistore.Segments(coordinates="absolute")
+    samples = unistore.Dataset(tmp_path / "store", exact, fields=["xyz", "return_number"])
+    for name, sample in zip(("a.las", "b.laz", "c.las"), samples, strict=True):
+        oracle = read(folder / name)
+        xyz = np.stack([oracle[axis] for axis in "xyz"], axis=1)
+        assert np.asarray(sample["xyz"]).tobytes() == xyz.tobytes()
+        np.testing.assert_array_equal(sample["return_number"], oracle["return_number"])
+    export(tmp_path / "store", tmp_path / "again")
+    for name in ("a.las", "c.las"):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+    again, before = read(tmp_path / "again/b.laz"), read(folder / "b.laz")
+    assert {name: values.tobytes() for name, values in again.items()} == {
+        name: values.tobytes() for name, values in before.items()
+    }
+
+
+def test_a_truncated_tile_is_told_by_the_command(tmp_path: Path) -> None:
+    write(tmp_path / "a.laz")
+    short = (tmp_path / "a.laz").read_bytes()[:3000]
+    (tmp_path / "a.laz").write_bytes(short)
+    with pytest.raises(
+        InputError, match=r"a\.laz: has 3000 bytes, its header tells of \d+ \(copy it again\)"
+    ):
+        convert(tmp_path / "a.laz", tmp_path / "store")
+
+
+def opened_facts(path: Path) -> dict[str, object]:
+    form = Laz() if path.suffix == ".laz" else Las()
+    with form.open(SourceFile(path, path.name)) as opened:
+        return dict(opened.facts)
+
+
+def test_a_real_file_is_as_numpy_reads_it() -> None:
+    check_format(Las(), REAL, real_arrays())
+
+
+@pytest.mark.parametrize(("name", "form"), [("a.las", Las()), ("a.laz", Laz()), ("a.copc.laz", Laz())])
+@pytest.mark.parametrize("extended", [False, True])
+def test_scaled_extra_bytes_flags_and_records_behind_the_points(
+    tmp_path: Path, name: str, form: Las, extended: bool
+) -> None:
+    write(tmp_path / name, wkt='PROJCS["UTM 10"]', extended=extended)
+    oracle = read(tmp_path / name)
+    assert oracle["height"].shape == (700, 2)
+    assert {"return_number", "scanner_channel", "overlap"} <= oracle.keys()
+    check_format(form, tmp_path / name, oracle)
+    facts = opened_facts(tmp_path / name)
+    assert facts["crs"] == 'PROJCS["UTM 10"]'
+    assert (facts["scale"], facts["offset"]) == ([0.001, 0.001, 0.0005], [4e5, 5.2e6, -20.0])
+
+
+def test_the_coordinate_system_of_geotiff_keys(tmp_path: Path) -> None:
+    cloud = write(tmp_path / "a.las", 9)
+    keys = np.array([1, 1, 0, 2, 3072, 0, 1, 26910, 4096, 0, 1, 5703], "<u2")
+    cloud.header.vlrs.append(laspy.VLR("LASF_Projection", 34735, "", keys.tobytes()))
+    cloud.write(tmp_path / "a.las")
+    assert opened_facts(tmp_path / "a.las")["crs"] == "EPSG:26910+5703"
+
+
+def test_a_las_file_is_written_byte_by_byte(tmp_path: Path) -> None:
+    write(tmp_path / "a.las", wkt="X", extended=True)
+    for path in (REAL, tmp_path / "a.las"):
+        with Las().open(SourceFile(path, path.name)) as opened:
+            Las().write(tmp_path / f"again-{path.name}", opened.arrays, opened.facts)
+        assert (tmp_path / f"again-{path.name}").read_bytes() == path.read_bytes()
+
+
+def test_values_that_las_cannot_hold_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.las", 9)
+    with Las().open(SourceFile(tmp_path / "a.las", "a.las")) as opened:
+        moved = type(opened.arrays["x"])(opened.arrays["x"][0:9] + 1e-4)
+        with pytest.raises(InputError, match=r"b\.las: does not hold x exactly \(read the store instead\)"):
+            Las().write(tmp_path / "b.las", {**opened.arrays, "x": moved}, opened.facts)
+
+
+@pytest.mark.parametrize(("ending", "form"), [(".las", Las()), (".laz", Laz())])
+def test_damage_is_told(tmp_path: Path, ending: str, form: Las) -> None:
+    path = tmp_path / f"a{ending}"
+    write(path)
+    whole = path.read_bytes()
+
+    def message(content: bytes) -> str:
+        path.write_bytes(content)
+        claim = form.recognise(SourceFile(path, path.name))
+        if claim.certainty == "no":
+            return claim.reason
+        file = SourceFile(path, path.name)
+        with pytest.raises(InputError) as caught, calling(form, path.name), form.open(file) as opened:
+            opened.arrays["x"][0:700]
+        return str(caught.value)
+
+    assert message(b"") == message(b"PK" + whole) == "does not begin with LASF"
+    assert "ends inside its header, after 100 bytes" in message(whole[:100])
+    assert f"has {len(whole) * 2 // 3} bytes, its header tells of" in message(whole[: len(whole) * 2 // 3])
+    assert "but 255 records before them" in message(whole[:100] + b"\xff" + whole[101:])
+    other = tmp_path / f"b{'.las' if ending == '.laz' else '.laz'}"
+    write(other)
+    assert "compressed (rename it to ." in message(other.read_bytes())
+
+
+@pytest.mark.parametrize(("ending", "form", "module"), [(".las", Las(), "laspy"), (".laz", Laz(), "lazrs")])
+def test_a_missing_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, form: Las, module: str
+) -> None:
+    write(tmp_path / f"a{ending}", 9)
+    monkeypatch.setitem(sys.modules, module, None)
+    file = SourceFile(tmp_path / f"a{ending}", f"a{ending}")
+    expected = rf"is read by {module}, which is not installed \(pip install 'unistore\[lidar\]'\)"
+    with pytest.raises(InputError, match=expected), form.open(file):
+        pass

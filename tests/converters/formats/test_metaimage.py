@@ -1,0 +1,79 @@
+"""MetaImage as SimpleITK writes and places it; synthetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import SimpleITK
+
+import unistore
+from unistore.converters.formats.metaimage import MetaImage
+from unistore.converters.plugin import SourceFile
+from unistore.errors import InputError
+from unistore.testing import check_format
+
+VOXELS = np.random.default_rng(0).integers(-1000, 1000, (4, 5, 6), np.int16)
+DIRECTION = [0.0, -1.0, 0.0, 0.6, 0.0, 0.8, -0.8, 0.0, 0.6]
+
+
+def write(path: Path, dtype: str = "i2", *, compressed: bool = False) -> SimpleITK.Image:
+    image = SimpleITK.GetImageFromArray(VOXELS.astype(dtype))
+    image.SetSpacing((0.5, 1.5, 3.0))
+    image.SetOrigin((10, -20, 30.5))
+    image.SetDirection(DIRECTION)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    SimpleITK.WriteImage(image, str(path), useCompression=compressed)
+    return image
+
+
+@pytest.mark.parametrize("name", ["a.mha", "a.mhd"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_values_and_places(tmp_path: Path, name: str, compressed: bool) -> None:
+    image = write(tmp_path / name, compressed=compressed)
+    with MetaImage().open(SourceFile(tmp_path / name, name)) as opened:
+        np.testing.assert_array_equal(opened.arrays["image"][:], VOXELS)
+        np.testing.assert_array_equal(opened.arrays["image"][1:3], VOXELS[1:3])
+        assert len(opened.further) == (name == "a.mhd")
+        np.testing.assert_allclose(opened.facts["spacing"], image.GetSpacing()[::-1])
+        np.testing.assert_allclose(opened.facts["origin"], image.GetOrigin()[::-1])
+        np.testing.assert_allclose(opened.facts["direction"], image.GetDirection()[::-1])
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_whole_and_truncated(tmp_path: Path, compressed: bool) -> None:
+    write(tmp_path / "a.mha", compressed=compressed)
+    check_format(MetaImage(), tmp_path / "a.mha", {"image": VOXELS})
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "f4", "f8"])
+def test_dtypes(tmp_path: Path, dtype: str) -> None:
+    write(tmp_path / "a.mha", dtype)
+    check_format(MetaImage(), tmp_path / "a.mha", {"image": VOXELS.astype(dtype)})
+
+
+def test_converted_with_both_files(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.mhd")
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
+    assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
+    sample = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())[0]
+    np.testing.assert_array_equal(sample["image"], VOXELS)
+
+
+def test_a_missing_partner_and_one_outside(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.mhd")
+    (tmp_path / "in/a.raw").rename(tmp_path / "a.raw")
+    file = SourceFile(tmp_path / "in/a.mhd", "a.mhd", (tmp_path / "in",))
+    with pytest.raises(InputError, match=r"needs a\.raw, which is not there"), MetaImage().open(file):
+        pass
+    text = file.path.read_text().replace("a.raw", "../a.raw")
+    file.path.write_text(text)
+    with pytest.raises(InputError, match="outside the given paths"), MetaImage().open(file):
+        pass
+
+
+def test_what_is_no_metaimage(tmp_path: Path) -> None:
+    (tmp_path / "a.mha").write_bytes(b"NDims = 3\n")
+    with pytest.raises(InputError, match="has no line ElementDataFile"):
+        MetaImage().recognise(SourceFile(tmp_path / "a.mha", "a.mha"))

@@ -1,0 +1,170 @@
+"""NIfTI as nibabel reads it, and placed as SimpleITK places it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import SimpleITK
+
+from unistore.converters.formats.nifti import Nifti
+from unistore.converters.plugin import Facts, SourceFile
+from unistore.errors import InputError
+from unistore.testing import check_format
+
+REAL = Path(__file__).parents[2] / "data/samples/ct/totalseg_ct_cropped.nii.gz"
+"""Real CT; the other files here are synthetic, or of nibabel's own tests."""
+OF_NIBABEL = Path(nibabel.__file__).parent / "tests/data"
+AFFINE = np.array([[0, -2.0, 0, 10], [1.5, 0, 0, -20], [0, 0, 3.0, 30], [0, 0, 0, 1]])
+VOXELS = np.random.default_rng(0).integers(-1000, 1000, (4, 5, 6), np.int16)
+
+
+def opened(path: Path) -> tuple[np.ndarray, Facts]:
+    with Nifti().open(SourceFile(path, path.name)) as file:
+        return file.arrays["image"][:], file.facts
+
+
+def of_nibabel(path: Path) -> np.ndarray:
+    return np.asanyarray(nibabel.load(path).dataobj).T
+
+
+def assert_placed_as_by_itk(path: Path) -> None:
+    _, facts = opened(path)
+    image = SimpleITK.ReadImage(str(path))
+    np.testing.assert_allclose(facts["spacing"], image.GetSpacing()[::-1], rtol=1e-6)
+    np.testing.assert_allclose(facts["origin"], image.GetOrigin()[::-1], atol=1e-5)
+    np.testing.assert_allclose(facts["direction"], image.GetDirection()[::-1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "path", [REAL, OF_NIBABEL / "anatomical.nii", OF_NIBABEL / "standard.nii.gz"], ids=lambda path: path.name
+)
+def test_real_files(path: Path) -> None:
+    check_format(Nifti(), path, {"image": of_nibabel(path)})
+    assert_placed_as_by_itk(path)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "u2", "i4", "u4", "i8", "f4", "f8", ">i2", ">f4"])
+def test_every_dtype(tmp_path: Path, dtype: str) -> None:
+    header = nibabel.Nifti1Header(endianness=">" if dtype[0] == ">" else "<")
+    header.set_data_dtype(dtype)
+    nibabel.save(nibabel.Nifti1Image(VOXELS.astype(dtype), AFFINE, header), tmp_path / "a.nii")
+    voxels, _ = opened(tmp_path / "a.nii")
+    assert voxels.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(voxels, VOXELS.T.astype(dtype))
+    assert_placed_as_by_itk(tmp_path / "a.nii")
+
+
+def scaled(path: Path, slope: float, intercept: float, dtype: str = "i2") -> None:
+    header = nibabel.Nifti1Header()
+    header.set_data_dtype(dtype)
+    header.set_data_shape(VOXELS.shape)
+    header.set_slope_inter(slope, intercept)
+    header.set_sform(AFFINE, 1)
+    header.set_data_offset(352)
+    with path.open("wb") as file:
+        header.write_to(file)
+        file.write(VOXELS.astype(dtype).tobytes(order="F"))
+
+
+@pytest.mark.parametrize(
+    ("slope", "intercept", "dtype", "expected"),
+    [
+        (1, -1024, "i2", "i4"),
+        (2, 0, "u1", "u2"),
+        (0.5, 1, "i2", "f8"),
+        (1 / 3, -0.1, "i2", "f8"),
+        (2, 1, "f4", "f8"),
+    ],
+)
+def test_whole_slopes_stay_whole(
+    tmp_path: Path, slope: float, intercept: float, dtype: str, expected: str
+) -> None:
+    path = tmp_path / "a.nii"
+    scaled(path, slope, intercept, dtype)
+    voxels, facts = opened(path)
+    assert voxels.dtype == np.dtype(expected)
+    np.testing.assert_array_equal(voxels, of_nibabel(path))
+    assert (facts["header"]["slope"], facts["header"]["intercept"]) == pytest.approx((slope, intercept))
+
+
+def test_sform_over_qform_with_both_kept(tmp_path: Path) -> None:
+    image = nibabel.Nifti1Image(VOXELS, AFFINE)
+    image.set_sform(AFFINE, 2)
+    image.set_qform(np.diag([1.0, 1, 1, 1]), 1)
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    with Nifti().open(SourceFile(tmp_path / "a.nii.gz", "a.nii.gz")) as file:
+        assert file.forward_only
+        assert "sform was taken" in file.notes["image"]
+        header = file.facts["header"]
+        assert file.facts["spacing"] == [3.0, 2.0, 1.5]
+        assert file.facts["origin"] == [30.0, 20.0, -10.0]
+    assert (header["sform_code"], header["qform_code"]) == (2, 1)
+    assert header["sform"] == AFFINE.tolist()
+    assert header["qform"] == np.eye(4).tolist()
+
+
+def test_an_unplaced_file_has_a_spacing_alone(tmp_path: Path) -> None:
+    image = nibabel.Nifti1Image(VOXELS, None)
+    image.header.set_zooms((1, 2, 3))
+    image.header.set_xyzt_units("micron")
+    nibabel.save(image, tmp_path / "a.nii")
+    _, facts = opened(tmp_path / "a.nii")
+    assert facts["spacing"] == pytest.approx([3e-3, 2e-3, 1e-3])
+    assert "origin" not in facts
+    assert "direction" not in facts
+
+
+def test_texts_that_may_name_a_patient_are_not_kept(tmp_path: Path) -> None:
+    image = nibabel.Nifti1Image(VOXELS, AFFINE)
+    for field in ("descrip", "aux_file", "db_name", "intent_name"):
+        image.header[field] = b"DOE"
+    nibabel.save(image, tmp_path / "a.nii")
+    assert "DOE" not in str(opened(tmp_path / "a.nii")[1])
+
+
+def test_axes_of_one_voxel_are_dropped_behind_the_third(tmp_path: Path) -> None:
+    nibabel.save(nibabel.Nifti1Image(VOXELS[..., None], AFFINE), tmp_path / "a.nii")
+    assert opened(tmp_path / "a.nii")[0].shape == (6, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\x1f\x8b garbage", "is damaged|ends before"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+    ],
+)
+def test_what_is_no_nifti(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "a.nii.gz"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        Nifti().recognise(SourceFile(path, "a.nii.gz"))
+
+
+def test_a_wrong_magic_and_the_header_of_a_pair(tmp_path: Path) -> None:
+    nibabel.save(nibabel.Nifti1Pair(VOXELS, AFFINE), tmp_path / "a.hdr")
+    for name, content in (("a.nii", (tmp_path / "a.hdr").read_bytes()), ("b.nii", bytes(400))):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match="does not begin with the header of a NIfTI file with voxels"):
+            Nifti().recognise(SourceFile(tmp_path / name, name))
+
+
+def test_a_damaged_checksum_is_noticed(tmp_path: Path) -> None:
+    nibabel.save(nibabel.Nifti1Image(VOXELS, AFFINE), tmp_path / "a.nii.gz")
+    content = bytearray((tmp_path / "a.nii.gz").read_bytes())
+    content[-8] ^= 1
+    (tmp_path / "a.nii.gz").write_bytes(content)
+    with pytest.raises(InputError, match="is damaged"):
+        opened(tmp_path / "a.nii.gz")
+
+
+def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nibabel", None)
+    with pytest.raises(InputError, match=r"pip install 'unistore\[medical\]'") as error:
+        opened(REAL)
+    assert error.value.problems[0].kind == "library"

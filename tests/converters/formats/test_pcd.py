@@ -1,0 +1,146 @@
+"""PCD: files that NumPy writes after the format's page (synthetic); LZF is what HDF5's filter makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+from unistore import verify
+from unistore.conversion.convert import convert
+from unistore.converters.formats.pcd import Pcd
+from unistore.converters.plugin import SourceFile
+from unistore.converters.seam.faults import calling
+from unistore.errors import InputError
+from unistore.testing import check_format
+
+FORM = np.dtype(
+    [(axis, "<f4") for axis in "xyz"] + [("rgb", "<f4"), ("_", "u1", 4), ("ring", "<u2"), ("fpfh", "<f8", 3)]
+)
+HEADER = """# .PCD v0.7 - Point Cloud Data file format
+VERSION 0.7
+FIELDS x y z rgb _ ring fpfh
+SIZE 4 4 4 4 1 2 8
+TYPE F F F F U U F
+COUNT 1 1 1 1 4 1 3
+WIDTH {width}
+HEIGHT 2
+VIEWPOINT 0 0 0 1 0 0 0
+POINTS {points}
+DATA {data}
+"""
+
+
+def cloud(count: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    """Records, and the colours that are packed in them."""
+    random = np.random.default_rng(2)
+    points = np.zeros(count, FORM)
+    points["x"] = np.arange(count) // 7
+    points["y"][5] = np.nan
+    points["ring"] = np.arange(count) % 32
+    points["fpfh"] = random.integers(0, 5, (count, 3))
+    colours = random.integers(0, 127, (count, 3)).astype("u1")  # of more, some are NaN as floats
+    packed = np.zeros((count, 4), "u1")
+    packed[:, :3] = colours[:, ::-1]
+    points["rgb"] = packed.view("<f4")[:, 0]
+    return points, colours
+
+
+def lzf(content: bytes, folder: Path) -> bytes:
+    with h5py.File(folder / "packed.h5", "w") as file:
+        file.create_dataset("a", data=np.frombuffer(content, "u1"), chunks=(len(content),), compression="lzf")
+        return bytes(file["a"].id.read_direct_chunk((0,))[1])
+
+
+def body(points: np.ndarray, data: str, folder: Path) -> bytes:
+    if data == "binary":
+        return points.tobytes()
+    if data == "ascii":
+        columns = [points[name].reshape(len(points), -1) for name in FORM.names or ()]
+        words = np.concatenate([column.astype(str) for column in columns], axis=1)
+        return "".join([" ".join(row) + "\n" for row in words.tolist()]).encode()
+    columns = b"".join(points[name].tobytes() for name in FORM.names or ())
+    packed = lzf(columns, folder)
+    assert len(packed) < len(columns)
+    return np.array([len(packed), len(columns)], "<u4").tobytes() + packed
+
+
+def write(path: Path, data: str, points: np.ndarray, said: int | None = None) -> None:
+    count = len(points) if said is None else said
+    header = HEADER.format(width=count // 2, points=count, data=data)
+    path.write_bytes(header.encode() + body(points, data, path.parent))
+
+
+@pytest.mark.parametrize("data", ["ascii", "binary", "binary_compressed"])
+def test_fields_are_read_in_every_form(tmp_path: Path, data: str) -> None:
+    points, colours = cloud()
+    write(tmp_path / "a.pcd", data, points)
+    oracle = {name: points[name] for name in ("x", "y", "z", "ring", "fpfh")}
+    facts = {"width": ["100"], "height": ["2"], "viewpoint": ["0", "0", "0", "1", "0", "0", "0"]}
+    check_format(Pcd(), tmp_path / "a.pcd", {**oracle, "rgb": colours}, facts)
+
+
+def test_alpha_is_the_fourth_of_rgba(tmp_path: Path) -> None:
+    text = "VERSION 0.7\nFIELDS x y z rgba\nSIZE 4 4 4 4\nTYPE F F F U\nCOUNT 1 1 1 1\nWIDTH 1\nHEIGHT 1\n"
+    (tmp_path / "a.pcd").write_text(f"{text}POINTS 1\nDATA ascii\n0 0 0 {0x80010203}\n")
+    with Pcd().open(SourceFile(tmp_path / "a.pcd", "a.pcd")) as opened:
+        assert opened.arrays["rgba"][0:1].tolist() == [[1, 2, 3, 0x80]]
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcd"
+    points, _ = cloud(20)
+
+    def message(content: bytes) -> str:
+        path.write_bytes(content)
+        file = SourceFile(path, path.name)
+        with pytest.raises(InputError) as caught, calling(Pcd(), path.name), Pcd().open(file) as opened:
+            opened.arrays["x"][0:2]
+        return str(caught.value)
+
+    write(path, "binary", points, 30)
+    assert "its header tells of" in message(path.read_bytes())
+    write(path, "binary_compressed", points, 30)
+    assert "bytes of points, its header tells of" in message(path.read_bytes())
+    write(path, "binary_compressed", points)
+    whole = path.read_bytes()
+    assert "its points take" in message(whole[:-3])
+    start = whole.index(b"compressed\n") + 19
+    assert "holds no LZF data" in message(whole[:start] + b"\xff" * (len(whole) - start))
+    assert "has a header that does not fit together" in message(whole.replace(b"TYPE F", b"TYPE Q"))
+    assert "has a header without DATA" in message(whole[:90])
+    assert "has data 'binary_odd', expected ascii" in message(
+        whole.replace(b"binary_compressed", b"binary_odd")
+    )
+    write(path, "ascii", points)
+    text = path.read_bytes().splitlines(keepends=True)
+    assert "line 30 is no point: 'x y'" in message(b"".join([*text[:29], b"x y\n", *text[30:]]))
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize("segment", [None, "window:9"])
+def test_points_that_are_not_finite_are_refused_or_in_no_segment(tmp_path: Path, segment: str | None) -> None:
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    points, _ = cloud()
+    write(folder / "a.pcd", "binary", points)
+    with pytest.raises(
+        InputError, match=r"1 of 200 coordinates are not finite, first at row 5: nan \(--nan drop"
+    ):
+        convert(folder, tmp_path / "store", segment=segment)
+    convert(folder, tmp_path / "store", segment=segment, nan="drop", voxel_size=(2.0,))
+    dataset = unistore.Dataset(tmp_path / "store", unistore.Segments(), fields=["xyz", "source_row"])
+    rows = np.concatenate([np.asarray(sample["source_row"]) for sample in dataset])
+    assert sorted(rows.tolist()) == [row for row in range(200) if row != 5]
+    assert all(np.isfinite(np.asarray(sample["xyz"])).all() for sample in dataset)
+    receipt = verify(tmp_path / "store", against=[folder]).receipt
+    assert receipt is not None
+    assert receipt.left_out == (), "the point is in the store"
+
+
+def test_other_files_are_no_pcd(tmp_path: Path) -> None:
+    (tmp_path / "a.pcd").write_bytes(b"")
+    assert Pcd().recognise(SourceFile(tmp_path / "a.pcd", "a.pcd")).reason == "has no header of PCD"

@@ -1,0 +1,105 @@
+"""Formats of unistore keep what is asked of those of packages; other libraries say what the files hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from unistore.converters.seam.formats import LATER, OWN, formats
+from unistore.testing import check_format
+
+RANDOM = np.random.default_rng(11)
+PIXELS = RANDOM.integers(0, 256, (24, 40, 4), "u1")
+Arrays = dict[str, NDArray[Any]]
+
+
+class Case(NamedTuple):
+    """A file that another library writes, its arrays as such a library reads them, and its facts."""
+
+    name: str
+    write: Callable[[Path], object]
+    read: Callable[[Path], Arrays]
+    facts: Mapping[str, Any] = MappingProxyType({})
+
+
+def npy(name: str, values: NDArray[Any]) -> Case:
+    return Case(f"{name}.npy", lambda path: np.save(path, values), lambda path: {"data": np.load(path)})
+
+
+def npz(name: str, save: Callable[..., object]) -> Case:
+    arrays = {"a": RANDOM.normal(size=(9, 2)), "b": np.arange(7, dtype=">i2")}
+    return Case(f"{name}.npz", lambda path: save(path, **arrays), lambda path: dict(np.load(path)))
+
+
+def write_hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["group/plain"] = RANDOM.normal(size=(30, 3))
+        file["rate"] = 50
+        file["unit"] = "m"
+        file.create_dataset("packed", data=RANDOM.integers(0, 9, (40, 5)), chunks=(8, 5), compression="gzip")
+        file["records"] = np.zeros(6, [("t", "<i8"), ("x", "<f4", (2,))])
+
+
+def read_hdf5(path: Path) -> Arrays:
+    with h5py.File(path) as file:
+        return {name: file[name][()] for name in ("group/plain", "packed", "records")}
+
+
+def image(name: str, mode: str) -> Case:
+    pixels = PIXELS[..., 0] if mode == "L" else PIXELS[..., : len(mode)]
+    return Case(
+        name,
+        lambda path: Image.fromarray(pixels, mode).save(path),
+        lambda path: {"image": np.asarray(Image.open(path))},
+        {"colour": {"L": "gray", "RGB": "rgb", "RGBA": "rgb and alpha"}[mode]},
+    )
+
+
+def decoded(path: Path) -> Arrays:
+    """Pixels of a JPEG by the same decoder: others differ in the last bit."""
+    pixels = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    assert pixels is not None
+    return {"image": pixels[..., ::-1]}
+
+
+CASES = {
+    "hdf5": [Case("a.h5", write_hdf5, read_hdf5, {"rate": 50})],
+    "npy": [
+        npy("plain", RANDOM.normal(size=(60, 4))),
+        npy("columns first", np.asfortranarray(RANDOM.normal(size=(60, 4)))),
+        npy("big-endian", np.arange(60, dtype=">u4")),
+        npy("records", np.zeros(20, [("t", "<i8"), ("x", "<f4", (2,))])),
+    ],
+    "npz": [npz("plain", np.savez), npz("packed", np.savez_compressed)],
+    "png": [image("rgb.png", "RGB"), image("gray.png", "L"), image("alpha.png", "RGBA")],
+    "jpeg": [image("a.jpg", "RGB")._replace(read=decoded)],
+    "raw": [
+        Case(
+            "a.dat",
+            lambda path: PIXELS.tofile(path),
+            lambda path: {"bytes": np.fromfile(path, "u1")},
+        )
+    ],
+}
+
+
+def test_every_format_is_checked_here_or_in_its_own_test() -> None:
+    others = {one.name for one in (*OWN, *LATER)} - set(CASES)
+    tests = {name: Path(__file__).parent / f"test_{name}.py" for name in others}
+    assert all("check_format(" in path.read_text() for path in tests.values()), sorted(tests)
+
+
+@pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind in CASES for case in CASES[kind]])
+def test_a_format_keeps_its_promises(kind: str, case: Case, tmp_path: Path) -> None:
+    path = tmp_path / case.name
+    case.write(path)
+    check_format(formats()[kind], path, case.read(path), case.facts)

@@ -1,0 +1,277 @@
+"""Streams of other rates: a table a clock, timestamps as they are, and times that cannot be believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+from tests import streams
+from unistore.converters.scanning import scan_sources
+from unistore.converters.trajectory.converter import converter as trajectory
+from unistore.errors import InputError
+
+
+def written(path: Path, arrays: dict[str, Any], **attributes: dict[str, Any]) -> Path:
+    """Write arrays at the root; ``force={"rate": 100}`` is an attribute of ``force``."""
+    with h5py.File(path, "w") as file:
+        for name, values in arrays.items():
+            file[name] = values
+        for name, own in attributes.items():
+            file[name.replace("__", "/")].attrs.update(own)
+    return path
+
+
+def act(force: Any, times: Any, steps: int = 4) -> dict[str, Any]:
+    """An episode of `steps` steps, one a second, and force with timestamps in seconds."""
+    return {
+        "action": np.zeros((steps, 2), "f4"),
+        "observations/qpos": np.zeros((steps, 2), "f4"),
+        "timestamps": np.arange(steps) + 100.0,
+        "observations/force": force,
+        "observations/force_timestamps": times,
+    }
+
+
+def converted(path: Path, **options: Any) -> unistore.Store:
+    unistore.convert(path, path.with_suffix(".zarr"), "trajectory", **options)
+    return unistore.Store(path.with_suffix(".zarr"))
+
+
+def refused(path: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        scan_sources(trajectory(**options), [path])
+    return str(caught.value)
+
+
+CLOCKS = {
+    "force": "obs/force",
+    "left": "obs/images/left",
+    "right": "obs/images/right",
+    "wrist": "obs/images/wrist",
+    "qpos": "obs/qpos",
+}
+
+
+def test_each_clock_has_a_table_with_its_timestamps(tmp_path: Path) -> None:
+    path, episodes = streams.robot(tmp_path)
+    store = converted(path)
+    told = store.group("episodes")["clocks"]
+    assert told.pop("qpos") == {"rate": 1000.0}
+    assert told["steps"] == {"timestamps": "steps/action_timestamps", "unit": "ns"}
+    assert set(told) == {"steps", "force", "left", "right", "wrist"}
+    assert np.array_equal(store.array("steps/action").read(), np.concatenate([e["action"] for e in episodes]))
+    for clock, dataset in CLOCKS.items():
+        lengths = [len(arrays[dataset]) for arrays in episodes]
+        assert (
+            store.array(f"episodes/clocks/{clock}/offsets").read().tolist()
+            == np.cumsum([0, *lengths]).tolist()
+        )
+        for name in (dataset, f"{dataset}_timestamps")[: 1 if clock == "qpos" else 2]:
+            array = store.array(f"clocks/{clock}/{name.replace('obs', 'observation')}")
+            expected = np.concatenate([arrays[name] for arrays in episodes])
+            assert array.dtype == expected.dtype
+            assert np.array_equal(array.read(), expected)
+    assert unistore.verify(store.path, against=path).ok
+
+
+def test_streams_are_exported_and_compared(tmp_path: Path) -> None:
+    path, episodes = streams.robot(tmp_path)
+    store = converted(path)
+    unistore.export(store.path, tmp_path / "again")
+    with h5py.File(tmp_path / "again" / "robot.h5") as file:
+        for number, arrays in enumerate(episodes):
+            for name, expected in arrays.items():
+                found = file[f"data/demo_{number}/{name}"]
+                assert found.dtype == expected.dtype
+                assert np.array_equal(found[...], expected)
+        assert file["data/demo_1/obs/qpos"].attrs["rate"] == 1000.0
+    with h5py.File(path, "r+") as file:
+        file["data/demo_1/obs/force"][7, 1] += 1
+    found = unistore.verify(store.path, against=path)
+    assert "clocks/force/observation/force: row" in str(found.problems[0])
+
+
+def test_workers_and_a_small_memory_give_the_same(tmp_path: Path, tree: Any) -> None:
+    path, _ = streams.robot(tmp_path)
+    converted(path)
+    unistore.convert(path, tmp_path / "other.zarr", workers=2, memory="400MB")
+    assert tree(tmp_path / "other.zarr") == tree(tmp_path / "robot.zarr")
+
+
+def test_groups_with_timestamps_are_streams(tmp_path: Path) -> None:
+    arrays = {
+        "action/value": np.ones((5, 2), "f4"),
+        "action/timestamps": np.arange(5) * 0.1,
+        "force/t": np.arange(40) * 0.0125,
+        "force/value": np.arange(80.0).reshape(40, 2),
+        "camera/time": np.arange(3) * 0.2,
+        "camera/rgb": np.zeros((3, 2, 2, 3), "u1"),
+    }
+    store = converted(written(tmp_path / "a.h5", arrays))
+    assert store.array("clocks/force/observation/force").shape == (40, 2)
+    assert store.array("clocks/camera/observation/camera/rgb").shape == (3, 2, 2, 3)
+    told = store.group("episodes")["clocks"]
+    assert told["steps"] == {"timestamps": "steps/observation/action_timestamps", "unit": "s"}
+    assert told["force"] == {"timestamps": "clocks/force/observation/force_t", "unit": "s"}
+    assert unistore.verify(store.path, against=tmp_path / "a.h5").ok
+
+
+def test_cameras_of_their_own_rate_are_decoded_and_resized(tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 255, (7, 12, 16, 3), "u1")
+    encoded = [cv2.imencode(".png", frame)[1].ravel() for frame in frames]
+    padded = np.zeros((7, max(map(len, encoded))), "u1")
+    for row, one in zip(padded, encoded, strict=True):
+        row[: len(one)] = one
+    path = written(tmp_path / "a.h5", act(padded, np.arange(7) * 0.5 + 100))
+    store = converted(path, image_size=8)
+    assert np.array_equal(store.array("clocks/force/observation/force").read(), frames[..., ::-1])
+    small = store.array("clocks/force/observation/force_8").read()
+    assert np.array_equal(small[3], cv2.resize(np.ascontiguousarray(frames[3, ..., ::-1]), (8, 8)))
+    assert "observation/force: has frames of another rate than the steps" in refused(path, images="keep")
+
+
+def test_equal_lengths_everywhere_are_steps_as_ever(tmp_path: Path) -> None:
+    arrays = act(np.zeros((4, 2)), np.arange(4.0))
+    store = converted(written(tmp_path / "a.h5", arrays))
+    assert "clocks" not in store.group("episodes")
+    assert store.array("steps/observation/force").shape == (4, 2)
+
+
+def test_equal_lengths_by_chance_are_on_their_clock_all_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for name, steps in (("a", 4), ("b", 8)):
+        times = 100 + np.arange(steps) * 4 / steps
+        arrays = act(np.full((steps, 2), steps), times, steps)
+        arrays |= {"timestamps": times, "observations/imu": np.arange(4.0)}
+        written(folder / f"{name}.h5", arrays, observations__imu={"rate": 1.0})
+    store = converted(folder)
+    assert store.array("episodes/offsets").read().tolist() == [0, 4, 12]
+    assert store.array("episodes/clocks/imu/offsets").read().tolist() == [0, 4, 8]
+    assert store.array("episodes/clocks/force/offsets").read().tolist() == [0, 4, 12]
+    assert store.array("clocks/imu/observation/imu").read().tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert unistore.verify(store.path, against=folder).ok
+
+
+def test_an_episode_without_the_stream_has_no_rows_of_it(tmp_path: Path) -> None:
+    episodes = [streams.episode(seed, 0.4) for seed in range(3)]
+    for name in ("obs/force", "obs/force_timestamps"):
+        del episodes[1][name]
+    path = streams.write(tmp_path / "a.h5", episodes)
+    assert "columns differ" in refused(path)
+    offsets = converted(path, columns="union").array("episodes/clocks/force/offsets").read()
+    assert np.diff(offsets).tolist() == [len(episodes[0]["obs/force"]), 0, len(episodes[2]["obs/force"])]
+
+
+FORCE = np.zeros((9, 2))
+TIMES = 100 + np.arange(9) * 0.4
+
+
+def changed(at: int, to: float) -> np.ndarray:
+    times = TIMES.copy()
+    times[at] = to
+    return times
+
+
+@pytest.mark.parametrize(
+    ("arrays", "attributes", "message", "cure"),
+    [
+        (
+            act(FORCE, changed(5, 100.1)),
+            {},
+            r"force_timestamps: row 5 is 100.1, earlier than the row before it (101.6)",
+            "sort the stream by time",
+        ),
+        (act(FORCE, changed(3, np.nan)), {}, "row 3 is nan, no time in s", "attribute unit"),
+        (act(FORCE, TIMES * 1e6), {}, "is from 1e+08 to 1.032e+08 s in s, at another time", "attribute unit"),
+        (act(FORCE, TIMES - 99), {}, "at another time than the steps", "times of one clock"),
+        (
+            act(FORCE, 100 + np.arange(9) * 4e-4),
+            {},
+            "lasts 0.0032 s in s, the steps 3 s",
+            "attribute unit to s, ms, us or ns",
+        ),
+        (
+            act(FORCE, TIMES),
+            {"observations__force_timestamps": {"unit": "fortnights"}},
+            "has the unit 'fortnights', expected one of s, ms, us, ns",
+            "correct the attribute",
+        ),
+        (
+            act(FORCE, TIMES),
+            {"observations__force_timestamps": {"rate": 500.0}},
+            "has 2.5 rows a second in s, and its attribute says 500",
+            "correct the rate",
+        ),
+        (
+            {name: values for name, values in act(FORCE, TIMES).items() if name != "timestamps"},
+            {},
+            "has streams of other rates (force), and nothing tells when its steps were",
+            "action_timestamps",
+        ),
+        (
+            {
+                name: values
+                for name, values in act(FORCE, TIMES).items()
+                if not name.endswith("force_timestamps")
+            },
+            {},
+            "different numbers of steps",
+            "needs timestamps beside it (NAME_timestamps), or an attribute rate",
+        ),
+        (
+            {
+                name: values
+                for name, values in act(FORCE, TIMES).items()
+                if not name.endswith("force_timestamps")
+            },
+            {"observations__force": {"fps": 500}},
+            "force: 9 rows at 500 a second last 0.016 s, the steps 3 s",
+            "correct the rate",
+        ),
+        (act(FORCE, TIMES[:8]), {}, "different numbers of steps", "NAME_timestamps"),
+        (
+            {
+                "actions": np.zeros((4, 2)),
+                "actions_timestamps": np.arange(4.0),
+                "observations/force": FORCE,
+                "observations/force_timestamps": np.arange(9) * 0.4,
+                "terminals": np.array([0, 1, 0, 1]),
+            },
+            {},
+            "holds several episodes in the same arrays, and streams of other rates (force)",
+            "each episode into a file of its own",
+        ),
+    ],
+)
+def test_times_that_cannot_be_believed(
+    arrays: dict[str, Any], attributes: dict[str, Any], message: str, cure: str, tmp_path: Path
+) -> None:
+    found = refused(written(tmp_path / "a.h5", arrays, **attributes))
+    assert message in found
+    assert cure in found
+
+
+def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    folder.mkdir()
+    written(folder / "a.h5", act(FORCE, TIMES))
+    arrays = act(FORCE, (TIMES * 1000).astype("i8"))
+    written(folder / "b.h5", arrays, observations__force_timestamps={"unit": "ms"})
+    assert "its clock force has timestamps" in refused(folder)
+    assert converted(folder / "b.h5").group("episodes")["clocks"]["force"]["unit"] == "ms"
+
+
+def test_what_is_remarked_on_clocks(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.h5", act(FORCE[:6], np.array([101, 101.5, 101.5, 102, 102.5, 103])))
+    notes = scan_sources(trajectory(), [path]).notes
+    assert "clock force: observation/force, observation/force_timestamps; times in s" in notes
+    assert "a.h5: force begins 1 s after the steps: until then its rows are not valid" in notes
+    repeated = "a.h5: observations/force_timestamps: 1 timestamps repeat; the last row of equal ones is taken"
+    assert repeated in notes

@@ -1,0 +1,127 @@
+"""A format of a package serves the families of unistore that its arrays fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import unistore
+from unistore import plugin
+from unistore.converters.registry import families
+from unistore.converters.seam import formats
+from unistore.converters.seam.formats import formats_for
+from unistore.converters.survey import survey
+from unistore.errors import InputError
+from unistore.testing import check_format
+
+RANDOM = np.random.default_rng(5)
+CLOUD = {
+    "x": RANDOM.normal(size=50),
+    "y": RANDOM.normal(size=50),
+    "z": RANDOM.normal(size=50),
+    "classification": RANDOM.integers(0, 4, 50, "u1"),
+}
+VOLUME = {"density": RANDOM.integers(-900, 900, (6, 8, 10), "i2")}
+TABLE = {"speed": RANDOM.normal(size=(20, 3)).astype("f4"), "gear": RANDOM.integers(0, 6, 20, "i4")}
+EPISODE = {
+    "actions": RANDOM.normal(size=(30, 2)).astype("f4"),
+    "observations": RANDOM.normal(size=(30, 5)).astype("f4"),
+    "terminals": np.arange(30) % 10 == 9,
+}
+CASES = {"point_cloud": CLOUD, "ct": VOLUME, "rows": TABLE, "trajectory": EPISODE}
+STORED = {
+    "point_cloud": {"points/classification": CLOUD["classification"]},
+    "ct": {"volumes/image": VOLUME["density"][None]},
+    "rows": {"rows/speed": TABLE["speed"], "rows/gear": TABLE["gear"]},
+    "trajectory": {"steps/action": EPISODE["actions"], "steps/observation/state": EPISODE["observations"]},
+}
+
+
+def pack(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any] | None = None) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    opened = {name: plugin.Array(values) for name, values in arrays.items()}
+    formats.formats()["pack"].write(path, opened, facts or {})
+    return path
+
+
+def test_the_format_itself(tmp_path: Path) -> None:
+    check_format(
+        formats.formats()["pack"], pack(tmp_path / "a.pack", TABLE, {"by": "me"}), TABLE, {"by": "me"}
+    )
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_each_family_takes_the_files_that_fit(family: str, tmp_path: Path) -> None:
+    pack(tmp_path / "in/a.pack", CASES[family])
+    taken = survey([tmp_path / "in"]).detected()
+    assert [found.family for found in taken] == [family]
+    store = tmp_path / "a.zarr"
+    unistore.convert(tmp_path / "in", store)
+    for path, expected in STORED[family].items():
+        np.testing.assert_array_equal(unistore.Store(store).array(path).read(), expected)
+    assert not unistore.verify(store, against=tmp_path / "in").problems
+    array = min(CASES[family])
+    pack(tmp_path / "in/a.pack", CASES[family] | {array: CASES[family][array][::-1]})
+    assert unistore.verify(store, against=tmp_path / "in").problems
+    unistore.export(store, tmp_path / "out")
+    unistore.convert(tmp_path / "out", tmp_path / "again.zarr", family)
+    for path, expected in STORED[family].items():
+        np.testing.assert_array_equal(unistore.Store(tmp_path / "again.zarr").array(path).read(), expected)
+
+
+def test_rows_keep_facts_and_give_the_same_file_back(tmp_path: Path) -> None:
+    given = pack(tmp_path / "in/a.pack", TABLE, {"unit": "m/s"})
+    unistore.convert(given.parent, tmp_path / "a.zarr")
+    unistore.export(tmp_path / "a.zarr", tmp_path / "out")
+    check_format(formats.formats()["pack"], tmp_path / "out/a.pack", TABLE, {"unit": "m/s"})
+
+
+def test_what_no_family_takes_is_left_out(tmp_path: Path) -> None:
+    pack(tmp_path / "a.pack", {"names": np.array([b"a", b"b"])})
+    assert not survey([tmp_path]).detected()
+
+
+class Tuned(formats.Hdf5):
+    """Some format; only its name, ending and answer matter."""
+
+    name = "tuned"
+    suffixes = (".pack",)
+    offered = True
+
+
+@pytest.fixture
+def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(formats, "OWN", (*formats.OWN, Tuned))
+    formats.formats.cache_clear()
+    formats.offered_suffixes.cache_clear()
+    yield
+    formats.formats.cache_clear()
+    formats.offered_suffixes.cache_clear()
+
+
+@pytest.mark.usefixtures("another")
+def test_a_file_that_two_formats_are_sure_of_is_refused(tmp_path: Path) -> None:
+    pack(tmp_path / "a.pack", TABLE)
+    with pytest.raises(InputError, match="may be tuned or pack"):
+        unistore.convert(tmp_path / "a.pack", tmp_path / "a.zarr", "rows")
+
+
+def test_a_family_that_names_the_format_is_asked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans = families()["scans"].part("options")
+    monkeypatch.setattr(scans, "formats", ("pack",))
+    volume = RANDOM.integers(-9, 9, (1, 4, 5, 6), "i2")
+    pack(tmp_path / "a.pack", {"density": volume, "mask": volume.astype("u1")})
+    assert [found.family for found in survey([tmp_path]).detected()] == ["scans"]
+
+
+def test_formats_that_only_their_families_know_are_not_offered() -> None:
+    rows = {one.name for one in formats_for(families()["rows"].part("converter")().plugin)}
+    assert rows >= {"pack", "wav"}
+    assert rows.isdisjoint({"raw", "png", "jpeg"})

@@ -1,0 +1,209 @@
+"""Windows of recordings of event cameras, against plain numpy over the events in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unistore
+from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dsec
+from unistore.errors import InputError
+
+RECORDINGS = [made_up(60_000, 400_000), made_up(9_000, 95_000, 1), made_up(30, 1_000, 2)]
+"""The last is shorter than a window of 2 ms, the first has several chunks."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("events")
+    (folder / "in").mkdir()
+    for number, events in enumerate(RECORDINGS):
+        write_dsec(folder / "in" / f"{number}.h5", events)
+    unistore.convert(folder / "in", folder / "a.zarr", "events", sensor=(WIDTH, HEIGHT))
+    return folder / "a.zarr"
+
+
+def windows(length: int, stride: int) -> list[np.ndarray]:
+    """Events of all windows of time."""
+    found = []
+    for events in RECORDINGS:
+        start = events["t"][0]
+        while start + length <= events["t"][-1] + 1:
+            inside = (events["t"] >= start) & (events["t"] < start + length)
+            found.append(events[inside])
+            start += stride
+    return found
+
+
+def voxels(events: np.ndarray, bins: int) -> np.ndarray:
+    """Add one event after the other, as the definition says."""
+    grid = np.zeros((bins, HEIGHT, WIDTH))
+    if not len(events):
+        return grid.astype(np.float32)
+    first, last = int(events["t"][0]), int(events["t"][-1])
+    position = (bins - 1) * (events["t"] - first) / max(1, last - first)
+    earlier = np.floor(position).astype(int)
+    share = position - earlier
+    sign = 2.0 * events["p"] - 1
+    later = np.minimum(earlier + 1, bins - 1)
+    np.add.at(grid, (earlier, events["y"], events["x"]), sign * (1 - share))
+    np.add.at(grid, (later, events["y"], events["x"]), sign * share)
+    return grid.astype(np.float32)
+
+
+def counts(events: np.ndarray) -> np.ndarray:
+    frame = np.zeros((2, HEIGHT, WIDTH), np.int32)
+    np.add.at(frame, (events["p"], events["y"], events["x"]), 1)
+    return frame
+
+
+def assert_events(sample: Mapping[str, torch.Tensor], expected: np.ndarray) -> None:
+    for name in "txyp":
+        assert np.array_equal(sample[name].numpy(), expected[name]), name
+
+
+@pytest.mark.parametrize(
+    ("window", "stride"), [("20ms", None), ("20ms", "5ms"), ("300us", "17ms"), ("2 ms", "333us")]
+)
+def test_windows_of_time(store: Path, window: str, stride: str | None) -> None:
+    kind = unistore.Events(window, stride=stride)
+    expected = windows(kind.length, kind.step)
+    dataset = unistore.Dataset(store, kind)
+    assert len(dataset) == len(expected)
+    for number in range(0, len(expected), max(1, len(expected) // 40)):
+        assert_events(dataset[number], expected[number])
+
+
+def test_the_default_is_50_ms(store: Path) -> None:
+    assert unistore.Dataset(store).samples == unistore.Events("50ms")
+
+
+def test_windows_of_a_number_of_events(store: Path) -> None:
+    dataset = unistore.Dataset(
+        store, unistore.Events(count=4_000, stride=3_000), ["t", "x", "y", "p", "start"]
+    )
+    expected = []
+    for events in RECORDINGS:
+        starts = range(0, len(events) - 4_000 + 1, 3_000)
+        expected += [events[start : start + 4_000] for start in starts]
+    assert len(dataset) == len(expected)
+    for number, events in enumerate(expected):
+        sample = dataset[number]
+        assert_events(sample, events)
+        assert sample["start"] == events["t"][0]
+
+
+@pytest.mark.parametrize(
+    "kind", [unistore.Events("30ms", voxel=5, frame=True), unistore.Events(count=700, voxel=1)]
+)
+def test_voxels_and_frames_to_the_last_bit(store: Path, kind: unistore.Events) -> None:
+    dataset = unistore.Dataset(store, kind)
+    with_events = unistore.Dataset(store, kind, ["t", "x", "y", "p"])
+    assert kind.voxel is not None
+    for number in range(0, len(dataset), max(1, len(dataset) // 12)):
+        events = np.rec.fromarrays([with_events[number][name].numpy() for name in "txyp"], names="t,x,y,p")
+        sample = dataset[number]
+        assert sample["voxel"].dtype == torch.float32
+        assert np.array_equal(sample["voxel"].numpy(), voxels(events, kind.voxel))
+        if kind.frame:
+            assert np.array_equal(sample["frame"].numpy(), counts(events))
+    assert "t" not in dataset[0]
+
+
+def test_a_window_without_events(tmp_path: Path) -> None:
+    events = made_up(1_000, 10_000)
+    events["t"][500:] += 1_000_000
+    write_dsec(tmp_path / "a.h5", events)
+    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "events", sensor=(WIDTH, HEIGHT))
+    keys = ["t", "voxel", "frame", "start"]
+    sample = unistore.Dataset(tmp_path / "a.zarr", unistore.Events("100ms", voxel=3, frame=True), keys)[5]
+    assert sample["t"].shape == (0,)
+    assert not sample["voxel"].any()
+    assert not sample["frame"].any()
+    assert sample["start"] == events["t"][0] + 500_000
+
+
+def test_random_windows_lie_in_their_recording_and_differ_in_each_epoch(store: Path) -> None:
+    kind = unistore.Events("10ms", random=True)
+    dataset = unistore.Dataset(store, kind, ["t", "x", "y", "p", "start", "source"], seed=3)
+    plain = unistore.Dataset(store, unistore.Events("10ms"), ["source"])
+    assert len(dataset) == len(plain)
+    starts = []
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        for number in range(len(dataset)):
+            sample = dataset[number]
+            events = RECORDINGS[int(sample["source"][0])]
+            start = int(sample["start"])
+            assert events["t"][0] <= start <= events["t"][-1] + 1 - 10_000
+            inside = (events["t"] >= start) & (events["t"] < start + 10_000)
+            assert_events(sample, events[inside])
+            starts.append(start)
+    assert len(set(starts)) > 0.9 * len(starts)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_batches_of_workers_are_ragged(store: Path, method: str) -> None:
+    dataset = unistore.Dataset(store, unistore.Events("10ms"))
+    expected = windows(10_000, 10_000)
+    loader = unistore.Loader(dataset, batch_size=4, num_workers=2, multiprocessing_context=method)
+    delivered = 0
+    with loader:
+        for batch in loader:
+            offsets = batch["offsets"].tolist()
+            for place, index in enumerate(batch["index"].tolist()):
+                part = {name: batch[name][offsets[place] : offsets[place + 1]] for name in "txyp"}
+                assert_events(part, expected[index])
+                delivered += 1
+    assert delivered == len(expected)
+
+
+def test_numbers_of_the_source_on_request(store: Path) -> None:
+    sample = unistore.Dataset(store, unistore.Events("50ms"), ["t", "sources.t_offset", "sources.width"])[0]
+    assert sample["sources.t_offset"] == 57_000_000
+    assert sample["sources.width"] == WIDTH
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": "50"},
+        {"window": 50},
+        {"window": "0ms"},
+        {"window": "0.5us"},
+        {"window": "50ms", "count": 5},
+        {"window": "50ms", "stride": 5},
+        {"count": 5, "stride": "5ms"},
+        {"count": 0},
+        {"voxel": 0},
+        {"frame": 1},
+    ],
+)
+def test_options_that_mean_nothing(options: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        unistore.Events(**options)  # type: ignore[arg-type]
+
+
+def test_windows_longer_than_every_recording(store: Path) -> None:
+    last = RECORDINGS[0]["t"]
+    longest = last[-1] - last[0] + 1
+    with pytest.raises(
+        InputError, match=rf"no recording lasts 2s.*Events\(window=\"{longest}us\"\) has samples"
+    ):
+        len(unistore.Dataset(store, unistore.Events("2s")))
+    with pytest.raises(
+        InputError, match=r"no recording has 100000 events.*Events\(count=60000\) has samples"
+    ):
+        len(unistore.Dataset(store, unistore.Events(count=100_000)))
+
+
+def test_stores_of_other_families(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", value=np.arange(5))
+    unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows")
+    with pytest.raises(InputError, match="Events reads events/t"):
+        unistore.Dataset(tmp_path / "a.zarr", unistore.Events())

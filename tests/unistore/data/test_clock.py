@@ -1,0 +1,107 @@
+"""Search in timestamps: as NumPy's, within ranges, by reading a few chunks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unistore.data.clock import StoredClock, nearest, previous
+
+
+class InMemory:
+    """A column in memory that counts the rows that are read of it."""
+
+    path = "t"
+    attributes: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, values: np.ndarray, chunk: int) -> None:
+        self.values, self.chunk_shape = values, (chunk,)
+        self.shape, self.dtype, self.rows_read = values.shape, values.dtype, 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read_rows(self, rows: Any) -> np.ndarray:
+        self.rows_read += len(rows)
+        return self.values[rows]
+
+    def read_ranges(self, lo: Any, hi: Any) -> np.ndarray:
+        self.rows_read += int((hi - lo).sum())
+        return np.concatenate([self.values[a:b] for a, b in zip(lo, hi, strict=True)])
+
+    def read(self, lo: int = 0, hi: int | None = None) -> np.ndarray:
+        raise AssertionError("the whole column is never read")
+
+    read_box: Any = read
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, np.ndarray, np.ndarray]:
+    """Timestamps of episodes, their offsets, the length of a chunk, and times in some episodes."""
+    lengths = draw(st.lists(st.integers(0, 12), min_size=1, max_size=6))
+    steps = [draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)) for n in lengths]
+    starts = draw(st.lists(st.integers(-9, 9), min_size=len(lengths), max_size=len(lengths)))
+    times = [start + np.cumsum(step, dtype="i8") for start, step in zip(starts, steps, strict=True)]
+    asked = draw(st.lists(st.tuples(st.integers(0, len(lengths) - 1), st.integers(-12, 50)), max_size=9))
+    numbers = np.array(asked, "i8").reshape(-1, 2)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("i8")
+    return np.concatenate(times), offsets, draw(st.integers(1, 9)), numbers[:, 0], numbers[:, 1]
+
+
+@given(recordings(), st.sampled_from(["left", "right"]))
+@settings(max_examples=200, deadline=None)
+def test_search_in_ranges_is_that_of_numpy(recorded: Any, side: Any) -> None:
+    values, offsets, chunk, episodes, times = recorded
+    lo, hi = offsets[episodes], offsets[episodes + 1]
+    found = StoredClock(InMemory(values, chunk)).search(times, lo, hi, side)
+    expected = [a + np.searchsorted(values[a:b], t, side) for a, b, t in zip(lo, hi, times, strict=True)]
+    assert found.tolist() == expected
+
+
+@given(recordings())
+@settings(max_examples=200, deadline=None)
+def test_previous_and_nearest_take_the_last_of_equal_timestamps(recorded: Any) -> None:
+    values, offsets, chunk, episodes, times = recorded
+    asked = np.diff(offsets)[episodes] > 0
+    lo, hi, times = offsets[episodes][asked], offsets[episodes + 1][asked], times[asked]
+    clock = StoredClock(InMemory(values, chunk))
+    before, near = previous(clock, times, lo, hi), nearest(clock, times, lo, hi)
+    for a, b, time, row, nearby in zip(lo, hi, times, before, near, strict=True):
+        own = values[a:b]
+        not_later = np.flatnonzero(own <= time)
+        assert row == a + (not_later[-1] if len(not_later) else -1)
+        best = own[np.argmin(np.abs(own - time))]  # the first of them: of two as near, the earlier
+        assert nearby == a + np.flatnonzero(own == best)[-1]
+
+
+def test_a_column_in_its_own_unit() -> None:
+    values = np.sort(np.random.default_rng(1).uniform(0, 100, 5000))
+    clock = StoredClock(InMemory(values, 64), lambda seconds: np.rint(seconds * 1e9).astype("i8"))
+    times = np.arange(-1, 102, 7) * 1_000_000_000 + 1
+    lo, hi = np.full(len(times), 10), np.full(len(times), 4990)
+    expected = 10 + np.searchsorted(np.rint(values[10:4990] * 1e9).astype("i8"), times, "right")
+    assert np.array_equal(clock.search(times, lo, hi), expected)
+    assert clock.times(np.array([7, 3])).tolist() == [round(values[7] * 1e9), round(values[3] * 1e9)]
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_few_chunks_are_read_and_their_first_times_once(queries: int) -> None:
+    column = InMemory(np.arange(1 << 20), 1024)
+    clock = StoredClock(column)
+    times = np.linspace(5, 1 << 20, queries).astype("i8")
+    lo, hi = np.zeros(queries, "i8"), np.full(queries, len(column))
+    assert np.array_equal(clock.search(times, lo, hi), np.minimum(times + 1, len(column)))
+    assert column.rows_read <= queries * (1024 + 10)
+    read = column.rows_read
+    clock.search(times, lo, hi)
+    assert column.rows_read - read <= queries * 1024
+
+
+def test_nothing_is_searched_in_nothing() -> None:
+    none = np.empty(0, "i8")
+    assert StoredClock(InMemory(none, 4)).search(np.array([3]), np.array([0]), np.array([0])).tolist() == [0]
+    assert len(StoredClock(InMemory(np.arange(3), 4)).search(none, none, none)) == 0

@@ -1,0 +1,121 @@
+"""Slabs are lent, come back with the last view of a batch, and keep to their budget."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from unistore.memory import MAX_PREFETCHED, Segment, SlabRing
+
+
+def test_a_slab_comes_back_with_its_last_view_and_not_before():
+    ring = SlabRing(in_flight=2, held=2, budget=1 << 30)
+    ring.observe(1000)
+    slab = ring.take()
+    lease = ring.lend(slab, [])[0]
+    array = np.ndarray(100, np.int64, buffer=lease)
+    del lease
+    view = torch.from_numpy(array[10:20].reshape(5, 2))[1:]
+    del array
+    gc.collect()
+    others = [ring.take() for _ in range(3)]
+    assert slab not in others
+    assert ring.take() is None
+    del view
+    gc.collect()
+    assert ring.take() is slab
+    for each in others:
+        ring.put(each)
+
+
+def test_as_many_leases_as_are_held_and_no_more():
+    ring = SlabRing(in_flight=2, held=3, budget=1 << 30)
+    ring.observe(1000)
+    segments = [Segment.private(1000), Segment.private(1000)]
+    first = ring.lend(None, segments[:1])
+    assert ring.can_lend()
+    second = ring.lend(ring.take(), segments[1:])
+    assert not ring.can_lend()
+    first.clear()
+    gc.collect()
+    assert ring.can_lend()
+    second.clear()
+    gc.collect()
+    third = [ring.lend(ring.take(), [])]
+    third += [ring.lend(ring.take(), [])]
+    assert ring.can_lend()
+
+
+def test_ring_grows_only_where_nothing_is_lent():
+    ring = SlabRing(in_flight=3, held=1, budget=1 << 30)
+    ring.observe(100_000)
+    small = ring.take()
+    leases = ring.lend(small, [])
+    free = ring.take()
+    ring.put(free)
+    ring.observe(1_000_000)
+    large = ring.take()
+    assert large.segment.size >= 1_000_000
+    assert large is not free
+    assert len(leases[0]) == small.segment.size
+    leases.clear()
+    ring.put(large)
+    assert ring.take() is large
+    assert ring.take() is not small
+    ring.close()
+
+
+def test_rare_large_batches_do_not_make_every_slab_large():
+    ring = SlabRing(in_flight=3, held=1, budget=1 << 30)
+    for _ in range(50):
+        ring.observe(100_000)
+    ring.observe(50_000_000)
+    assert ring.slab_size < 200_000
+
+
+def test_ring_keeps_to_its_budget():
+    ring = SlabRing(in_flight=8, held=4, budget=4 << 20)
+    assert ring.batches_in_flight == 1
+    ring.observe(1 << 20)
+    assert ring.limit == 3
+    assert ring.batches_in_flight == 2
+    taken = [ring.take() for _ in range(5)]
+    assert sum(slab is not None for slab in taken) == 3
+
+
+def test_batches_without_memory_are_made_ahead():
+    ring = SlabRing(in_flight=8, held=4, budget=1 << 30)
+    ring.observe(0)
+    assert ring.take() is None
+    assert ring.batches_in_flight == 8
+    ring.observe(1000)
+    assert ring.take().size >= 1000
+    assert ring.batches_in_flight == 8
+
+
+def test_large_batches_are_few_ahead():
+    ring = SlabRing(in_flight=8, held=4, budget=1 << 40, least=3)
+    ring.observe(MAX_PREFETCHED // 8)
+    assert 3 < ring.batches_in_flight < 8
+    assert ring.batches_in_flight * ring.slab_size <= MAX_PREFETCHED
+    ring.observe(MAX_PREFETCHED)
+    assert ring.batches_in_flight == 3
+
+
+def test_finalizer_of_a_lease_runs_once_and_after_the_last_user():
+    calls = []
+    segment = Segment.private(1 << 16)
+    lease = segment.lease(lambda: calls.append(1))
+    keeper = SimpleNamespace(array=np.ndarray(8, np.uint8, buffer=lease, offset=3))
+    del lease
+    gc.collect()
+    assert not calls
+    keeper.array = torch.from_numpy(keeper.array)[2:4].view(1, 2)
+    gc.collect()
+    assert not calls
+    del keeper
+    gc.collect()
+    assert calls == [1]

@@ -1,1 +1,0 @@
-"""Memory that batches are read into: shared segments, arenas over them, and the ring that reuses them."""
