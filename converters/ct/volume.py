@@ -32,11 +32,12 @@ from unistore.converters.ct.points import (
 from unistore.converters.ct.slabs import read_image
 from unistore.converters.ct.source import State, Voxels, arrays_of, state_of, voxels_of
 from unistore.converters.ct.tables import Detail
-from unistore.converters.ct.voxels import inside, point_coords, read_bits, read_points
+from unistore.converters.ct.voxels import point_coords, read_bits, read_points
 from unistore.converters.plugin import Array, Format, SourceFile
 from unistore.converters.protocol import Facts
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.schemas.ct.voxels import inside
 from unistore.schemas.ct.windows import Window, parse_window
 
 Extent = tuple[int, int, int]

@@ -33,6 +33,7 @@ _RESERVED = frozenset(
         "values",
         "corner",
         "extent",
+        "affine",
         "name",
         "info",
         "metadata",

@@ -24,6 +24,7 @@ from unistore.data.kinds.protocol import SOURCE, Picks, SourceNames, require_arr
 from unistore.data.kinds.reach import Reach
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem
+from unistore.schemas.ct.geometry import LENGTHS, affines, has_geometry
 from unistore.schemas.indices import Column, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
@@ -34,7 +35,8 @@ _TEXTS = ("name", "info", "metadata", "header", "patient", "series")
 
 def on_request(store: Store) -> tuple[str, ...]:
     """Keys of whole volumes that are read where they are named."""
-    return (SOURCE, "extent", *(key for key in _TEXTS if store.has(f"volumes/{key}/data")))
+    texts = [key for key in _TEXTS if store.has(f"volumes/{key}/data")]
+    return (SOURCE, "extent", *(["affine"] if has_geometry(store) else []), *texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class Volumes:
 
     Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
     ``spacing``, ``origin``, ``direction`` if stored; ``<mask>_present``. On request: ``source``, ``name``,
-    ``extent`` (3,) of the stored volume, ``info`` (the text of the case's ``info.json``), ``metadata``
+    ``extent`` (3,) of the stored volume, ``affine`` (4, 4) float64 from voxels of the sample (depth, height,
+    width, 1) to millimetres toward head, back and left (NaN where the source states less), ``info`` (the text of the case's ``info.json``), ``metadata``
     (its row of ``metadata.csv``, as JSON), ``header`` (what is kept of that of its file, as JSON),
     ``patient`` and ``series`` (digests of DICOM).
 
@@ -171,10 +174,7 @@ class WholeVolumeReader:
                 batch[key] = Packed(values.reshape(-1, *extents[0].tolist()))
             else:
                 batch[key] = Packed(values, offsets, shapes=extents)
-        batch |= self._labels.read(volumes, allocate)
-        if self._kind.step > 1 and "spacing" in batch:
-            batch["spacing"].values[...] *= self._kind.step
-        return batch
+        return batch | self._labels.read(volumes, allocate, step=self._kind.step)
 
     def _check_size(self, store: Store) -> None:
         """Refuse volumes shorter than the samples, unless `pad` says what stands there."""
@@ -186,18 +186,31 @@ class WholeVolumeReader:
 
 
 class VolumeMetadata:
-    """Reads values per volume: spacing, origin, names, …."""
+    """Reads values per volume: spacing, origin, affine, names, …."""
 
     def __init__(self, store: Store, fields: Sequence[str]) -> None:
         paths = volume_columns(store) | {"extent": extent_path(store)}
         self._columns = {key: Column(store, paths[key]) for key in fields if key in paths}
+        self._geometry = [Column(store, f"volumes/{name}") for name in LENGTHS if "affine" in fields]
         texts = [key for key in _TEXTS if key in fields]
         self._texts = {key: store.text(f"volumes/{key}") for key in texts}
         self._sources = SourceNames(store) if SOURCE in fields else None
 
-    def read(self, volumes: Int64s, allocate: Allocate) -> Batch:
-        """Values for a batch of volumes."""
+    def read(
+        self,
+        volumes: Int64s,  # (B,)
+        allocate: Allocate,
+        first: Int64s | None = None,  # (B, 3) first voxel of each sample, in steps; None: that of the volume
+        step: int = 1,  # voxels from one voxel of a sample to the next
+    ) -> Batch:
+        """Read values for a batch of volumes, or boxes of them."""
         batch = {key: packed_copy(column.take(volumes), allocate) for key, column in self._columns.items()}
+        if "spacing" in batch:
+            batch["spacing"].values[...] *= step
+        if self._geometry:
+            spacing, origin, direction = (column.take(volumes) for column in self._geometry)
+            corners = np.zeros((len(volumes), 3)) if first is None else first.astype(np.float64)
+            batch["affine"] = packed_copy(affines(step * spacing, origin, direction, corners), allocate)
         for key, texts in self._texts.items():
             values = np.array([texts[volume] for volume in volumes.tolist()], np.str_)
             batch[key] = packed_copy(values, allocate)
@@ -318,7 +331,7 @@ class PatchReader:
         if self._masks:
             sizes = np.tile(self._shape, (len(picks), 1))
             batch["valid"] = valid_masks("valid", sizes, ends - corners, self._kind.shape, allocate)
-        return batch | self._labels.read(self._units[which], allocate)
+        return batch | self._labels.read(self._units[which], allocate, corners)
 
     def _corners(self, picks: Picks, which: Int64s) -> Int64s:
         room = np.maximum(self._extents[which] - self._shape, 0)
