@@ -88,7 +88,7 @@ def affines(
     direction: NDArray[np.float64],  # (B, 9)
     first: NDArray[np.float64],  # (B, 3) index of the first voxel of samples
 ) -> NDArray[np.float64]:
-    """Return matrices (B, 4, 4) from (depth, height, width, 1) of samples to (z, y, x, 1); NaN where unknown."""
+    """Return matrices (B, 4, 4) from (depth, height, width, 1) to (z, y, x, 1); NaN where unknown."""
     matrices = np.zeros((len(spacing), 4, 4))
     matrices[:, :3, :3] = direction.reshape(-1, 3, 3) * spacing[:, None]
     matrices[:, :3, 3] = origin + np.einsum("nij,nj->ni", matrices[:, :3, :3], first)

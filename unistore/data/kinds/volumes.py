@@ -45,10 +45,10 @@ class Volumes:
 
     Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
     ``spacing``, ``origin``, ``direction`` if stored; ``<mask>_present``. On request: ``source``, ``name``,
-    ``extent`` (3,) of the stored volume, ``affine`` (4, 4) float64 from voxels of the sample (depth, height,
-    width, 1) to millimetres toward head, back and left (NaN where the source states less), ``info`` (the text of the case's ``info.json``), ``metadata``
-    (its row of ``metadata.csv``, as JSON), ``header`` (what is kept of that of its file, as JSON),
-    ``patient`` and ``series`` (digests of DICOM).
+    ``extent`` (3,) of the stored volume, ``affine`` (4, 4) float64 from (depth, height, width, 1) of the
+    sample to (z, y, x, 1) in mm toward head, back and left, NaN where the source states less, ``info`` (the
+    text of the case's ``info.json``), ``metadata`` (its row of ``metadata.csv``, as JSON), ``header`` (what
+    is kept of that of its file, as JSON), ``patient`` and ``series`` (digests of DICOM).
 
     Batches are dense, (B, D, H, W), if all volumes have one extent. Else volumes are ragged: packed batches
     have flat values with ``offsets`` and ``shapes`` (B, 3), padded ones are padded to the largest.
