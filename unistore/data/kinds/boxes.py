@@ -34,6 +34,7 @@ _RESERVED = frozenset(
         "corner",
         "extent",
         "affine",
+        "foreground",
         "name",
         "info",
         "metadata",

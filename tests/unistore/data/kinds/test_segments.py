@@ -213,7 +213,7 @@ def test_exactly_as_many_points_as_the_segment_has_but_of_a_grid(make_cloud: Cal
 def test_options_are_checked() -> None:
     with pytest.raises(InputError, match="sample: is 'grid', one point of each voxel: name their size"):
         unistore.Segments(sample="grid")
-    with pytest.raises(InputError, match="exactly: is given beside max_points; give one of the two"):
+    with pytest.raises(InputError, match=r"exactly: is given beside max_points \(give one of the two"):
         unistore.Segments(exactly=5, max_points=5)
     with pytest.raises(InputError, match="coordinates"):
         unistore.Segments(coordinates="global")  # type: ignore[arg-type]
