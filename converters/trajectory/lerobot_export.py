@@ -136,9 +136,7 @@ class _Dataset:
         self._cameras = [feature for feature in self._features if feature.kind == "video"]
         self._data_spans = _spans(self._episodes, _row_bytes(in_tables), _DATA_MEGABYTES << 20)
         self._video_spans = {
-            camera.name: _spans(
-                self._episodes, camera.row_bytes, (_VIDEO_MEGABYTES << 20) * _VIDEO_RATIO
-            )
+            camera.name: _spans(self._episodes, camera.row_bytes, (_VIDEO_MEGABYTES << 20) * _VIDEO_RATIO)
             for camera in self._cameras
         }
 
@@ -199,7 +197,8 @@ class _Dataset:
             return np.searchsorted(first_steps, np.arange(start, stop), "right") - 1
 
         def frame_index(start: int, stop: int) -> NDArray[np.int64]:
-            return np.arange(start, stop) - first_steps[episode_index(start, stop)]
+            first: NDArray[np.int64] = first_steps[episode_index(start, stop)]
+            return np.arange(start, stop) - first
 
         def timestamp(start: int, stop: int) -> NDArray[np.float32]:
             return (frame_index(start, stop) / self._rate).astype(np.float32)
@@ -227,7 +226,9 @@ class _Dataset:
         fields = []
         for feature in self._in_tables:
             blank = np.empty((0, *feature.row_shape), np.uint8 if feature.is_picture else feature.kind)
-            fields.append((feature.name, self._image_type() if feature.is_picture else self._array(blank).type))
+            fields.append(
+                (feature.name, self._image_type() if feature.is_picture else self._array(blank).type)
+            )
         described = {feature.name: _as_datasets_has_it(feature) for feature in self._in_tables}
         about = json.dumps({"info": {"features": described}})
         return self._arrow.schema(fields, {"huggingface": about})
@@ -306,7 +307,9 @@ class _Dataset:
                         "from_timestamp": (episode.start - first) / self._rate,
                         "to_timestamp": (episode.stop - first) / self._rate,
                     }
-                    rows[episode.number] |= {f"videos/{camera.name}/{key}": value for key, value in own.items()}
+                    rows[episode.number] |= {
+                        f"videos/{camera.name}/{key}": value for key, value in own.items()
+                    }
         for name, documents in self._documents.items():
             for row, document in zip(rows, documents, strict=True):
                 row |= {f"stats/{name}/{statistic}": value for statistic, value in document.items()}
@@ -402,9 +405,7 @@ class _Dataset:
         return tuple(notes)
 
 
-def _file(
-    name: str, span: _Span, write: Callable[[Path], None], notes: tuple[str, ...] = ()
-) -> File:
+def _file(name: str, span: _Span, write: Callable[[Path], None], notes: tuple[str, ...] = ()) -> File:
     source = span.episodes[-1].source
     return File(name=name, form="format", source=source, values={}, write=write, notes=notes)
 
@@ -447,7 +448,9 @@ def _rate(store: StoreView, facts: Sequence[Mapping[str, Any]], asked: float | N
         return stated.pop()
     if stated:
         listed = " and ".join(f"{rate:g}" for rate in sorted(stated))
-        raise _refused(store, f"has {listed} steps a second", "export stores of one rate, without another --fps")
+        raise _refused(
+            store, f"has {listed} steps a second", "export stores of one rate, without another --fps"
+        )
     raise _refused(store, "does not say how many steps a second it has", "say it: --fps 20 (fps=20)")
 
 

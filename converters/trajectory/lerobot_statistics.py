@@ -37,7 +37,7 @@ class Statistics(Protocol):
 class _Moments(NamedTuple):
     """What rows of one shape come to along their first axis."""
 
-    count: int
+    rows: int
     mean: NDArray[np.float64]
     squares: NDArray[np.float64]
     """Sum of the squared differences from the mean."""
@@ -45,19 +45,19 @@ class _Moments(NamedTuple):
     high: NDArray[np.float64]
 
     @classmethod
-    def of(cls, rows: NDArray[Any]) -> _Moments:
+    def of(cls, values: NDArray[Any]) -> _Moments:
         """Compute those of one row or more."""
-        values = rows.astype(np.float64)
-        mean = values.mean(axis=0)
-        squares = np.square(values - mean).sum(axis=0)
-        return cls(len(rows), mean, squares, values.min(axis=0), values.max(axis=0))
+        numbers = values.astype(np.float64)
+        mean = numbers.mean(axis=0)
+        squares = np.square(numbers - mean).sum(axis=0)
+        return cls(len(numbers), mean, squares, numbers.min(axis=0), numbers.max(axis=0))
 
     def joined(self, other: _Moments) -> _Moments:
         """Join them with those of further rows (Chan, Golub and LeVeque)."""
-        count = self.count + other.count
+        count = self.rows + other.rows
         apart = other.mean - self.mean
-        mean = self.mean + apart * (other.count / count)
-        squares = self.squares + other.squares + np.square(apart) * (self.count * other.count / count)
+        mean = self.mean + apart * (other.rows / count)
+        squares = self.squares + other.squares + np.square(apart) * (self.rows * other.rows / count)
         return _Moments(
             count, mean, squares, np.minimum(self.low, other.low), np.maximum(self.high, other.high)
         )
@@ -68,12 +68,12 @@ class _Moments(NamedTuple):
             "min": self.low,
             "max": self.high,
             "mean": self.mean,
-            "std": np.sqrt(self.squares / self.count),
+            "std": np.sqrt(self.squares / self.rows),
         }
         if quantiles is not None:
             values |= dict(zip(QUANTILES, quantiles, strict=True))
         document: Document = {name: np.atleast_1d(value).tolist() for name, value in values.items()}
-        return {**document, "count": [self.count]}
+        return {**document, "count": [self.rows]}
 
 
 class NumberStatistics:
@@ -109,7 +109,7 @@ class NumberStatistics:
         assert self._total is not None
         if self._read is None:
             return self._total.document(None)
-        return self._total.document(_quantiles(self._read, self._total.count, self._total.mean.shape))
+        return self._total.document(_quantiles(self._read, self._total.rows, self._total.mean.shape))
 
 
 def _quantiles(
@@ -141,8 +141,8 @@ class ImageStatistics:
     def add(self, rows: NDArray[Any]) -> None:
         """See `Statistics`."""
         self.frames += len(rows)
-        for channel, counts in enumerate(self._counts):
-            counts += np.bincount(rows[..., channel].reshape(-1), minlength=_LEVELS)
+        for channel in range(3):
+            self._counts[channel] += np.bincount(rows[..., channel].reshape(-1), minlength=_LEVELS)
 
     def end_episode(self) -> Document:
         """See `Statistics`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -126,7 +126,10 @@ def _kept(store: StoreView, path: str, dataset: str) -> StepColumn:
 
     def read(start: int, stop: int) -> NDArray[Any]:
         """Decode the images."""
-        images = [decode(file, f"{store.path}: {path}", exact=True, swapped=is_swapped) for file in files(start, stop)]
+        images = [
+            decode(file, f"{store.path}: {path}", exact=True, swapped=is_swapped)
+            for file in files(start, stop)
+        ]
         return np.stack(images)
 
     name = path.removeprefix(f"{STEPS}/").removesuffix(_KEPT)
@@ -143,7 +146,7 @@ def _files(store: StoreView, path: str, start: int, stop: int) -> list[bytes]:
 
 
 def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return all task texts, and the number of each step's, (steps,); the text is empty where none is said."""
+    """Return all task texts, empty where none is said, and the number of each step's text, (steps,)."""
     of_sources = source_facts(store)
     of_episodes = episode_facts(store)
     numbers: dict[str, int] = {}
@@ -162,7 +165,7 @@ def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[st
     return list(numbers), of_steps
 
 
-def task_of(facts: list[Mapping[str, Any]]) -> str:
+def task_of(facts: Sequence[Mapping[str, Any]]) -> str:
     """Return the task that an episode, or else its source, states; empty if neither does."""
     for said in facts:
         for name in _TASKS:

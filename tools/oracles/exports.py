@@ -1,6 +1,6 @@
 """Export small stores as LeRobot and robomimic datasets, for their own classes to read (`read_exports.py`).
 
-    python tools/oracles/exports.py build/exports
+python tools/oracles/exports.py build/exports
 """
 
 import shutil

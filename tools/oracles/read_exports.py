@@ -36,7 +36,9 @@ def compare(what: str, values: np.ndarray, expected: np.ndarray) -> None:
         print(f"  {what}: {values.dtype} {values.shape}, equal")
         return
     apart = np.abs(values.astype(float) - expected.astype(float))
-    print(f"  {what}: {values.dtype} {values.shape}, mean difference {apart.mean():.3g}, most {apart.max():.3g}")
+    print(
+        f"  {what}: {values.dtype} {values.shape}, mean difference {apart.mean():.3g}, most {apart.max():.3g}"
+    )
 
 
 def read_lerobot(root: Path, expected: dict) -> None:
@@ -72,8 +74,10 @@ def read_robomimic(path: Path, expected: dict) -> None:
     dataset = SequenceDataset(
         str(path), keys, ("actions", "rewards", "dones"), load_next_obs=False, hdf5_cache_mode=None
     )
-    print(f"{path.parent.name}: SequenceDataset, {dataset.n_demos} demos, {len(dataset)} steps, "
-          f"masks {masks}, next_obs {has_next}")
+    print(
+        f"{path.parent.name}: SequenceDataset, {dataset.n_demos} demos, {len(dataset)} steps, "
+        f"masks {masks}, next_obs {has_next}"
+    )
     steps = [dataset[step] for step in range(len(dataset))]
     for name, key in ROBOMIMIC.items():
         compare(name, np.concatenate([step[name] for step in steps]), expected[key].astype(np.float64))
@@ -85,8 +89,12 @@ def read_robomimic(path: Path, expected: dict) -> None:
         compare(f"obs/{key}", values, stored)
     for mask in masks:
         part = SequenceDataset(
-            str(path), keys, ("actions",), load_next_obs=has_next and keys == ["state"],
-            hdf5_cache_mode=None, filter_by_attribute=mask,
+            str(path),
+            keys,
+            ("actions",),
+            load_next_obs=has_next and keys == ["state"],
+            hdf5_cache_mode=None,
+            filter_by_attribute=mask,
         )
         print(f"  mask {mask}: {part.demos}")
 

@@ -1,4 +1,4 @@
-"""Stores as LeRobot and robomimic datasets; their own classes read them in `tools/oracles/read_exports.py`."""
+"""Stores as LeRobot and robomimic datasets, which `tools/oracles/read_exports.py` reads by their classes."""
 
 from __future__ import annotations
 
@@ -174,7 +174,15 @@ def test_robomimic(source: Path, store: Path, tmp_path: Path) -> None:
         for number, length in enumerate(LENGTHS):
             demo, before = file[f"data/demo_{number}"], original[f"data/demo_{number}"]
             assert demo.attrs["num_samples"] == length
-            for name in ("actions", "rewards", "dones", "obs/state", "next_obs/state", "obs/depth", "obs/front"):
+            for name in (
+                "actions",
+                "rewards",
+                "dones",
+                "obs/state",
+                "next_obs/state",
+                "obs/depth",
+                "obs/front",
+            ):
                 np.testing.assert_array_equal(demo[name][:], before[name][:], err_msg=name)
             decoded = [cv2.imdecode(frame, cv2.IMREAD_COLOR)[..., ::-1] for frame in before["obs/wrist"]]
             np.testing.assert_array_equal(demo["obs/wrist"][:], np.stack(decoded))
@@ -220,7 +228,9 @@ def test_odd_sizes_are_no_video(tmp_path: Path) -> None:
 
 
 def test_the_command(store: Path, tmp_path: Path) -> None:
-    assert main(["export", str(store), str(tmp_path / "out"), "--to", "robomimic"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(store), str(tmp_path / "out"), "--to", "robomimic"])
+    assert ended.value.code == 0
     assert (tmp_path / "out/demo.hdf5").is_file()
 
 
