@@ -247,7 +247,7 @@ Examples:
   unistore doctor              cores, memory, limits, a Loader to start with
   unistore doctor train.zarr   also of a store: location, page cache, speed
   unistore doctor train.zarr --measure
-  unistore doctor train.zarr --measure --samples "Windows(history=2, horizon=16)"
+  unistore doctor train.zarr --measure --samples "Windows(history=2)"
   unistore doctor train.zarr --json
 """
 
