@@ -88,7 +88,8 @@ class MergedColumns:
 
     def tables(self, colour: str) -> tuple[Table, ...]:
         """Tables that are known from the scan: ``steps``, large observations, kept frames."""
-        small, large = [], []
+        small: list[Field] = []
+        large: list[Field] = []
         of_clocks: dict[str, list[Field]] = {clock: [] for clock in self.clocks.values()}
         for column in self.merged:
             if column in _FLAGS or column.startswith("next_observation/"):

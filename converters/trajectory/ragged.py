@@ -25,10 +25,11 @@ _ROWS_TOGETHER = 16
 
 def values_of(array: Array) -> Column | None:
     """Return the form of the values in rows of any length; None: the rows are others."""
-    told = array.dtype.metadata or {}
+    told: Mapping[str, Any] = array.dtype.metadata or {}
     dtype = told.get("vlen")
-    is_of_numbers = isinstance(dtype, np.dtype) and storable(dtype)
-    return Column(dtype.str, told.get("shape", ())) if is_of_numbers else None
+    if not isinstance(dtype, np.dtype) or not storable(dtype):
+        return None
+    return Column(dtype.str, told.get("shape", ()))
 
 
 def of_any_length(dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> np.dtype[Any]:

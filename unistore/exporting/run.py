@@ -191,7 +191,8 @@ def _write_dataset(out: Any, name: str, values: Values, disk: _FailSafeFile, *, 
 
     dtype = values.dtype
     if dtype.hasobject:
-        dtype = h5py.vlen_dtype((dtype.metadata or {}).get("vlen", np.dtype(np.uint8)))
+        told: Mapping[str, Any] = dtype.metadata or {}
+        dtype = h5py.vlen_dtype(told.get("vlen", np.uint8))
     storage: dict[str, Any] = {}
     if compressed and not values.dtype.hasobject and 0 not in values.shape:
         row_bytes = max(1, prod(values.shape[1:]) * dtype.itemsize)

@@ -35,7 +35,7 @@ def frames(episode: int) -> list[np.ndarray]:
 
 
 def lidar(path: Path, form: str, *, rate: bool = False) -> Path:
-    """Write two episodes of a robot with a lidar and a camera of encoded frames, both slower than its steps."""
+    """Write two episodes of a robot with a lidar and a camera, both slower than its steps."""
     with h5py.File(path, "w") as file:
         for episode in range(2):
             demo = file.create_group(f"data/demo_{episode}")
