@@ -57,7 +57,7 @@ def _classes(values: NDArray[Any]) -> NDArray[np.uint16]:
 class _Choice:
     """The voxels of smallest rank of each class, so far."""
 
-    def __init__(self, shape: tuple[int, int, int], most: int) -> None:
+    def __init__(self, shape: tuple[int, ...], most: int) -> None:
         self._shape = shape
         self._most = most
         depth, height, _ = shape

@@ -171,10 +171,10 @@ class _Sum:
         extent = self._weights.shape
         edges = cell.shape[-3:]
         lengths = [min(edge, end - low) for edge, end, low in zip(edges, extent, corner, strict=True)]
-        inside = tuple(slice(length) for length in lengths)
-        box = tuple(slice(low, low + length) for low, length in zip(corner, lengths, strict=True))
+        inside: Any = (..., *(slice(length) for length in lengths))
+        box: Any = (..., *(slice(low, low + length) for low, length in zip(corner, lengths, strict=True)))
         weight = self._cell_weights[inside]
-        self._sum[(..., *box)] += cell[(..., *inside)] * weight
+        self._sum[box] += cell[inside] * weight
         self._weights[box] += weight
         return not self.missing
 
