@@ -91,13 +91,13 @@ class CtConverter(SeamConverter):
             {"name": window.name, "width": float(window.width), "level": float(window.level)}
             for window in agreement.windows
         ]
-        found: dict[str, Any] = {"windows": windows, "values": dict(agreement.values)}
+        decisions: dict[str, Any] = {"windows": windows, "values": dict(agreement.values)}
         if agreement.scaled:
-            found["scaled"] = dict(agreement.scaled)
+            decisions["scaled"] = dict(agreement.scaled)
         if agreement.classes:
-            found["classes"] = dict(agreement.classes)
+            decisions["classes"] = dict(agreement.classes)
         if agreement.labels:
-            found["labels"] = dict(agreement.labels)
+            decisions["labels"] = dict(agreement.labels)
         named = list(zip(parts.names, scanned, strict=True))
         series = [volume for volume in scanned if volume.series]
         return Scan(
@@ -106,7 +106,7 @@ class CtConverter(SeamConverter):
             tables=make_tables(scanned, agreement, plugin.tile),
             sample_table=schema.VOLUMES,
             main_table=schema.VOLUMES,
-            options={**plugin.recorded(), "found": found},
+            options={**plugin.recorded(), "found": decisions},
             notes=tuple(notes_of(scanned, agreement, plugin.windows, plugin.sparse)),
             possible=possible_tables(scanned, agreement, plugin.tile, plugin.sparse),
             needs_facts=True,

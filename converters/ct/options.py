@@ -63,7 +63,7 @@ class CtOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        windows = dict.fromkeys(parse_window(each) for each in self.window)
+        windows = dict.fromkeys(parse_window(text) for text in self.window)
         names = [window.name for window in windows]
         problems = [
             Problem(f"--window {name}", "is given with two widths or levels", "rename one", "option")
@@ -72,7 +72,7 @@ class CtOptions(Options):
         ]
         if problems:
             raise InputError(problems)
-        texts = tuple(f"{each.name}:{float(each.width)!r}:{float(each.level)!r}" for each in windows)
+        texts = tuple(f"{window.name}:{float(window.width)!r}:{float(window.level)!r}" for window in windows)
         object.__setattr__(self, "window", texts)
 
     @property
@@ -87,5 +87,5 @@ class CtOptions(Options):
 
     def recorded(self) -> dict[str, Any]:
         """See `Options.recorded`; `keep_names` is recorded only if it is true."""
-        found = super().recorded()
-        return {key: value for key, value in found.items() if key != "keep_names" or value}
+        recorded = super().recorded()
+        return {key: value for key, value in recorded.items() if key != "keep_names" or value}

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import chain
 from math import atan, degrees
 from typing import NamedTuple
 
@@ -105,13 +106,13 @@ def _digest(text: str, key: bytes) -> str:
 def _files_in_order(members: Mapping[SourceFile, Header]) -> list[SourceFile]:
     """Return the files by their first planes, so that the order of a folder changes nothing."""
     by_path = {file.path: file for file in members}
-    planes = in_order([plane for header in members.values() for plane in header.planes])
+    planes = in_order(list(chain.from_iterable(header.planes for header in members.values())))
     return list(dict.fromkeys([by_path[plane.path] for plane in planes]))
 
 
 def _problem_of(name: str, headers: Sequence[Header]) -> Problem | None:
     """Return what keeps slices from being one volume; nothing is ever interpolated."""
-    planes = in_order([plane for header in headers for plane in header.planes])
+    planes = in_order(list(chain.from_iterable(header.planes for header in headers)))
     message = _differing(headers, planes) or _misplaced(planes)
     if not message:
         return None

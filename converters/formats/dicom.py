@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -89,7 +90,7 @@ class Slices:
     def __init__(self, file: SourceFile, headers: Sequence[Header]) -> None:
         self._file = file
         self._header = headers[0]
-        self.planes = in_order([plane for header in headers for plane in header.planes])
+        self.planes = in_order(list(chain.from_iterable(header.planes for header in headers)))
         self.shape = (len(self.planes), *self._header.shape)
         self._scalings = {scale: self._scaling(*scale) for scale in {_scale_of(p) for p in self.planes}}
         self.dtype = np.result_type(*[one.dtype for one in self._scalings.values()])

@@ -70,7 +70,9 @@ class MetaImage(Format):
             if is_compressed:
                 raw.seek(start)
                 content = zlib.decompress(raw.read())
-                stream, start, size = BytesIO(content), 0, len(content)
+                stream = BytesIO(content)
+                start = 0
+                size = len(content)
             planes = Planes(file, stream, start, shape, dtype)
             planes.check_size(size)
             memory = size if is_compressed else 0

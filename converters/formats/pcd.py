@@ -19,7 +19,8 @@ _COLOURS = {"rgb": (2, 1, 0), "rgba": (2, 1, 0, 3)}
 """Fields of four bytes, and which of these are red, green, blue and alpha."""
 _LINE = 80
 """Bytes of a line in memory, beside its text."""
-_RUN, _LONG = 32, 7
+_RUN = 32
+_LONG = 7
 _PADDING = "_"
 
 
@@ -70,8 +71,10 @@ class _Colour:
     """Bytes of colours, red first, of the numbers that hold them."""
 
     def __init__(self, packed: Any, order: tuple[int, ...]) -> None:
-        self._packed, self._order = packed, list(order)
-        self.shape, self.dtype = (packed.shape[0], len(order)), np.dtype(np.uint8)
+        self._packed = packed
+        self._order = list(order)
+        self.shape = (packed.shape[0], len(order))
+        self.dtype = np.dtype(np.uint8)
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
         packed = np.ascontiguousarray(self._packed[rows])
@@ -154,7 +157,10 @@ class _Compressed:
     """Bytes that are decompressed when the first are wanted."""
 
     def __init__(self, file: SourceFile, first: int, packed: int, size: int) -> None:
-        self._file, self._first, self._packed, self._size = file, first, packed, size
+        self._file = file
+        self._first = first
+        self._packed = packed
+        self._size = size
 
     @cached_property
     def bytes(self) -> bytes:
@@ -172,9 +178,12 @@ class _Field:
     """A field of compressed points."""
 
     def __init__(self, points: _Compressed, at: int, dtype: np.dtype[Any], count: int) -> None:
-        self._points, self._at, self._count = points, at, count
+        self._points = points
+        self._at = at
+        self._count = count
         self._form = dtype
-        self.shape, self.dtype = (count, *dtype.shape), dtype.base
+        self.shape = (count, *dtype.shape)
+        self.dtype = dtype.base
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return np.frombuffer(self._points.bytes, self._form, self._count, self._at)[rows]

@@ -189,7 +189,9 @@ class _Records:
         self._bytes.release()
 
     def _found(self) -> Iterator[_Record]:
-        at, number, size = 0, 0, len(self._bytes)
+        at = 0
+        number = 0
+        size = len(self._bytes)
         while at < size:
             start = at + _HEAD.size
             head = bytes(self._bytes[at:start])

@@ -119,7 +119,8 @@ def left_out_of(
     datasets: Mapping[str, ArrayHeader], used: Iterable[str], raw: Iterable[str] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Return the paths of datasets with values that are not used, each with the reason."""
-    taken, unscaled = set(used), set(raw)
+    taken = set(used)
+    unscaled = set(raw)
     return tuple(
         (path, _RAW if path in unscaled else NO_COLUMN)
         for path, dataset in datasets.items()

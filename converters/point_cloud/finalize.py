@@ -116,7 +116,8 @@ def finalize_points(
         If no segment is left.
     """
     found = _joined(facts, scan)
-    lengths, numbers = found["lengths"], found["numbers"]
+    lengths = found["lengths"]
+    numbers = found["numbers"]
     of_source = np.repeat(np.arange(len(facts)), found["counts"])
     real = numbers != NO_SEGMENT
     if not real.any():
@@ -128,7 +129,8 @@ def finalize_points(
         "int32" if quantised else origin.layout.xyz_dtype
         for origin, quantised in zip(scan.sources.details, found["quantised"], strict=True)
     }
-    dtype, decimal = kinds.pop() if len(kinds) == 1 else "float64", None
+    dtype = kinds.pop() if len(kinds) == 1 else "float64"
+    decimal = None
     if dtype == "float64":
         bounds = found["bounds"][lengths > 0]
         decimal = decimal_of(found["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))

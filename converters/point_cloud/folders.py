@@ -77,7 +77,8 @@ def room_names(lists: Lists, rows: Mapping[Path, int], roots: Sequence[Path]) ->
         Rows (segments) of each file.
     """
     for folder in _folders(list(rows), roots):
-        order, names = folder / "all_files.txt", folder / "room_filelist.txt"
+        order = folder / "all_files.txt"
+        names = folder / "room_filelist.txt"
         if not (order.is_file() and names.is_file()):
             continue
         files = _matched(order, list(rows), lists)

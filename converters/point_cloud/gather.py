@@ -84,7 +84,9 @@ class _Clouds:
     """All files of a scan: what is counted and remarked on, and the sources that they become."""
 
     def __init__(self, parts: Parts, described: Sequence[Described], options: PointCloudOptions) -> None:
-        self._parts, self._described, self._options = parts, described, options
+        self._parts = parts
+        self._described = described
+        self._options = options
         self.lists = Lists()
         self._classes: Sequence[tuple[int, str] | None] = [None] * len(parts)
         # A file that is cut into windows has no segment that its folder could name.

@@ -132,7 +132,9 @@ def _pattern(words: Sequence[str]) -> re.Pattern[str]:
     return re.compile(rf"(?P<before>|.*[-_. ])(?P<word>{listed})(?P<after>|[-_. ]?\d+)", re.IGNORECASE)
 
 
-_COORDINATES, _COLUMNS, _FOLDER_NAMES = _pattern(_FILES), _pattern(COLUMNS), _pattern(_FOLDERS)
+_COORDINATES = _pattern(_FILES)
+_COLUMNS = _pattern(COLUMNS)
+_FOLDER_NAMES = _pattern(_FOLDERS)
 
 
 def coordinate_word(path: Path) -> str | None:

@@ -151,7 +151,8 @@ class SegmentObjects:
 
     def __init__(self, segments: Segments, members: Sequence[str]) -> None:
         self.others: dict[str, None] = {}
-        self._segments, self._members = segments, members
+        self._segments = segments
+        self._members = members
         self._counts: dict[str, int | None] = {}
 
     def __iter__(self) -> Iterator[tuple[str, h5py.HLObject]]:

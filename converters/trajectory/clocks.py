@@ -81,7 +81,9 @@ class Timed:
     """Finds the clocks of the arrays of a recording, `columns` by their paths."""
 
     def __init__(self, recording: Recording, columns: Mapping[str, str], said: Said) -> None:
-        self._arrays, self._columns, self._said = recording.arrays, columns, said
+        self._arrays = recording.arrays
+        self._columns = columns
+        self._said = said
         times = {path: self._times_of(path) for path in columns}
         self._times = {path: found for path, found in times.items() if found}
 
@@ -135,7 +137,8 @@ class Timed:
         """Whether an array has one number for each row of another."""
         if times not in self._columns:
             return False
-        array, rows = self._arrays[times], self._arrays[path].shape[:1]
+        array = self._arrays[times]
+        rows = self._arrays[path].shape[:1]
         return len(rows) == 1 and array.shape == rows and array.dtype.kind in "iuf" and not array.problems()
 
     def _times_of_steps(self, steps: int) -> str:

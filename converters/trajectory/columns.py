@@ -159,7 +159,8 @@ class NamedArrays:
                 episode.left_out[path] = IGNORED if is_ignored(path, self._naming) else _LENGTHS
         taken: dict[str, str] = {}
         for path, column in self._columns.items():
-            array, location = self.recording.arrays[path], self.recording.location(path)
+            array = self.recording.arrays[path]
+            location = self.recording.location(path)
             clock = self._clocks.of.get(path, STEPS)
             if clock == STEPS and (path in excluded or not self._is_per_step(path)):
                 _keep_small(episode, path, array)
@@ -231,7 +232,8 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
     problems = array.problems()
     if problems:
         raise InputError(problems)
-    dtype, shape = array.dtype, array.shape[1:]
+    dtype = array.dtype
+    shape = array.shape[1:]
     if not storable(dtype):
         raise InputError(Problem.at(location, f"has dtype {dtype}, which cannot be stored", kind="dtype"))
     if column in ("terminated", "truncated"):

@@ -160,7 +160,8 @@ class EpisodeIndex(NamedTuple):
         episode = int(np.searchsorted(offsets, lo, side="right")) - 1
         at = lo
         while at < hi:
-            group, variant = self.groups[episode], self.variant[episode]
+            group = self.groups[episode]
+            variant = self.variant[episode]
             first = self.firsts[episode] + at - int(offsets[episode])
             stop = min(hi, int(offsets[episode + 1]))
             episode += 1

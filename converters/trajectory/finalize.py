@@ -6,6 +6,7 @@ import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,9 @@ class MergedColumns:
 
     def tables(self, colour: str) -> tuple[Table, ...]:
         """Tables that are known from the scan: ``steps``, large observations, kept frames."""
-        small, large, frames = [], [], []
+        small = []
+        large = []
+        frames = []
         of_clocks: dict[str, list[Field]] = {clock: [] for clock in self.clocks.values()}
         for column, form in self.merged.items():
             if column in _FLAGS or column.startswith("next_observation/"):
@@ -260,8 +263,10 @@ def _variants(name: str, index: EpisodeIndex) -> list[tuple[str, Mapping[str, Fe
 
 def _name_problems(layout: MergedColumns) -> list[Problem]:
     """Problems of arrays whose path lies inside another array's, or is the same."""
-    paths = [field.path for table in layout.tables("") for field in table.fields]
-    paths += [field.path for key in layout.next_keys for field in layout.next_fields(key, NEXT)]
+    paths = [field.path for field in chain.from_iterable(table.fields for table in layout.tables(""))]
+    paths += [
+        field.path for field in chain.from_iterable(layout.next_fields(key, NEXT) for key in layout.next_keys)
+    ]
     taken = {path.removesuffix("/data") if path.endswith("_jpeg/data") else path for path in paths}
     inner = sorted((path, outer) for path in taken for outer in taken if path.startswith(f"{outer}/"))
     double = sorted({path for path in paths if paths.count(path) > 1})
@@ -323,7 +328,9 @@ class _Episodes:
     def __init__(self, indexes: Iterable[EpisodeIndex]) -> None:
         self.layout = ""
         self.names: list[str] = []
-        counts, steps, lengths = array("q"), array("q"), array("q")
+        counts = array("q")
+        steps = array("q")
+        lengths = array("q")
         self.of_clocks: dict[str, array[int]] = {}
         listed: dict[str, list[int]] = {}
         for index in indexes:
@@ -387,7 +394,7 @@ def _success(said: Sequence[Mapping[str, Any]]) -> Arrays:
 
 def _attribute_texts(said: Sequence[Mapping[str, Any]]) -> Arrays:
     """Attributes of the sources and episodes, one JSON object each."""
-    of_episodes = (attributes for of_source in said for attributes in of_source["episodes"])
+    of_episodes = chain.from_iterable(of_source["episodes"] for of_source in said)
     return [
         *_texts((of_source["source"] for of_source in said), "sources/attributes", "source"),
         *_texts(of_episodes, f"{EPISODES}/attributes", "episode"),
@@ -398,7 +405,8 @@ def _texts(values: Iterable[Mapping[str, Any]], path: str, axis: str) -> Arrays:
     """JSON texts; nothing if all are empty."""
     texts = (json.dumps(value, ensure_ascii=False, sort_keys=True) for value in values)
     arrays = text_arrays(path, texts, axis=axis, description=f"attributes of the {axis}, as JSON")
-    data, offsets = arrays[0][1], arrays[1][1]
+    data = arrays[0][1]
+    offsets = arrays[1][1]
     return list(arrays) if data.size > len("{}") * (len(offsets) - 1) else []
 
 
@@ -472,7 +480,7 @@ def _next_tables(layout: MergedColumns, facts: Sequence[Facts]) -> tuple[Table, 
 def _tables_of(layout: MergedColumns, keys: Mapping[str, Sequence[str]]) -> tuple[Table, ...]:
     """Tables of next observations by name, of those that have keys."""
     return tuple(
-        Table(name=group, fields=tuple(field for key in each for field in layout.next_fields(key, group)))
+        Table(name=group, fields=tuple(chain.from_iterable(layout.next_fields(key, group) for key in each)))
         for group, each in keys.items()
         if each
     )

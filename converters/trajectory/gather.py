@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes, names_without_numbers
@@ -52,7 +53,9 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
         raise InputError(problems)
     tables = layout.tables(options.colour)
     spilled = [table.name for table in tables if table.spilled]
-    texts, sources, seen = AttributeCollector(), Sources(), _Seen(next(iter(formats)))
+    texts = AttributeCollector()
+    sources = Sources()
+    seen = _Seen(next(iter(formats)))
     for name, files, each in zip(parts.names, parts.files(), scanned, strict=True):
         if each.index.names:
             index = each.index.restricted(layout.merged).on_clocks(layout.clocks)
@@ -86,7 +89,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
         notes=(
             *_notes(seen, len(sources), layout, options),
             *texts.notes(),
-            *(note for each in scanned for note in each.notes),
+            *chain.from_iterable(each.notes for each in scanned),
         ),
         estimated_rows={name: nbytes // len(spilled) for name in spilled},
         possible=possible_tables(layout, seen.episodes, seen.steps),
@@ -148,7 +151,7 @@ def _no_role(role: str, seen: _Seen, layout: MergedColumns) -> str:
 
 def _unused(layout: MergedColumns, options: TrajectoryOptions) -> list[Problem]:
     """Problems of mapped datasets that no episode has."""
-    used = {dataset for datasets in layout.datasets.values() for dataset in datasets}
+    used = set(chain.from_iterable(layout.datasets.values()))
     message = "no episode has a per-step dataset of this name"
     return [
         Problem(f"--map {column}={dataset}", message, kind="missing")
@@ -197,7 +200,7 @@ def _mixed_layouts(first: Mapping[str, str], files: int) -> list[Problem]:
 
 
 def _no_episodes(scanned: Sequence[ScannedFile]) -> list[Problem]:
-    notes = [note for each in scanned for note in each.notes][:20]
+    notes = list(chain.from_iterable(each.notes for each in scanned))[:20]
     return [
         Problem(f"{count_of(len(scanned), 'file')}", "; ".join(["no episode is left", *notes]), kind="empty")
     ]

@@ -203,7 +203,8 @@ def layout_named(name: str) -> Layout:
 def recordings_of(layout: Layout, opened: Opened) -> list[Recording]:
     """Groups of arrays of an open file, in the order of their episodes."""
     assert opened.file is not None
-    file, arrays = opened.file, opened.all_arrays
+    file = opened.file
+    arrays = opened.all_arrays
     if not layout.container:
         has_group = any(path.startswith(("observation", "obs/")) for path in arrays)
         is_bare = (layout.joined or layout.name == "streams") and not has_group

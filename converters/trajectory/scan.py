@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -168,7 +168,8 @@ class _Episodes:
     """Collects the episodes of a file."""
 
     def __init__(self, name: str, layout: Layout, opened: Opened) -> None:
-        self._name, self._layout = name, layout
+        self._name = name
+        self._layout = layout
         self.sound: list[_Sound] = []
         self.left_out: dict[str, str] = {}
         self.problems: list[Problem] = []
@@ -221,7 +222,8 @@ class _Episodes:
         for column in ("terminated", "truncated"):
             feature = episode.features.get(column)
             if feature is not None:
-                array, where = recording.arrays[feature.dataset], recording.location(feature.dataset)
+                array = recording.arrays[feature.dataset]
+                where = recording.location(feature.dataset)
                 for lo, hi in feature.blocks(episode.length):
                     ends[lo:hi] |= flags(array[lo:hi], where, lo)
                 flag_datasets.append(feature.dataset)
@@ -293,7 +295,7 @@ class _Episodes:
 
 def _by_clock(lengths: Sequence[Mapping[str, int]]) -> Mapping[str, Sequence[int]]:
     """Rows of each episode by clock, from those of each clock by episode."""
-    clocks = dict.fromkeys(clock for own in lengths for clock in own)
+    clocks = dict.fromkeys(chain.from_iterable(lengths))
     return {clock: tuple(own.get(clock, 0) for own in lengths) for clock in clocks}
 
 

@@ -85,7 +85,8 @@ class _Run:
 
     def frames(self, path: str) -> Iterator[NDArray[np.uint8]]:
         """Kept frame of every step, (n,) u1; `path` is that of the ``data`` array."""
-        data, bounds = self.store.array(path), self._frame_bounds(path)
+        data = self.store.array(path)
+        bounds = self._frame_bounds(path)
         for lo, hi in pairwise(bounds.tolist()):
             yield data.read(lo, hi)
 
@@ -103,7 +104,8 @@ class _Run:
 
     def _following(self, path: str) -> Values:
         """Next observations: those of the following steps, then the final one of each episode."""
-        final, now = self.store.array(path), self.store.array(path.replace(FINAL, OBSERVATION, 1))
+        final = self.store.array(path)
+        now = self.store.array(path.replace(FINAL, OBSERVATION, 1))
 
         def blocks() -> Iterator[NDArray[Any]]:
             for episode in range(self.first, self.last):
@@ -125,7 +127,8 @@ class _Run:
 def _runs(store: StoreView) -> Iterator[tuple[int, str, list[_Run]]]:
     """Number and name of every source, and its runs."""
     layout = _layout(store)
-    owner, bounds = whole(store, f"{EPISODES}/source"), whole(store, f"{EPISODES}/offsets")
+    owner = whole(store, f"{EPISODES}/source")
+    bounds = whole(store, f"{EPISODES}/offsets")
     groups = [layout.group_of(name) for name in store.text(f"{EPISODES}/name")]
     for number, source in enumerate(store.text("sources/path")):
         first, last = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))
@@ -235,7 +238,8 @@ def _masks_of(store: StoreView, parts: Sequence[_Run]) -> dict[str, list[str]]:
     paths = [path for path in store.paths() if path.startswith(group)] if parts else []
     if not paths:
         return {}
-    first, last = parts[0].first, parts[-1].last
+    first = parts[0].first
+    last = parts[-1].last
     names = store.text(f"{EPISODES}/name")[first:last]
     found = {}
     for path in paths:
@@ -292,14 +296,16 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     formats = {one.name: one for one in formats_for(Trajectory)}
 
     def source(number: int) -> Restored:
-        found, parts = scan.sources[number], all_runs[number]
+        found = scan.sources[number]
+        parts = all_runs[number]
         index: EpisodeIndex = found.detail.episodes
         arrays: list[RestoredArray] = []
         remarks: dict[str, str] = {}
         for run in parts:
             variant = index.variants[index.variant[run.first - parts[0].first]]
             for column, feature in variant.features.items():
-                path, name = _path_of(store, column, feature.clock), run.path_of(feature.dataset)
+                path = _path_of(store, column, feature.clock)
+                name = run.path_of(feature.dataset)
                 if path is not None and _is_resized(store, path):
                     remarks[name] = "only resized"
                 elif path is not None:

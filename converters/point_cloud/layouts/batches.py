@@ -37,7 +37,8 @@ _POINTWISE = ("label", "normal", "pid", "mask")
 
 def match(opened: Opened, mapping: Mapping[str, str]) -> Match:
     """``data`` has the right shape; certain if there is a ``label`` of integers."""
-    data, label = opened.all_arrays.get("data"), opened.all_arrays.get("label")
+    data = opened.all_arrays.get("data")
+    label = opened.all_arrays.get("label")
     if data is None or len(data.shape) != 3 or data.shape[2] not in (3, 6, 9) or {"x", "xyz"} & set(mapping):
         return Match.NO
     return Match.CERTAIN if label is not None and label.dtype.kind in "iu" else Match.POSSIBLE
@@ -112,7 +113,8 @@ def _index_problems(columns: Mapping[str, Place], name: str) -> Iterable[Problem
     kept = {*segment_fields(None), "name"}
     for key in kept.intersection(columns):
         location = location_of(name, columns[key].array)
-        message, cure = f"{key!r} is kept for the index", "rename it with --map NEW=OLD"
+        message = f"{key!r} is kept for the index"
+        cure = "rename it with --map NEW=OLD"
         yield Problem.at(location, message, cure, "name")
 
 
@@ -127,7 +129,8 @@ class Batches(Columns):
     def read(self, column: str, lo: int, hi: int) -> NDArray[Any]:
         """Points ``lo:hi`` of the concatenated batches."""
         per_segment = self._per_segment
-        first, last = lo // per_segment, -(-hi // per_segment)
+        first = lo // per_segment
+        last = -(-hi // per_segment)
         if column == "xyz":
             return self._points("data", first, last)[lo - first * per_segment : hi - first * per_segment, :3]
         path, _, row_shape = self.layout.columns[column]

@@ -113,7 +113,8 @@ class InSegments(PointSource):
         number = int(np.searchsorted(self._offsets, lo, side="right")) - 1
         while number < len(self._groups.keys) and self._offsets[number] < hi:
             start, end = self._offsets[number : number + 2].tolist()
-            first, last = max(lo, start), min(hi, end)
+            first = max(lo, start)
+            last = min(hi, end)
             located = self._dataset(number, path)
             if located is not None:
                 hdf5.read_rows(*located, first - start, last - start, out=rows[first - lo : last - lo])
